@@ -46,22 +46,22 @@ def main() -> None:
     parser.add_argument("--try", dest="trial", type=Path, metavar="BUNDLE", help="a few rows of this bundle")
     parser.add_argument("--child", type=Path, metavar="BUNDLE", help="answer what standard input asks")
     parser.add_argument("--few", action="store_true", help="of the child: rows and texts of a trial")
-    asked = asked_of(parser)
-    if asked.child:
-        child(asked.child, few=asked.few)
+    options = asked_of(parser)
+    if options.child:
+        child(options.child, few=options.few)
         return
-    if asked.trial:
-        trial(asked.trial)
+    if options.trial:
+        trial(options.trial)
         return
-    study, names = Study(asked.rows[0]), [entry.name for entry in read_project(ROOT / PROJECT).tasks]
-    if not asked.report:
+    study, names = Study(options.rows[0]), [entry.name for entry in read_project(ROOT / PROJECT).tasks]
+    if not options.report:
         measure(study, names)
-    found = [*changed(study.rows), *fast(study.rows)]
+    claims = [*changed(study.rows), *fast(study.rows)]
     report(
         NAME,
         command=f"python -m benchmarks.{FILE}",
         rows=study.rows,
-        claims=found,
+        claims=claims,
         lacking=list(missing(study.rows, names)),
     )
 
@@ -88,11 +88,11 @@ def measure(study: Study, names: list[str]) -> None:
 
 def both(asks: dict) -> dict[str, object]:
     """A round of each kind: seconds of each precision."""
-    found: dict[str, object] = {}
+    row: dict[str, object] = {}
     for kind, ask in asks.items():
         seconds = ask("round")
-        found |= {f"{kind}_{precision}": seconds[precision] for precision in PRECISIONS}
-    return found
+        row |= {f"{kind}_{precision}": seconds[precision] for precision in PRECISIONS}
+    return row
 
 
 @contextmanager
@@ -130,15 +130,15 @@ def child(root: Path, *, few: bool) -> None:
     for line in sys.stdin:
         word, _, rest = line.strip().partition(" ")
         if word == "kind":
-            told = {"weight_bits": processor().weight_bits, "processor": processor().label}
+            measured = {"weight_bits": processor().weight_bits, "processor": processor().label}
         elif word == "score":
             each = {precision: scored(session, project, rest) for precision, session in sessions.items()}
-            scores = {precision: found["score"] for precision, found in each.items()}
-            told = {**each["int8"], **scores, "weight_bits": processor().weight_bits}
-            del told["score"]
+            scores = {precision: result["score"] for precision, result in each.items()}
+            measured = {**each["int8"], **scores, "weight_bits": processor().weight_bits}
+            del measured["score"]
         else:
-            told = {precision: seconds(session, texts) for precision, session in sessions.items()}
-        print(json.dumps(told), flush=True)
+            measured = {precision: seconds(session, texts) for precision, session in sessions.items()}
+        print(json.dumps(measured), flush=True)
 
 
 def seconds(session: Session, texts: list) -> float:
@@ -150,7 +150,7 @@ def seconds(session: Session, texts: list) -> float:
 def shortened(project: Project, bundle: Bundle) -> Project:
     """The tasks of the project that the bundle has, with a few test rows."""
     there = [entry for entry in project.tasks if entry.name in bundle.tasks]
-    few = [msgspec.structs.replace(one, test=DataFile(path=one.test, limit=FEW)) for one in there]
+    few = [msgspec.structs.replace(declared, test=DataFile(path=declared.test, limit=FEW)) for declared in there]
     return msgspec.structs.replace(project, tasks=tuple(few))
 
 
@@ -179,10 +179,10 @@ def changed(rows: list[dict]) -> Iterator[Claim]:
             for row in mine
             for precision in PRECISIONS
         ]
-        found = claim(flat, "int8", 0.5)
-        if found is not None:
-            text = f"{title} ({mine[0]['weight_bits']} bits here): {found.text}"
-            yield msgspec.structs.replace(found, id=f"right.int8_{kind}", text=text)
+        changed_share = claim(flat, "int8", 0.5)
+        if changed_share is not None:
+            text = f"{title} ({mine[0]['weight_bits']} bits here): {changed_share.text}"
+            yield msgspec.structs.replace(changed_share, id=f"right.int8_{kind}", text=text)
 
 
 def fast(rows: list[dict]) -> Iterator[Claim]:

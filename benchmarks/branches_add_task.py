@@ -57,12 +57,12 @@ def main() -> None:
     others = [entry(name) for name in SETS if name != ADDED]
     train(folder, "many", others)
     train(folder, "one", [entry(ADDED)])
-    many, one = folder / "many", folder / "one"
+    many, alone = folder / "many", folder / "one"
     probes = {name: len(Bundle.open(many).probes(name)) for name in Bundle.open(many).tasks}
     rows = []
     for repeat in range(REPEATS + 1):
         began = time.monotonic()
-        done = polyhead("tasks", "add", str(many), str(one), "--json", "-")
+        done = polyhead("tasks", "add", str(many), str(alone), "--json", "-")
         rows.append({"repeat": repeat, "seconds": time.monotonic() - began, "said": json.loads(done.stdout)})
         polyhead("tasks", "remove", str(many), ADDED)
         print(f"{rows[-1]['seconds']:.2f} s", flush=True)
@@ -86,8 +86,8 @@ def main() -> None:
         )
     ]
     kept = [{"repeat": row["repeat"], "seconds": row["seconds"], "probes": probes} for row in rows]
-    found = results("branches_add_task", command="python -m benchmarks.branches_add_task", rows=kept, claims=claims)
-    print(write_results(RESULTS, found), claims[0].value)
+    file = results("branches_add_task", command="python -m benchmarks.branches_add_task", rows=kept, claims=claims)
+    print(write_results(RESULTS, file), claims[0].value)
 
 
 def train(folder: Path, bundle: str, entries: list[TaskEntry]) -> None:

@@ -111,7 +111,7 @@ def above(layers: int, function: Callable[[int], int]) -> Callable[[int, int], C
 def branches(tasks: int, tokens: int) -> Counted:
     """D + sum of l; the paper's mixed row is 33 layers for its eight tasks."""
     chosen = [mixed(number) for number in range(tasks)]
-    deepest, private = max(one.tap or 0 for one in chosen), sum(one.layers or 0 for one in chosen)
+    deepest, private = max(option.tap or 0 for option in chosen), sum(option.layers or 0 for option in chosen)
     return Counted(layers=deepest + private, flops=(deepest + private) * layer(tokens), added=private * layer(tokens))
 
 
@@ -137,8 +137,8 @@ def prompts_apart(tasks: int, tokens: int) -> Counted:
 def mixed(number: int) -> Branch:
     """The branch that the paper's allocation at c = 1 gives its task of this number, again and again."""
     options = list(by_rule(published_options(), 1.0).values())
-    one = options[number % len(options)]
-    return Branch(tap=one.tap, layers=one.layers, positions="mean")
+    option = options[number % len(options)]
+    return Branch(tap=option.tap, layers=option.layers, positions="mean")
 
 
 def adapters(**fields: object) -> Callable[[int], Strategy]:
@@ -250,8 +250,8 @@ def main() -> None:
             rows.append(measured(way, tasks, tokens, trunk, digest))
             print(told(rows[-1]), flush=True)
     wrong = [row for row in rows if not row["equal"]]
-    found = results(NAME, command=f"python -m benchmarks.{NAME}", rows=rows, claims=claims(rows, wrong))
-    write_results(RESULTS, found)
+    file = results(NAME, command=f"python -m benchmarks.{NAME}", rows=rows, claims=claims(rows, wrong))
+    write_results(RESULTS, file)
 
 
 def drawn_trunk() -> TrunkData:
@@ -284,7 +284,7 @@ def measured(way: Way, tasks: int, tokens: int, trunk: TrunkData, digest: str) -
     flops = {"formula": formula.flops + heads, "cost": counted.flops, "run": run_flops - formula.masked}
     added = {"formula": formula.added + heads, "receipt": sum(receipt.added_flops.values())}
     key = f"{tasks} x {tokens}"
-    given = {"gflops": way.printed.get(key), "over_plain": way.over_plain.get(key)}
+    printed = {"gflops": way.printed.get(key), "over_plain": way.over_plain.get(key)}
     ours = {"gflops": round(formula.flops / 1e9, 1), "over_plain": round(formula.flops / (N * layer(tokens)), 2)}
     equal = all(len(set(several.values())) == 1 for several in (layers, flops, added))
     return {
@@ -295,8 +295,8 @@ def measured(way: Way, tasks: int, tokens: int, trunk: TrunkData, digest: str) -
         "flops": flops,
         "added_flops": added,
         "encoder": ours,
-        "paper": {name: value for name, value in given.items() if value is not None},
-        "equal": equal and all(given[name] in (None, ours[name]) for name in given),
+        "paper": {name: value for name, value in printed.items() if value is not None},
+        "equal": equal and all(printed[name] in (None, ours[name]) for name in printed),
     }
 
 

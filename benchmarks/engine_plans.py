@@ -53,19 +53,19 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def main() -> None:
-    asked = arguments()
+    options = arguments()
     rows: list[Row] = []
-    for name in asked.parts:
+    for name in options.parts:
         say(f"== {name}")
-        rows += PARTS[name](asked)
+        rows += PARTS[name](options)
     for line in table(lines(rows), left=2):
         say(line)
-    found, lacking = claims(rows)
-    if asked.quick:
-        for claim in found:
+    held, lacking = claims(rows)
+    if options.quick:
+        for claim in held:
             say(f"{claim.id}  {claim.value:.4g} {claim.unit} ({claim.target:g})  {claim.note}")
         return
-    report(NAME, command=command(), rows=rows, claims=found, lacking=lacking)
+    report(NAME, command=command(), rows=rows, claims=held, lacking=lacking)
 
 
 def arguments() -> argparse.Namespace:
@@ -77,40 +77,40 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--texts", type=int, default=512, help="of the mixed model; an eighth for production")
     parser.add_argument("--quick", action="store_true", help="to see that it runs, on a busy machine too")
-    asked = parser.parse_args()
-    if asked.quick:
-        asked.repeats, asked.threads, asked.texts = 2, 1, min(asked.texts, 128)
-    return asked
+    options = parser.parse_args()
+    if options.quick:
+        options.repeats, options.threads, options.texts = 2, 1, min(options.texts, 128)
+    return options
 
 
 # -- branches against bare layers ------------------------------------------------------------------------------------
 
 
-def mixed(asked: argparse.Namespace) -> Iterator[Row]:
+def mixed(arguments: argparse.Namespace) -> Iterator[Row]:
     """The best of the study of branches within half of the layers, and a model of pooled tasks beside branches."""
-    machine = minilm(asked)
+    machine = minilm(arguments)
     options = options_of(runs_of(next(f.rows for f in read_results(RESULTS) if f.name == "branches_quality")))
     best = best_under(options, BUDGET, price_of("layers", machine.trunk.architecture))
     plans = {
-        "best within 24 layers": [Branch(tap=one.tap, layers=one.layers) for one in best.chosen.values()],
+        "best within 24 layers": [Branch(tap=option.tap, layers=option.layers) for option in best.chosen.values()],
         "four pooled, four branches": [Pooled()] * 4
         + [Branch(tap=tap, layers=layers) for tap, layers in ((2, 2), (2, 4), (4, 2), (5, 1))],
     }
-    yield from layered(asked, "mixed-plan", machine, plans, one_pass_tasks.tweets(asked.texts))
+    yield from layered(arguments, "mixed-plan", machine, plans, one_pass_tasks.tweets(arguments.texts))
 
 
-def production(asked: argparse.Namespace) -> Iterator[Row]:
+def production(options: argparse.Namespace) -> Iterator[Row]:
     """21 tasks on the first 8 layers of BERT-base's shape: eleven branches of two layers, ten of one."""
-    machine = Machine.of(runtime_of_asked(asked), drawn_trunk(BERT_BASE, load_trunk("minilm").tokenizer))
+    machine = Machine.of(runtime_of_asked(options), drawn_trunk(BERT_BASE, load_trunk("minilm").tokenizer))
     longer = PRIVATE - PRODUCTION
     depths = [2] * longer + [1] * (PRODUCTION - longer)
     plan: list[Strategy] = [Branch(tap=SHARED, layers=layers) for layers in depths]
-    texts = one_pass_tasks.tweets(max(8, asked.texts // 8))
-    yield from layered(asked, "production-plan", machine, {"21 tasks": plan}, texts)
+    texts = one_pass_tasks.tweets(max(8, options.texts // 8))
+    yield from layered(options, "production-plan", machine, {"21 tasks": plan}, texts)
 
 
 def layered(
-    asked: argparse.Namespace,
+    options: argparse.Namespace,
     part: str,
     machine: Machine,
     plans: Mapping[str, Sequence[Strategy]],
@@ -124,30 +124,30 @@ def layered(
     for name, strategies in plans.items():
         tasks = machine.tasks(strategies)
         runs[name], expected[name] = tasks.run(batches), cost.layer_evaluations(tasks.plan()) / layers
-    yield from in_turn(asked, part, runs, expected, texts=len(texts))
+    yield from in_turn(options, part, runs, expected, texts=len(texts))
 
 
 # -- siblings --------------------------------------------------------------------------------------------------------
 
 
-def stacked(asked: argparse.Namespace) -> Iterator[Row]:
+def stacked(options: argparse.Namespace) -> Iterator[Row]:
     """Eight equal branches, loaded as one stack or as halves of two: only those that are asked whole run as one."""
-    machine = minilm(asked)
+    machine = minilm(options)
     tasks = machine.tasks([Branch(layers=3)] * (2 * EIGHT))
     names, half = list(tasks.paths), EIGHT // 2
     together, apart = names[:EIGHT], names[:half] + names[EIGHT : EIGHT + half]
     for texts in (1, 4, 8, 16, 32):
         batches = machine.batches(one_pass_tasks.tweets(texts))
         runs = {"stacked": tasks.run(batches, together), "apart": tasks.run(batches, apart)}
-        yield from in_turn(asked, f"{STACKED}-{texts}", runs, dict.fromkeys(runs, 1.0), texts=texts)
+        yield from in_turn(options, f"{STACKED}-{texts}", runs, dict.fromkeys(runs, 1.0), texts=texts)
 
 
 # -- one text --------------------------------------------------------------------------------------------------------
 
 
-def strategies(asked: argparse.Namespace) -> Iterator[Row]:
+def strategies(options: argparse.Namespace) -> Iterator[Row]:
     """Eight tasks of each strategy on one text of 32 and of 128 tokens, and what FLOPs let expect."""
-    machine = minilm(asked)
+    machine = minilm(options)
     bare, text = machine.bare(), " ".join(one_pass_tasks.tweets(64))
     loaded = {name: machine.tasks([strategy] * EIGHT) for name, strategy in STRATEGIES.items()}
     for tokens in (32, 128):
@@ -157,23 +157,23 @@ def strategies(asked: argparse.Namespace) -> Iterator[Row]:
         expected = {"bare": 1.0} | {
             name: cost.flops(tasks.plan(), tasks.shape, tokens, folded=True) / flops for name, tasks in loaded.items()
         }
-        yield from in_turn(asked, f"one-text-{tokens}", runs, expected, texts=1)
+        yield from in_turn(options, f"one-text-{tokens}", runs, expected, texts=1)
 
 
 # -- a task that comes -----------------------------------------------------------------------------------------------
 
 
-def attached(asked: argparse.Namespace) -> Iterator[Row]:
+def attached(options: argparse.Namespace) -> Iterator[Row]:
     """One more pooled task beside fifty that are answered: until its first answer."""
     one_pass_tasks.train()
     bundle = Bundle.open(one_pass_tasks.bundle_of(50))
-    session = Session(bundle, backend=runtime_of_asked(asked))
+    session = Session(bundle, backend=runtime_of_asked(options))
     (text,) = one_pass_tasks.tweets(1)
     session.predict([text])
-    clock = clock_of(asked)
+    clock = clock_of(options)
     trained = Bundle.open(one_pass_tasks.FOLDER / "trained")
     singles = [task.name for task in one_pass_tasks.TASKS if task.kind == "single_label"]
-    for repeat in range(max(5, asked.repeats)):
+    for repeat in range(max(5, options.repeats)):
         draft = one_pass_tasks.copied(trained, singles[repeat % len(singles)], "newcomer")
         began = clock()
         session.attach(draft.record, draft.arrays)
@@ -198,14 +198,14 @@ PARTS = {"mixed": mixed, "production": production, "stacked": stacked, "strategi
 
 
 def in_turn(
-    asked: argparse.Namespace, part: str, runs: Mapping[str, Run], expected: Mapping[str, float], *, texts: int
+    options: argparse.Namespace, part: str, runs: Mapping[str, Run], expected: Mapping[str, float], *, texts: int
 ) -> Iterator[Row]:
     """Every run twice, unrecorded, then so many times, each time all of them one after another."""
-    clock, calls = clock_of(asked), {}
+    clock, calls = clock_of(options), {}
     for name, run in runs.items():
         run()
         calls[name] = max(1, round(LEAST / timed(run, 1, clock)))
-    for repeat in range(1, asked.repeats + 1):
+    for repeat in range(1, options.repeats + 1):
         for name, run in runs.items():
             seconds = timed(run, calls[name], clock)
             row = {"part": part, "run": name, "texts": texts, "expected": round(expected[name], 4)}
@@ -220,16 +220,16 @@ def timed(run: Run, calls: int, clock: Callable[[], float]) -> float:
     return (clock() - began) / calls
 
 
-def clock_of(asked: argparse.Namespace) -> Callable[[], float]:
-    return time.process_time if asked.quick else time.perf_counter
+def clock_of(options: argparse.Namespace) -> Callable[[], float]:
+    return time.process_time if options.quick else time.perf_counter
 
 
-def minilm(asked: argparse.Namespace) -> Machine:
-    return Machine.of(runtime_of_asked(asked), load_trunk("minilm"))
+def minilm(options: argparse.Namespace) -> Machine:
+    return Machine.of(runtime_of_asked(options), load_trunk("minilm"))
 
 
-def runtime_of_asked(asked: argparse.Namespace) -> Runtime:
-    return runtime_of(asked.backend, asked.precision, asked.threads)
+def runtime_of_asked(options: argparse.Namespace) -> Runtime:
+    return runtime_of(options.backend, options.precision, options.threads)
 
 
 if __name__ == "__main__":

@@ -60,9 +60,9 @@ def measured(rows: Sequence[Row], part: str, *, below: str = "bare") -> list[Mea
     base = times.pop(below, {})
     return [
         Measured(
-            run=name, ratios=tuple(seconds / base[repeat] for repeat, seconds in found.items()), expected=expected[name]
+            run=name, ratios=tuple(seconds / base[repeat] for repeat, seconds in runs.items()), expected=expected[name]
         )
-        for name, found in times.items()
+        for name, runs in times.items()
     ]
 
 
@@ -77,10 +77,10 @@ def claims(rows: Sequence[Row]) -> tuple[list[Claim], list[str]]:
 
 def layered(rows: Sequence[Row], part: str) -> Claim | None:
     """Of the plan that is farthest above what its layers let expect."""
-    found = measured(rows, part)
-    if not found:
+    runs = measured(rows, part)
+    if not runs:
         return None
-    worst = max(found, key=lambda one: one.relative)
+    worst = max(runs, key=lambda run: run.relative)
     return Claim(
         id=f"engine.{part}",
         text=LAYERED[part],
@@ -88,7 +88,7 @@ def layered(rows: Sequence[Row], part: str) -> Claim | None:
         value=round(worst.relative, 3),
         unit="ratio",
         holds=worst.relative <= 1.15,
-        note="; ".join(one.said for one in found),
+        note="; ".join(run.said for run in runs),
     )
 
 
@@ -97,37 +97,37 @@ def stacked(rows: Sequence[Row]) -> Claim | None:
     sizes = sorted({int(str(row["texts"])) for row in rows if str(row["part"]).startswith(f"{STACKED}-")})
     if not sizes:
         return None
-    found = {size: measured(rows, f"{STACKED}-{size}", below="stacked")[0].ratio for size in sizes}
+    ratios = {size: measured(rows, f"{STACKED}-{size}", below="stacked")[0].ratio for size in sizes}
     return Claim(
         id=f"engine.{STACKED}",
         text="eight equal branches of three layers: time branch by branch, over that of all as one, the least of "
         f"{', '.join(map(str, sizes))} texts",
         target=1.0,
-        value=round(min(found.values()), 3),
+        value=round(min(ratios.values()), 3),
         unit="ratio",
-        holds=min(found.values()) >= 1.0,
-        note=", ".join(f"{ratio:.2f} at batch {size}" for size, ratio in found.items()),
+        holds=min(ratios.values()) >= 1.0,
+        note=", ".join(f"{ratio:.2f} at batch {size}" for size, ratio in ratios.items()),
     )
 
 
 def strategies(rows: Sequence[Row]) -> Claim | None:
     """Of the strategy that is farthest from its FLOPs; which others are far, the note says."""
-    found = measured(rows, SHORT)
-    if not found:
+    runs = measured(rows, SHORT)
+    if not runs:
         return None
-    worst = max(abs(one.relative - 1) for one in found)
-    far = [one.said for one in found if abs(one.relative - 1) > NEAR]
-    long = [one for one in measured(rows, LONG) if abs(one.relative - 1) > NEAR]
+    worst = max(abs(run.relative - 1) for run in runs)
+    far = [run.said for run in runs if abs(run.relative - 1) > NEAR]
+    long = [run for run in measured(rows, LONG) if abs(run.relative - 1) > NEAR]
     note = f"{'; '.join(far)}. {WHY}" if far else "none is farther"
     return Claim(
         id="engine.strategies-one-text",
         text="eight tasks on one text of 32 tokens, by strategy: how far time over the bare trunk's is from FLOPs over "
-        f"the bare trunk's, the largest of {len(found)} strategies",
+        f"the bare trunk's, the largest of {len(runs)} strategies",
         target=NEAR,
         value=round(worst, 3),
         unit="of the FLOPs ratio",
         holds=worst <= NEAR,
-        note=f"{note} Of 128 tokens: {'; '.join(one.said for one in long) or 'none'}",
+        note=f"{note} Of 128 tokens: {'; '.join(run.said for run in long) or 'none'}",
     )
 
 
@@ -142,11 +142,15 @@ def attached(rows: Sequence[Row]) -> Claim | None:
 
 def lines(rows: Sequence[Row]) -> list[list[str]]:
     """A table: median milliseconds, the time over the bare trunk's or the stack's, and what was expected."""
-    found = [["part", "run", "ms", "ratio", "expected"]]
+    cells = [["part", "run", "ms", "ratio", "expected"]]
     for part, run in dict.fromkeys((str(row["part"]), str(row["run"])) for row in rows):
         seconds = [float(str(row["seconds"])) for row in rows if (row["part"], row["run"]) == (part, run)]
         below = "stacked" if part.startswith(STACKED) else "bare"
-        over = [one for one in (measured(rows, part, below=below) if part != "attach" else []) if one.run == run]
+        over = [
+            measurement
+            for measurement in (measured(rows, part, below=below) if part != "attach" else [])
+            if measurement.run == run
+        ]
         ratio, expected = (f"{over[0].ratio:.2f}", f"{over[0].expected:.2f}") if over else ("", "")
-        found.append([part, run, f"{1000 * statistics.median(seconds):.2f}", ratio, expected])
-    return found
+        cells.append([part, run, f"{1000 * statistics.median(seconds):.2f}", ratio, expected])
+    return cells

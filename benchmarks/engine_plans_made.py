@@ -121,7 +121,7 @@ def drawn_tasks(paths: Mapping[str, Path], shape: Architecture) -> dict[str, Loa
     """Each path with the arrays of every owner on it, drawn once for all paths that read them."""
     rng = np.random.default_rng(1)
     owned: dict[str, dict[str, np.ndarray]] = {}
-    found: dict[str, LoadedTask] = {}
+    tasks_by_name: dict[str, LoadedTask] = {}
     for name, path in paths.items():
         read: dict[str, dict[str, np.ndarray]] = {}
         for array in cost.arrays_of_path(path, shape):
@@ -130,8 +130,8 @@ def drawn_tasks(paths: Mapping[str, Path], shape: Architecture) -> dict[str, Loa
                 if array.name not in known:
                     known[array.name] = _drawn(array.name, array.shape, rng)
                 read.setdefault(array.owner, {})[array.name] = known[array.name]
-        found[name] = LoadedTask(path=path, arrays=read.pop(path.head.part), others=read)
-    return found
+        tasks_by_name[name] = LoadedTask(path=path, arrays=read.pop(path.head.part), others=read)
+    return tasks_by_name
 
 
 def runtime_of(backend: str, precision: str | None, threads: int) -> Runtime:

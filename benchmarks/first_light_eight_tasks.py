@@ -51,19 +51,19 @@ def run(seed: int) -> dict[str, object]:
     return {
         **(timed if seed == SEEDS[0] else {}),
         "passes": trained["extraction"]["passes"],
-        "scores": {one["task"]: one["scores"][one["metric"]] for one in scored["scores"]},
-        "metrics": {one["task"]: one["metric"] for one in scored["scores"]},
-        "test_rows": {one["task"]: one["rows"] for one in scored["scores"]},
+        "scores": {score["task"]: score["scores"][score["metric"]] for score in scored["scores"]},
+        "metrics": {score["task"]: score["metric"] for score in scored["scores"]},
+        "test_rows": {score["task"]: score["rows"] for score in scored["scores"]},
     }
 
 
 def spreads(rows: list[dict]) -> list[dict]:
-    found = []
+    rows_of_spreads = []
     for task, metric in rows[0]["metrics"].items():
         values = [row["scores"][task] for row in rows]
         mean, spread = statistics.mean(values), statistics.stdev(values)
-        found.append({"task": task, "metric": metric, "mean": mean, "spread": spread, "seeds": len(values)})
-    return found
+        rows_of_spreads.append({"task": task, "metric": metric, "mean": mean, "spread": spread, "seeds": len(values)})
+    return rows_of_spreads
 
 
 def polyhead(*arguments: str) -> dict:

@@ -92,19 +92,19 @@ def extraction(data, folder: Path, precision: str) -> list[dict]:
         for piece in pieces:
             extractor.states(piece)
         seconds = time.perf_counter() - began
-        found = extractor.fill([FeatureRequest(path=path, inputs=inputs)])
+        filled = extractor.fill([FeatureRequest(path=path, inputs=inputs)])
         shutil.rmtree(folder / f"extract{repeat}")
         if repeat == 0:  # warm-up
             continue
         bare.append(len(inputs) / seconds)
-        whole.append(found.passes / found.seconds)
+        whole.append(filled.passes / filled.seconds)
         rows.append(
             {
                 "measure": "extraction",
                 "repeat": repeat,
                 "bare_texts_per_s": bare[-1],
                 "extraction_texts_per_s": whole[-1],
-                "tokens": found.tokens,
+                "tokens": filled.tokens,
             }
         )
         print(rows[-1], flush=True)

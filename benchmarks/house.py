@@ -38,10 +38,10 @@ def main() -> None:
     parser.add_argument("--before", type=Path, required=True)
     parser.add_argument("--after", type=Path, required=True)
     parser.add_argument("--test-log", type=Path)
-    asked = parser.parse_args()
-    rows = compare(asked.before, asked.after)
-    rows += [opened(asked.before, row["bundle"], backend) for row in rows for backend in BACKENDS]
-    report("house", command=COMMAND, rows=rows, claims=[*order(), *same(rows), *tests(asked.test_log)], lacking=[])
+    options = parser.parse_args()
+    rows = compare(options.before, options.after)
+    rows += [opened(options.before, row["bundle"], backend) for row in rows for backend in BACKENDS]
+    report("house", command=COMMAND, rows=rows, claims=[*order(), *same(rows), *tests(options.test_log)], lacking=[])
 
 
 def opened(before: Path, bundle: object, backend: str) -> dict[str, object]:
@@ -49,10 +49,10 @@ def opened(before: Path, bundle: object, backend: str) -> dict[str, object]:
     home = before if bundle == "demo" else before / str(bundle)
     root = home / ("demo-bundle" if bundle == "demo" else "bundle")
     with tempfile.TemporaryDirectory() as folder:
-        asked = "".join(json.dumps(text) + "\n" for text in texts(root))
+        inputs = "".join(json.dumps(text) + "\n" for text in texts(root))
         words = ("predict", str(root.resolve()), "--backend", backend, "--deterministic", "--precision", "float32")
-        told = command(ROOT, Path(folder), *words, given=asked)
-    answers = [stripped(json.loads(line)) for line in told.splitlines() if line.startswith("{")]
+        printed = command(ROOT, Path(folder), *words, typed=inputs)
+    answers = [stripped(json.loads(line)) for line in printed.splitlines() if line.startswith("{")]
     old = (home / f"answers-{backend}.jsonl").read_text(encoding="utf-8")
     new = "".join(json.dumps(row, sort_keys=True) + "\n" for row in answers)
     return {"bundle": bundle, "backend": backend, "opened_and_answers_equal": old == new}

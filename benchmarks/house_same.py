@@ -125,12 +125,12 @@ def texts(bundle: Path) -> list[object]:
     return [*single, *({"text": row["text_a"], "text_b": row["text_b"]} for row in pairs)]
 
 
-def command(checkout: Path, folder: Path, *words: str, given: str = "") -> str:
+def command(checkout: Path, folder: Path, *words: str, typed: str = "") -> str:
     """Runs `polyhead WORDS` with the code of this checkout; the standard output."""
     environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "polyhead", *words],
-        cwd=folder, env=environment, input=given, capture_output=True, text=True,
+        cwd=folder, env=environment, input=typed, capture_output=True, text=True,
     )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"polyhead {' '.join(words)} in {folder}: {done.stderr}")

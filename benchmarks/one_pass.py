@@ -37,16 +37,16 @@ Key = tuple[str, int]  # who, and of how many tasks
 
 
 def main() -> None:
-    asked = arguments()
+    options = arguments()
     texts = FOLDER / "tweets.json"
     one_pass_tasks.train()
-    texts.write_text(json.dumps(one_pass_tasks.tweets(asked.texts)))
+    texts.write_text(json.dumps(one_pass_tasks.tweets(options.texts)))
     rows: list[Row] = []
-    for variant in asked.variants:
-        rows += ours(asked, variant)
+    for variant in options.variants:
+        rows += ours(options, variant)
     for rival in RIVALS:
-        if any(word in rival.name for word in asked.rivals):
-            rows += against(asked, rival)
+        if any(word in rival.name for word in options.rivals):
+            rows += against(options, rival)
     show(rows)
     one_pass_claims.plot(rows, RESULTS)
     claims, lacking = one_pass_claims.claims(rows)
@@ -67,43 +67,43 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def ours(asked: argparse.Namespace, variant: str) -> list[Row]:
+def ours(options: argparse.Namespace, variant: str) -> list[Row]:
     """One variant with every number of tasks and without any, in turn; then how long loading takes."""
     with contextlib.ExitStack() as stack:
         workers: dict[Key, Worker] = {}
-        for size in (0, *asked.sizes):
+        for size in (0, *options.sizes):
             with lacking(f"{variant} with {size} tasks"):
-                workers[variant, size] = stack.enter_context(worker_of(asked, variant, size))
-        runs = [(key, "all", asked.texts) for key in workers]
+                workers[variant, size] = stack.enter_context(worker_of(options, variant, size))
+        runs = [(key, "all", options.texts) for key in workers]
         for size in (0, 21):
             if (variant, size) in workers:
-                runs += [((variant, size), "batches", asked.texts), ((variant, size), "single", asked.single)]
-        rows = list(in_turn(variant, workers, runs, asked.repeats))
+                runs += [((variant, size), "batches", options.texts), ((variant, size), "single", options.single)]
+        rows = list(in_turn(variant, workers, runs, options.repeats))
     for repeat in range(1, LOADS + 1):
-        for size in asked.sizes:
-            with lacking(f"loading {variant}"), worker_of(asked, variant, size) as worker:
+        for size in options.sizes:
+            with lacking(f"loading {variant}"), worker_of(options, variant, size) as worker:
                 first = worker.run("all", 1)["seconds"]
                 known = {"what": "load", "who": variant, "tasks": size, "repeat": repeat}
                 rows.append({**known, **worker.loaded, "first_seconds": first})
     return rows
 
 
-def against(asked: argparse.Namespace, rival: Rival) -> list[Row]:
+def against(options: argparse.Namespace, rival: Rival) -> list[Row]:
     """A rival with several numbers of tasks, and Polyhead with 21, over the same texts in turn."""
     if not python_of(rival.environment).exists():
         say(f"lacking: {rival.name}: python benchmarks/peers/environments.py {rival.environment}")
         return []
     with contextlib.ExitStack() as stack:
         workers: dict[Key, Worker] = {}
-        for variant in asked.variants:
+        for variant in options.variants:
             with lacking(f"{variant} beside {rival.name}"):
-                workers[variant, 21] = stack.enter_context(worker_of(asked, variant, 21))
+                workers[variant, 21] = stack.enter_context(worker_of(options, variant, 21))
         for size in RIVAL_SIZES:
             with lacking(f"{rival.name} with {size} tasks"):
-                workers[rival.name, size] = stack.enter_context(rival_of(asked, rival, size))
-        runs = [(key, "sorted" if key[0] == rival.name else "all", asked.rival_texts) for key in workers]
-        runs += [(key, "single", max(1, asked.single // 10)) for key in workers if key[1] == 21]
-        return list(in_turn(rival.name, workers, runs, asked.rival_repeats))
+                workers[rival.name, size] = stack.enter_context(rival_of(options, rival, size))
+        runs = [(key, "sorted" if key[0] == rival.name else "all", options.rival_texts) for key in workers]
+        runs += [(key, "single", max(1, options.single // 10)) for key in workers if key[1] == 21]
+        return list(in_turn(rival.name, workers, runs, options.rival_repeats))
 
 
 @contextlib.contextmanager
@@ -115,13 +115,13 @@ def lacking(what: str) -> Iterator[None]:
         say(f"lacking: {what}: {error}")
 
 
-def worker_of(asked: argparse.Namespace, variant: str, size: int) -> Worker:
+def worker_of(options: argparse.Namespace, variant: str, size: int) -> Worker:
     """Polyhead with so many tasks; 0 is the trunk alone."""
     backend, precision = variant.split(":")
     job = {
         "texts": str(FOLDER / "tweets.json"),
         "batch": BATCH,
-        "threads": asked.threads,
+        "threads": options.threads,
         "bundle": str(one_pass_tasks.bundle_of(size or 1)),
         "backend": backend,
         "precision": precision,
@@ -131,7 +131,7 @@ def worker_of(asked: argparse.Namespace, variant: str, size: int) -> Worker:
     return Worker(command, job, log=FOLDER / "logs" / f"{backend}-{precision}-{size}.txt")
 
 
-def rival_of(asked: argparse.Namespace, rival: Rival, size: int) -> Worker:
+def rival_of(options: argparse.Namespace, rival: Rival, size: int) -> Worker:
     """A rival with the first so many of the 21 tasks.
 
     That over pairs is one more head of one output over each text alone, which is in the rival's favour: it has no pair
@@ -142,7 +142,7 @@ def rival_of(asked: argparse.Namespace, rival: Rival, size: int) -> Worker:
     job = {
         "texts": str(FOLDER / "tweets.json"),
         "batch": BATCH,
-        "threads": asked.threads,
+        "threads": options.threads,
         "model": str(find_encoder("minilm")),
         "work": str(FOLDER / "rivals"),
         "tasks": [

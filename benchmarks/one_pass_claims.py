@@ -150,16 +150,16 @@ def claims(rows: Sequence[Row]) -> tuple[list[Claim], list[str]]:
 def slope(rows: Sequence[Row]) -> Claim | None:
     """Least squares of time over the number of tasks, in each repeat, in hundredths of that repeat's bare time."""
     mine = chosen(rows, what="time", group=BF16, how="all")
-    found = []
+    slopes = []
     for repeat in sorted({int(str(row["repeat"])) for row in mine}):
         times = {int(str(row["tasks"])): per_text(row) for row in mine if row["repeat"] == repeat}
         sizes = [size for size in times if size]
         if 0 in times and len(sizes) > 1:
             rise = np.polyfit(sizes, [times[size] for size in sizes], 1)[0]
-            found.append(100 * float(rise) / times[0])
-    if not found:
+            slopes.append(100 * float(rise) / times[0])
+    if not slopes:
         return None
-    value = statistics.median(found)
+    value = statistics.median(slopes)
     return Claim(
         id="engine.slope",
         text="bf16: what one more task adds to the time, in hundredths of the bare trunk's, over 1, 5, 21, 50 and 100",
@@ -167,7 +167,7 @@ def slope(rows: Sequence[Row]) -> Claim | None:
         value=round(value, 3),
         unit="%",
         holds=value <= 0.5,
-        note=f"median of {len(found)}, {min(found):.3f} to {max(found):.3f}; those above {MANY} are copies, with "
+        note=f"median of {len(slopes)}, {min(slopes):.3f} to {max(slopes):.3f}; those above {MANY} are copies, with "
         "numbers a thousandth off",
     )
 
@@ -210,8 +210,8 @@ def milliseconds(rows: Sequence[Row]) -> list[list[str]]:
     """
     timed, many = chosen(rows, what="time"), ("all", "sorted")
     sizes = sorted({int(str(row["tasks"])) for row in timed})
-    told = ["bare" if not size else "1 task" if size == 1 else f"{size} tasks" for size in sizes]
-    table = [["milliseconds a text", *told, "one text, bare", f"one text, {MANY} tasks"]]
+    titles = ["bare" if not size else "1 task" if size == 1 else f"{size} tasks" for size in sizes]
+    table = [["milliseconds a text", *titles, "one text, bare", f"one text, {MANY} tasks"]]
     for who in dict.fromkeys(str(row["group"]) for row in timed):
         mine = chosen(timed, group=who, who=who)
         each = [_median(chosen(mine, tasks=size), many) for size in sizes]
@@ -221,8 +221,8 @@ def milliseconds(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _median(rows: Sequence[Row], how: Sequence[str]) -> str:
-    found = [1000 * per_text(row) for row in rows if row["how"] in how]
-    return f"{statistics.median(found):.2f}" if found else ""
+    times = [1000 * per_text(row) for row in rows if row["how"] in how]
+    return f"{statistics.median(times):.2f}" if times else ""
 
 
 def chosen(rows: Sequence[Row], **wanted: object) -> list[Row]:

@@ -29,8 +29,8 @@ def all_tasks(job: Job):
     compares = any(task.pair == "separate" for task in session.tasks.values())
 
     def answer(texts: Sequence[str]):
-        asked = with_pairs(texts) if compares else texts
-        return [numbers(column) for column in session.columns(asked).tasks.values()]
+        inputs = with_pairs(texts) if compares else texts
+        return [numbers(column) for column in session.columns(inputs).tasks.values()]
 
     return answer
 
@@ -38,14 +38,14 @@ def all_tasks(job: Job):
 def with_pairs(texts: Sequence[str]) -> list[tuple[str, ...]]:
     """Each text, and after it the pair of it and the text before."""
     before = [*texts[:1], *texts[:-1]]
-    return [given for one, other in zip(texts, before, strict=True) for given in ((one,), (one, other))]
+    return [texts_read for text, other in zip(texts, before, strict=True) for texts_read in ((text,), (text, other))]
 
 
 def numbers(column):
     """All that a column's answers rest on."""
-    for found in (column.scores, column.value):
-        if found is not None:
-            return found[column.rows]
+    for values in (column.scores, column.value):
+        if values is not None:
+            return values[column.rows]
     return list(column.outputs)
 
 
@@ -67,14 +67,14 @@ def trunk_alone(job: Job):
 
     def answer(texts: Sequence[str]):
         inputs = [(text,) for text in texts]
-        found = []
+        states = []
         for piece in ahead(lambda span: tokenizer.encodings(inputs[slice(*span)]), list(spans_of(inputs))):
             order = np.argsort(-piece.lengths)
             for start in range(0, len(order), job["batch"]):
                 members = order[start : start + job["batch"]]
                 cut = Cut(members=members, rows=len(members), tokens=int(piece.lengths[members[0]]))
-                found.append(run(padded(piece, cut, pad_id=tokenizer.pad_id)))
-        return found
+                states.append(run(padded(piece, cut, pad_id=tokenizer.pad_id)))
+        return states
 
     return answer
 
@@ -120,8 +120,8 @@ def torch_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
 
     @torch.inference_mode()
     def run(batch) -> np.ndarray:
-        given = (batch.ids, batch.mask, batch.segments)
-        ids, mask, segments = (torch.from_numpy(one).to(device) for one in given)
+        arrays = (batch.ids, batch.mask, batch.segments)
+        ids, mask, segments = (torch.from_numpy(array).to(device) for array in arrays)
         states = module.go_on(module.start(ids, mask, segments=segments), stop=trunk.architecture.layers)
         return states.last[:, 0].float().cpu().numpy()
 

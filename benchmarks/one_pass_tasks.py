@@ -221,8 +221,8 @@ def copied(trained: Bundle, old: str, new: str) -> Draft:
 
 def tweets(count: int) -> list[str]:
     """Different tweets of mixed length in a fixed random order, from the test splits."""
-    found = [row["text"] for folder in TWEETS for row in lines_of(DATA / folder / "test.jsonl.gz")]
-    unlike = sorted({text.strip() for text in found} - {""})
+    texts = [row["text"] for folder in TWEETS for row in lines_of(DATA / folder / "test.jsonl.gz")]
+    unlike = sorted({text.strip() for text in texts} - {""})
     random.Random(0).shuffle(unlike)
     return unlike[:count]
 

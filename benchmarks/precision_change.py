@@ -40,19 +40,19 @@ FOLDER = (ROOT / PROJECT).parent
 def main() -> None:
     parser = study_arguments(__doc__, f"{NAME}.jsonl")
     parser.add_argument("--try", dest="trial", type=Path, metavar="BUNDLE", help="a few rows of this bundle")
-    asked = asked_of(parser)
+    options = asked_of(parser)
     project = read_project(ROOT / PROJECT)
-    if asked.trial:
-        trial(asked.trial, project)
+    if options.trial:
+        trial(options.trial, project)
         return
-    study = Study(asked.rows[0])
-    for seed in () if asked.report else SEEDS:
+    study = Study(options.rows[0])
+    for seed in () if options.report else SEEDS:
         for precision in PRECISIONS:
             for entry in project.tasks:
-                one = partial(run, seed, precision, entry.name, project)
-                say(str(study.row(one, seed=seed, precision=precision, task=entry.name)))
-    found = [claim(study.rows, "bfloat16", 0.2), claim(study.rows, "int8", 0.5)]
-    claims = [one for one in found if one is not None]
+                run_once = partial(run, seed, precision, entry.name, project)
+                say(str(study.row(run_once, seed=seed, precision=precision, task=entry.name)))
+    possible = [claim(study.rows, "bfloat16", 0.2), claim(study.rows, "int8", 0.5)]
+    claims = [known for known in possible if known is not None]
     command, lacking = f"python benchmarks/{NAME}.py", list(missing(study.rows, project))
     report(NAME, command=command, rows=[*study.rows, *changes(study.rows)], claims=claims, lacking=lacking)
 
@@ -62,8 +62,8 @@ def run(seed: int, precision: str, task: str, project: Project) -> dict[str, obj
 
 
 def scored(session: Session, project: Project, task: str) -> dict[str, object]:
-    (found,) = evaluate_bundle(session, project, folder=FOLDER, only=[task])
-    return {"metric": found.metric, "score": found.scores[found.metric], "test_rows": found.rows}
+    (result,) = evaluate_bundle(session, project, folder=FOLDER, only=[task])
+    return {"metric": result.metric, "score": result.scores[result.metric], "test_rows": result.rows}
 
 
 @lru_cache(maxsize=1)
@@ -112,14 +112,14 @@ def trial(root: Path, project: Project) -> None:
 def changes(rows: list[dict]) -> list[dict]:
     """By precision and task the change against float32 in points: of each seed, and their mean."""
     scores = {(row["seed"], row["precision"], row["task"]): row["score"] for row in rows}
-    found: dict[tuple[str, str], list[float]] = {}
+    values: dict[tuple[str, str], list[float]] = {}
     for (seed, precision, task), score in scores.items():
         if precision != EXACT and (seed, EXACT, task) in scores:
             change = 100 * (score - scores[seed, EXACT, task])
-            found.setdefault((precision, task), []).append(change)
+            values.setdefault((precision, task), []).append(change)
     return [
         {"precision": precision, "task": task, "changes": each, "mean_change": statistics.mean(each)}
-        for (precision, task), each in found.items()
+        for (precision, task), each in values.items()
     ]
 
 
@@ -133,14 +133,14 @@ def missing(rows: list[dict], project: Project) -> Iterable[str]:
 
 
 def claim(rows: list[dict], precision: str, target: float) -> Claim | None:
-    found = [row for row in changes(rows) if row["precision"] == precision]
-    if not found:
+    changed = [row for row in changes(rows) if row["precision"] == precision]
+    if not changed:
         return None
-    means = {row["task"]: row["mean_change"] for row in found}
+    means = {row["task"]: row["mean_change"] for row in changed}
     average = statistics.mean(means.values())
     size = statistics.mean(abs(change) for change in means.values())
     worst = min(means, key=lambda task: means[task])
-    seeds = max(len(row["changes"]) for row in found)
+    seeds = max(len(row["changes"]) for row in changed)
     short = {"bfloat16": "bf16"}.get(precision, precision)
     return Claim(
         id=f"engine.{short}-change",

@@ -136,11 +136,11 @@ def filled(page: FilePath, parts: dict[str, Callable[[str], list[str]]]) -> str:
     text = page.read_text(encoding="utf-8")
     for name, make in parts.items():
         pattern = re.compile(rf"(<!-- {name}:start -->\n)(.*?)(<!-- {name}:end -->)", re.DOTALL)
-        found = pattern.search(text)
-        if found is None:
+        block = pattern.search(text)
+        if block is None:
             raise SystemExit(f"{page.name} has no comments {name}:start and {name}:end")
-        body = "\n".join(make(found[2]))
-        text = text[: found.start(2)] + body + "\n" + text[found.end(2) :]
+        body = "\n".join(make(block[2]))
+        text = text[: block.start(2)] + body + "\n" + text[block.end(2) :]
     return text
 
 
@@ -169,7 +169,7 @@ def measured(folder: FilePath = RESULTS) -> list[str]:
         if not mine:
             continue
         lines += [f"## {area}", ""]
-        for picture in (one for one in pictures if one.stem.startswith(names)):
+        for picture in (picture_file for picture_file in pictures if picture_file.stem.startswith(names)):
             lines += [f"![{picture.stem.replace('_', ' ')}](../../results/{picture.name})", ""]
         for file in mine:
             lines += [_source(file), ""]
@@ -210,17 +210,17 @@ def help_texts() -> list[str]:
     """The help of the command, of every verb, and of the commands inside a verb."""
     lines = _help(commands, "polyhead")
     for verb in VERBS:
-        found = commands.get_command(click.Context(commands), verb)
-        assert found is not None
-        lines += _helps(found, f"polyhead {verb}")
+        command = commands.get_command(click.Context(commands), verb)
+        assert command is not None
+        lines += _helps(command, f"polyhead {verb}")
     return lines
 
 
 def _helps(command: click.Command, name: str) -> Iterator[str]:
     yield from ["", *_help(command, name)]
     inner = command.commands if isinstance(command, click.Group) else {}
-    for verb, found in inner.items():
-        yield from _helps(found, f"{name} {verb}")
+    for verb, subcommand in inner.items():
+        yield from _helps(subcommand, f"{name} {verb}")
 
 
 def _help(command: click.Command, name: str) -> list[str]:
@@ -240,14 +240,14 @@ def cost_table() -> list[str]:
     tasks = [Task(name=f"t{i}", kind="single_label", labels=("no", "yes")) for i in range(MANY)]
     plain = Path(nodes=(Embed(trunk=""), Layers(start=0, stop=SHAPE.layers)))
     base = cost.flops(merge({"": plain}), SHAPE, TOKENS)
-    for told, way in WAYS.items():
-        one, many = (_plan(some, way) for some in (tasks[:1], tasks))
-        added = cost.added(one, tasks[0].name, SHAPE, TOKENS, folded=True)
+    for title, way in WAYS.items():
+        single, many = (_plan(several, way) for several in (tasks[:1], tasks))
+        added = cost.added(single, tasks[0].name, SHAPE, TOKENS, folded=True)
         cells = (
-            f"`{way.__struct_config__.tag}`, {told}",
+            f"`{way.__struct_config__.tag}`, {title}",
             f"{added.parameters:,}",
             f"{added.flops / 1e6:,.1f}",
-            f"{cost.layer_evaluations(one)}, {cost.layer_evaluations(many)}",
+            f"{cost.layer_evaluations(single)}, {cost.layer_evaluations(many)}",
             f"{cost.flops(many, SHAPE, TOKENS, folded=True) / base:.2f} times",
         )
         lines.append("| " + " | ".join(cells) + " |")
@@ -281,7 +281,7 @@ def _type(hint: object) -> str:
     if origin is typing.Literal:
         return " or ".join(f'`"{choice}"`' for choice in inside)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_type(one) for one in inside if one is not types.NoneType))
+        return " or ".join(dict.fromkeys(_type(option) for option in inside if option is not types.NoneType))
     if origin is dict:
         return f"table of {_type(inside[1])}"
     if origin is tuple:
@@ -306,7 +306,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     if value is None:
         return "not set"
     inside = value if isinstance(value, tuple) else (value,)
-    if any(isinstance(one, msgspec.Struct) for one in inside):
+    if any(isinstance(option, msgspec.Struct) for option in inside):
         return "its own defaults"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

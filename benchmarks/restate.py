@@ -24,18 +24,18 @@ MAKERS: dict[str, Callable[[Sequence[Row]], tuple[list[Claim], list[str]]]] = {
 
 
 def main() -> None:
-    for found in read_results(RESULTS):
-        if (made := restated(found)) is not None:
+    for file in read_results(RESULTS):
+        if (made := restated(file)) is not None:
             print(write_results(RESULTS, made))
 
 
-def restated(found: Results) -> Results | None:
+def restated(file: Results) -> Results | None:
     """The file with the claims that its rows make today; None for a file of something else."""
     for name, make in MAKERS.items():
-        machine = found.name.removeprefix(name).removeprefix("_")
-        if found.name in (name, f"{name}_{machine}"):
-            claims = [of(claim, machine, found.hardware) for claim in make(found.rows)[0]]
-            return msgspec.structs.replace(found, claims=claims)
+        machine = file.name.removeprefix(name).removeprefix("_")
+        if file.name in (name, f"{name}_{machine}"):
+            claims = [of(claim, machine, file.hardware) for claim in make(file.rows)[0]]
+            return msgspec.structs.replace(file, claims=claims)
     return None
 
 

@@ -38,10 +38,10 @@ def main() -> None:
 
 def snippet() -> str:
     """The first Python block of the README."""
-    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    if found is None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    if block is None:
         raise SystemExit("the README has no Python snippet")
-    return found.group(1)
+    return block.group(1)
 
 
 @contextmanager
@@ -56,12 +56,12 @@ def busy() -> Iterator[None]:
 
 def measured(code: str) -> dict[str, float]:
     """Seconds from the start of Python, and from the call of training, to the first word; and to the end."""
-    told = f"import sys, time\nprint('start', file=sys.stderr, flush=True)\n{code}"
-    told = told.replace("\ntrain_project(", "\nprint('train', file=sys.stderr, flush=True)\ntrain_project(")
+    script = f"import sys, time\nprint('start', file=sys.stderr, flush=True)\n{code}"
+    script = script.replace("\ntrain_project(", "\nprint('train', file=sys.stderr, flush=True)\ntrain_project(")
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         with subprocess.Popen(
-            [sys.executable, "-c", told],
+            [sys.executable, "-c", script],
             cwd=folder,
             env=os.environ | CAPPED,
             stderr=subprocess.PIPE,

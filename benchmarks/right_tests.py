@@ -37,18 +37,18 @@ def recipe() -> list[str]:
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     values = dict(re.findall(r"^(\w+)\s*[:?]?=\s*(.*)$", text, re.MULTILINE))
     (lines,) = re.findall(r"^test:.*\n((?:\t.*\n)+)", text, re.MULTILINE)
-    return [re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], line).strip() for line in lines.splitlines()]
+    return [re.sub(r"\$\((\w+)\)", lambda variable: values[variable[1]], line).strip() for line in lines.splitlines()]
 
 
 def run(arguments: list[str], own: dict[str, str]) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder, "told.xml")
+        report = Path(folder, "told.xml")
         began = time.perf_counter()
         subprocess.run(
-            [sys.executable, *arguments, "-q", f"--junitxml={told}"], cwd=ROOT, env=os.environ | own, check=False
+            [sys.executable, *arguments, "-q", f"--junitxml={report}"], cwd=ROOT, env=os.environ | own, check=False
         )
         seconds = time.perf_counter() - began
-        cases = list(ElementTree.parse(told).iter("testcase"))
+        cases = list(ElementTree.parse(report).iter("testcase"))
     failed = [
         f"{case.get('classname')}::{case.get('name')}"
         for case in cases
@@ -64,10 +64,10 @@ def claims(rows: list[dict]) -> list[Claim]:
         False: ("right.tests", "tests that fail on this processor"),
         True: ("right.tests_avx2", "tests of precision that fail on it capped to AVX2"),
     }
-    found = []
+    claims_of_runs = []
     for row in rows:
         id, text = texts[row["capped"]]
-        found.append(
+        claims_of_runs.append(
             Claim(
                 id=id,
                 text=text,
@@ -79,7 +79,7 @@ def claims(rows: list[dict]) -> list[Claim]:
                 + ", ".join(row["failed"]),
             )
         )
-    return found
+    return claims_of_runs
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, help="used by itself: one process, which writes into this folder")
     parser.add_argument("--threads", type=int, help="of torch; by default as many as it finds")
-    asked = asked_of(parser)
-    if asked.train:
-        train(asked.train)
+    options = asked_of(parser)
+    if options.train:
+        train(options.train)
         return
     folders = {name: RUNS / NAME / name for name in ("through", "killed")}
     shutil.rmtree(RUNS / NAME, ignore_errors=True)
@@ -46,7 +46,7 @@ def main() -> None:
         sys.executable,
         "-m",
         "benchmarks.together_resume",
-        *(["--threads", str(asked.threads)] if asked.threads else []),
+        *(["--threads", str(options.threads)] if options.threads else []),
     ]
     subprocess.run([*words, "--train", str(folders["through"])], check=True)
     rows: list[dict[str, object]] = []
@@ -103,21 +103,21 @@ def killed(words: list[str], checkpoints: int) -> dict[str, object]:
 
 def stamps(folder: Path) -> set[int]:
     """When each checkpoint that is there was written."""
-    found = set[int]()
+    stamps_of_files = set[int]()
     for path in folder.rglob("*.pt"):
         try:
-            found.add(path.stat().st_mtime_ns)
+            stamps_of_files.add(path.stat().st_mtime_ns)
         except FileNotFoundError:  # it is being replaced
             continue
-    return found
+    return stamps_of_files
 
 
 def compared(through: Path, killed: Path) -> Iterator[dict[str, object]]:
     """Every array of the trunk and of all parts: whether both have the same bytes."""
-    one, other = (dict(arrays(Bundle.open(folder / "bundle"))) for folder in (through, killed))
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        same = array.dtype == other[name].dtype and array.tobytes() == other[name].tobytes()
+    whole, resumed = (dict(arrays(Bundle.open(folder / "bundle"))) for folder in (through, killed))
+    assert whole.keys() == resumed.keys()
+    for name, array in whole.items():
+        same = array.dtype == resumed[name].dtype and array.tobytes() == resumed[name].tobytes()
         yield {"what": "array", "name": name, "numbers": int(array.size), "equal": same}
 
 

@@ -34,9 +34,9 @@ def main() -> None:
     runs = Runs(DATA, RUNS / NAME, Study(RUNS / f"{NAME}.jsonl"))
     prepared = runs.mixed(Mix(name=NAME, sets=folders(TASKS), rows=ROWS), 1)
     rows = [*throughput(runs, prepared), *idle(runs, prepared)]
-    found = results(NAME, command=COMMAND, rows=rows, claims=claims(rows))
-    write_results(RESULTS, found)
-    for claim in found.claims:
+    file = results(NAME, command=COMMAND, rows=rows, claims=claims(rows))
+    write_results(RESULTS, file)
+    for claim in file.claims:
         print(f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})")
 
 
@@ -110,7 +110,7 @@ def idle(runs: Runs, prepared: Sequence[Prepared]) -> list[dict[str, object]]:
         steppers[count].seconds()
     rows: list[dict[str, object]] = []
     for repeat in range(REPEATS):
-        taken = {count: one.seconds() / UPDATES for count, one in steppers.items()}
+        taken = {count: course.seconds() / UPDATES for count, course in steppers.items()}
         ratio = taken[IDLE[1]] / taken[IDLE[0]]
         rows.append({"what": "idle", "repeat": repeat, "one": taken[IDLE[0]], "fifty": taken[IDLE[1]], "ratio": ratio})
         print(f"a step: {taken[IDLE[0]]:.3f} s beside 1 idle task, {taken[IDLE[1]]:.3f} s beside 50", flush=True)

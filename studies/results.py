@@ -56,28 +56,28 @@ def results(name: str, *, command: str, rows: Sequence[dict[str, object]], claim
     )
 
 
-def write_results(folder: Path, found: Results) -> Path:
+def write_results(folder: Path, file: Results) -> Path:
     """Writes `<folder>/<name>.json`, under a temporary name first."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{found.name}.json"
+    path = folder / f"{file.name}.json"
     remove_leftovers(folder, of=path.name)
-    replace_file(path, to_json(found))
+    replace_file(path, to_json(file))
     return path
 
 
 def read_results(folder: Path) -> list[Results]:
     """Every results file of a folder, by name; a file that is not one is an error that names it."""
-    found = []
+    files = []
     for path in sorted(folder.glob("*.json")):
         try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=Results))
+            files.append(msgspec.json.decode(path.read_bytes(), type=Results))
         except msgspec.MsgspecError as error:
             raise DataError(
                 f"{path} is not a results file", got=error, do="write it again with its benchmark"
             ) from None
-    if not found:
+    if not files:
         raise DataError(f"no results files in {folder}", do="run `make bench`")
-    return found
+    return files
 
 
 def in_order(files: Iterable[Results]) -> list[tuple[str, Claim]]:
@@ -130,10 +130,10 @@ def _row(line: bytes) -> dict[str, object] | None:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

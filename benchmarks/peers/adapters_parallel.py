@@ -40,13 +40,13 @@ def answering(job: Job, model):
 
     @torch.inference_mode()
     def answer(texts: Sequence[str]):
-        found = []
+        logits = []
         for start in range(0, len(texts), job["batch"]):
             rows = list(texts[start : start + job["batch"]])
             outputs = model(**tokenizer(rows, padding=True, truncation=True, return_tensors="pt"))
             outputs = [outputs] if "logits" in outputs else outputs
-            found.append([one["logits"].numpy() for one in outputs])
-        return found
+            logits.append([output["logits"].numpy() for output in outputs])
+        return logits
 
     return answer
 

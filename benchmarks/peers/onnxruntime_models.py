@@ -36,11 +36,11 @@ def load(job: Job):
     sessions = sessions_of(job, busily=waits)
 
     def answer(texts: Sequence[str]):
-        found = []
+        outputs = []
         for start in range(0, len(texts), job["batch"]):
             inputs = given(texts[start : start + job["batch"]])
-            found.append({name: session.run(None, inputs)[0] for name, session in sessions.items()})
-        return found
+            outputs.append({name: session.run(None, inputs)[0] for name, session in sessions.items()})
+        return outputs
 
     return answer
 
@@ -58,13 +58,13 @@ def sessions_of(job: Job, *, busily: bool) -> dict[str, onnxruntime.InferenceSes
 
 def seconds(sessions: dict[str, onnxruntime.InferenceSession], inputs: dict[str, np.ndarray]) -> float:
     """The fastest of a few runs of all sessions."""
-    found = []
+    times = []
     for _ in range(5):
         began = time.perf_counter()
         for session in sessions.values():
             session.run(None, inputs)
-        found.append(time.perf_counter() - began)
-    return min(found)
+        times.append(time.perf_counter() - began)
+    return min(times)
 
 
 def model_of(job: Job, task: dict) -> str:

@@ -46,16 +46,16 @@ def _said(load: Callable[[Job], Answer], packages: Iterable[str]) -> Iterator[di
     versions = {name: importlib.metadata.version(name) for name in packages}
     yield {"load_seconds": loaded, "resident": resident(), "versions": versions}
     for line in sys.stdin:
-        asked = json.loads(line)
-        seconds, answers = RUNS[asked["how"]](answer, texts[: asked["texts"]], job["batch"])
+        message = json.loads(line)
+        seconds, answers = RUNS[message["how"]](answer, texts[: message["texts"]], job["batch"])
         yield {"seconds": seconds, "checksum": total(answers), "resident": resident()}
 
 
 def everything(answer: Answer, texts: Sequence[str], batch: int) -> tuple[float, object]:
     """Seconds for all texts in one call."""
     began = time.perf_counter()
-    found = answer(texts)
-    return time.perf_counter() - began, found
+    answers = answer(texts)
+    return time.perf_counter() - began, answers
 
 
 def by_length(answer: Answer, texts: Sequence[str], batch: int) -> tuple[float, object]:
@@ -66,14 +66,14 @@ def by_length(answer: Answer, texts: Sequence[str], batch: int) -> tuple[float, 
 def in_batches(answer: Answer, texts: Sequence[str], batch: int) -> tuple[float, object]:
     """Seconds for all texts, a batch of them at a time in the order that they come in."""
     began = time.perf_counter()
-    found = [answer(texts[start : start + batch]) for start in range(0, len(texts), batch)]
-    return time.perf_counter() - began, found
+    answers = [answer(texts[start : start + batch]) for start in range(0, len(texts), batch)]
+    return time.perf_counter() - began, answers
 
 
 def one_by_one(answer: Answer, texts: Sequence[str], batch: int) -> tuple[float, object]:
     """Median seconds for one text alone."""
-    seconds, found = zip(*(everything(answer, [text], batch) for text in texts), strict=True)
-    return statistics.median(seconds), found
+    seconds, answers = zip(*(everything(answer, [text], batch) for text in texts), strict=True)
+    return statistics.median(seconds), answers
 
 
 RUNS = {"all": everything, "sorted": by_length, "batches": in_batches, "single": one_by_one}

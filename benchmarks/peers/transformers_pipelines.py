@@ -15,7 +15,7 @@ def load(job: Job):
     pipelines = [pipeline_of(job, task, tokenizer) for task in job["tasks"]]
 
     def answer(texts: Sequence[str]):
-        return [one(list(texts), batch_size=job["batch"]) for one in pipelines]
+        return [pipeline(list(texts), batch_size=job["batch"]) for pipeline in pipelines]
 
     return answer
 

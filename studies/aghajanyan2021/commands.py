@@ -135,15 +135,15 @@ def figure1(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
     sizes = ", ".join(map(str, FIGURE1_SETS))
     printer.line(f"Figure 1 of the paper is a drawing without numbers: {sizes} sets, then five fine-tunings.")
     rows = _rows(printer, files, f"mean {split} points above the plain frozen trunk")
-    found = study.nested(rows, split=split) if rows else {}
+    points_by_count = study.nested(rows, split=split) if rows else {}
     cells: list[list[object]] = [["sets", *study.tasks_of(rows), "mean"]]
-    for count, points in found.items():
+    for count, points in points_by_count.items():
         each = study.gains(rows, f"sets-{count}", split=split) if count else {}
         line = [spread_of(over_seeds(each.get(task, {})), signed=True) for task in study.tasks_of(rows)]
         cells.append([count, *line, spread_of(over_seeds(points), signed=True)])
     printer.lines([*table(cells), *missing_lines(study.missing(rows))] if rows else [])
     _draw(printer, plot, rows, lambda file: figures.plot_nested(rows, file, split=split))
-    printer.json({"nested": found})
+    printer.json({"nested": points_by_count})
 
 
 @command.command("figure2", short_help="Ways of mixing: what an update holds; losses scaled or not; samplers.")
@@ -158,10 +158,10 @@ def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
     check_drawable(plot)
     printer.line(f"Figure 2 of the paper is a drawing without numbers: {', '.join(BATCHINGS)}; the last is best.")
     rows = _rows(printer, files, f"mean {split} points above the plain frozen trunk, 12 sets")
-    found = ways(rows, names, split=split) if rows else ()
-    printer.lines(_way_lines(found) if rows else [])
+    ways_of_mixing = ways(rows, names, split=split) if rows else ()
+    printer.lines(_way_lines(ways_of_mixing) if rows else [])
     _draw(printer, plot, rows, lambda file: figures.plot_mixes(rows, names, file, split=split))
-    printer.json({"ways": found})
+    printer.json({"ways": ways_of_mixing})
 
 
 @command.command("figure3", short_help="Gain by training rows of the held-out task.")
@@ -176,16 +176,16 @@ def figure3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
     printer.line("Figure 3 of the paper is a heat map without numbers: QNLI and CoLA, 10 to 100 % of their rows.")
     rows = _rows(printer, files, f"{split} points that frozen heads gain, by training rows")
     sizes = study.sizes_of(rows)
-    found = {size: study.gains(rows, size=size, split=split) for size in sizes}
+    gains = {size: study.gains(rows, size=size, split=split) for size in sizes}
     cells: list[list[object]] = [["task", *(f"{size} rows" for size in sizes)]]
     for task in study.tasks_of(rows):
-        spreads = [over_seeds(found[size].get(task, {})) for size in sizes]
-        cells.append([task, *(spread_of(one, signed=True) for one in spreads)])
-    means = [over_seeds(study.mean_by_seed(rows, found[size])) for size in sizes]
-    cells.append(["mean", *(spread_of(one, signed=True) for one in means)])
+        spreads = [over_seeds(gains[size].get(task, {})) for size in sizes]
+        cells.append([task, *(spread_of(spread, signed=True) for spread in spreads)])
+    means = [over_seeds(study.mean_by_seed(rows, gains[size])) for size in sizes]
+    cells.append(["mean", *(spread_of(spread, signed=True) for spread in means)])
     printer.lines([*table(cells), *missing_lines(study.missing(rows))] if rows else [])
     _draw(printer, plot, rows, lambda file: figures.plot_heat(rows, file, split=split))
-    printer.json({"gains": found})
+    printer.json({"gains": gains})
 
 
 @command.command("weights")
@@ -225,34 +225,34 @@ def _before_and_after(
     printer.lines([f"{name} as printed: dev scores before and after pre-finetuning, and the gain", ""])
     printer.lines([*_pairs(published), *(["", *published.notes] if published.notes else [])])
     rows = _rows(printer, files, f"{split} points, {OURS} on {study.BEST.removeprefix('sets-')} sets")
-    found, closed = compared(rows, tasks=tasks, split=split), study.gap_closed(rows, split=split)
+    tasks_compared, closed = compared(rows, tasks=tasks, split=split), study.gap_closed(rows, split=split)
     if rows:
-        printer.lines(_compared_lines(found))
+        printer.lines(_compared_lines(tasks_compared))
         if closed is not None and closed.share is not None:
             gain, gap = spread_of(closed.gain, signed=True), spread_of(closed.gap, signed=True)
             said = f"over all {len(study.tasks_of(rows))} held-out tasks the gain is {gain} of a gap of {gap}"
             printer.lines(["", f"{said}: {100 * closed.share:.0f} % of it are closed"])
         printer.lines(missing_lines(study.missing(rows)))
-        if not any(one.full_mixed is not None for one in found):
+        if not any(task.full_mixed is not None for task in tasks_compared):
             printer.lines(["", "full fine-tuning from the pre-finetuned trunk was not run (--jobs full-mixed)"])
     printer.lines(["", note])
-    printer.json({"published": published, "study": found, "gap_closed": closed})
+    printer.json({"published": published, "study": tasks_compared, "gap_closed": closed})
 
 
-def _compared_lines(found: Sequence[Compared]) -> list[str]:
+def _compared_lines(tasks: Sequence[Compared]) -> list[str]:
     heads: list[object] = ["task", "metric", "plain", "pre-finetuned", "gain", "fully fine-tuned"]
-    refined = any(one.full_mixed is not None for one in found)
+    refined = any(task.full_mixed is not None for task in tasks)
     cells: list[list[object]] = [[*heads, *(["fully, pre-finetuned"] if refined else [])]]
-    for one in found:
-        shown = [spread_of(one.plain), spread_of(one.mixed), spread_of(one.gain, signed=True)]
-        more = [spread_of(one.full_mixed)] if refined else []
-        cells.append([one.task, one.metric, *shown, spread_of(one.full), *more])
+    for task in tasks:
+        shown = [spread_of(task.plain), spread_of(task.mixed), spread_of(task.gain, signed=True)]
+        more = [spread_of(task.full_mixed)] if refined else []
+        cells.append([task.task, task.metric, *shown, spread_of(task.full), *more])
     return table(cells, left=2)
 
 
-def _way_lines(found: Sequence[Way]) -> list[str]:
+def _way_lines(ways: Sequence[Way]) -> list[str]:
     cells: list[list[object]] = [["way of mixing", "mean gain", "by seed"]]
-    for way in found:
+    for way in ways:
         seeds = ", ".join(number(points, signed=True) for points in way.seeds.values())
         cells.append([way.mix, spread_of(way.gain, signed=True), seeds or MISSING])
     return _last_to_the_left(cells)
@@ -291,8 +291,8 @@ def _last_to_the_left(cells: Sequence[Sequence[object]]) -> list[str]:
 def _study(files: tuple[str, ...]) -> tuple[tuple[Row, ...], tuple[Trunk, ...]]:
     from studies.aghajanyan2021.study import read_rows
 
-    found = there(files, ROWS)
-    return read_rows(found) if found else ((), ())
+    known = there(files, ROWS)
+    return read_rows(known) if known else ((), ())
 
 
 def _rows(printer: Printer, files: tuple[str, ...], what: str) -> tuple[Row, ...]:

@@ -26,10 +26,10 @@ _MIXES = {
 
 def plot_gains(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split: Split = "test") -> None:
     """A bar a task, and their mean: what frozen heads gain; a line marks what full fine-tuning gains."""
-    found, gap = gains(rows, mix, split=split), gaps(rows, split=split)
-    bars: dict[str, BySeed] = {task: found[task] for task in tasks_of(rows) if task in found}
+    gain, gap = gains(rows, mix, split=split), gaps(rows, split=split)
+    bars: dict[str, BySeed] = {task: gain[task] for task in tasks_of(rows) if task in gain}
     _check(bars, f"gains of {mix}")
-    bars["mean"] = mean_by_seed(rows, found)
+    bars["mean"] = mean_by_seed(rows, gain)
     full = {**gap, "mean": mean_by_seed(rows, gap)}
     figure, axes = sheet(1.2 + 0.85 * len(bars), 4.2)
     _bars(axes, {name: points for name, points in bars.items() if points})
@@ -39,7 +39,7 @@ def plot_gains(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split:
         height = statistics.mean(points.values())
         ends = [place - 0.42, place + 0.42]
         axes.plot(ends, [height, height], color="black", label=None if number else label)
-    axes.set(ylabel=_above(split), title=f"{_told(mix)}, {_seeds(bars[task] for task in found)}")
+    axes.set(ylabel=_above(split), title=f"{_told(mix)}, {_seeds(bars[task] for task in gain)}")
     if places:
         figure.legend(loc="outside lower center", fontsize="small", frameon=False)
     figure.savefig(path, dpi=150)
@@ -47,8 +47,8 @@ def plot_gains(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split:
 
 def plot_nested(rows: Sequence[Row], path: Path | str, *, split: Split = "test") -> None:
     """Mean gain by number of sets, with its deviation over seeds, and each task's mean gain."""
-    found = nested(rows, split=split)
-    if len(found) < 2:
+    points_by_count = nested(rows, split=split)
+    if len(points_by_count) < 2:
         raise DataError("a curve over numbers of sets needs a trunk that learned", do="run the study further")
     figure, axes = sheet(6.5, 4.2)
     ends: dict[str, tuple[int, float]] = {}
@@ -57,7 +57,7 @@ def plot_nested(rows: Sequence[Row], path: Path | str, *, split: Split = "test")
         known = {0: 0.0, **{n: statistics.mean(points.values()) for n, points in line.items() if points}}
         axes.plot(list(known), list(known.values()), color=_GREY, linewidth=1)
         ends[task] = max(known), known[max(known)]
-    means = {n: over_seeds(points) for n, points in found.items()}
+    means = {n: over_seeds(points) for n, points in points_by_count.items()}
     known_means = {n: spread for n, spread in means.items() if spread is not None}
     deviations = [spread.deviation or float("nan") for spread in known_means.values()]
     axes.errorbar(
@@ -67,7 +67,7 @@ def plot_nested(rows: Sequence[Row], path: Path | str, *, split: Split = "test")
         fmt="o-",
         color=_BLUE,
         capsize=3,
-        label=f"mean of {len(ends)} tasks, {_seeds(points for n, points in found.items() if n)}",
+        label=f"mean of {len(ends)} tasks, {_seeds(points for n, points in points_by_count.items() if n)}",
     )
     axes.set(xlabel="sets that the trunk learned from", ylabel=_above(split))
     axes.set_xticks(list(known_means))
@@ -94,15 +94,15 @@ def plot_heat(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split: 
         panel.set(title=title)
         panel.set_xticks(range(len(sizes)), [str(size) for size in sizes])
         panel.set_yticks(range(len(tasks)), tasks if panel is panels[0] else [""] * len(tasks))
-    points = [one for column in shown["gain"] for one in column.values()]
+    points = [points_of_task for column in shown["gain"] for points_of_task in column.values()]
     figure.supxlabel(f"training rows of the held-out task; {split} points, mean of {_seeds(points)}", fontsize="medium")
     figure.savefig(path, dpi=150)
 
 
 def plot_mixes(rows: Sequence[Row], names: Sequence[str], path: Path | str, *, split: Split = "test") -> None:
     """Mean gain of each of these ways of mixing, with its deviation over seeds and each seed as a point."""
-    found = {name: mean_by_seed(rows, gains(rows, name, split=split)) for name in names}
-    there = {name: points for name, points in found.items() if points}
+    gain_by_mix = {name: mean_by_seed(rows, gains(rows, name, split=split)) for name in names}
+    there = {name: points for name, points in gain_by_mix.items() if points}
     _check(there, f"gains of {', '.join(names)}")
     figure, axes = sheet(1.6 + 1.2 * len(there), 3.8)
     _bars(axes, {_MIXES.get(name, name): points for name, points in there.items()})

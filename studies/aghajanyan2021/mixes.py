@@ -36,10 +36,10 @@ class Mix(Value):
 
     def digest(self) -> str:
         """A short digest of what decides the trunk, besides the seed."""
-        told = msgspec.to_builtins([self, MAX_TOKENS, VALIDATION, POOLED])
+        content = msgspec.to_builtins([self, MAX_TOKENS, VALIDATION, POOLED])
         if self.recipe.blend == 1:
-            del told[0]["recipe"]["blend"]
-        return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()[:8]
+            del content[0]["recipe"]["blend"]
+        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
 
     def rows_of(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Training rows of each set, by the sizes of their train files."""
@@ -51,7 +51,7 @@ class Mix(Value):
 
 def folders(count: int) -> tuple[str, ...]:
     """The first sets of the nested order."""
-    return tuple(one.folder for one in MIX[:count])
+    return tuple(dataset.folder for dataset in MIX[:count])
 
 
 def _changed(**fields: object) -> Joint:

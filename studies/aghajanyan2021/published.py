@@ -102,17 +102,17 @@ def published_table1() -> tuple[Family, ...]:
 
 def families_printed_otherwise() -> list[str]:
     """Each number of table 1 and appendix A.1 that does not fit the others."""
-    found = []
+    lines = []
     for family in FAMILIES:
         listed = len(DATASETS[family.name])
         if listed != family.sets:
-            found.append(f"{family.name}: {family.sets} sets in table 1, {listed} in appendix A.1")
+            lines.append(f"{family.name}: {family.sets} sets in table 1, {listed} in appendix A.1")
         if family.printed_evaluated is not None:
-            found.append(
+            lines.append(
                 f"{family.name}: evaluation rows printed {family.printed_evaluated // 1000} million, "
                 f"{family.evaluated} thousand make the total"
             )
-    return found
+    return lines
 
 
 def published_table3() -> Table:

@@ -175,8 +175,8 @@ def _negative(rows: Sequence[study.Row]) -> str:
 def comparisons(rows: Sequence[study.Row]) -> list[Claim]:
     """Of two ways of making a trunk, whatever the outcome: of each pair that has all its seeds."""
     found = []
-    for id, what, one, other in COMPARED:
-        ours, theirs = (study.mean_by_seed(rows, study.scores(rows, mix)) for mix in (one, other))
+    for id, what, name, other_name in COMPARED:
+        ours, theirs = (study.mean_by_seed(rows, study.scores(rows, mix)) for mix in (name, other_name))
         spread = over_seeds({seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()})
         if spread is None or spread.seeds < len(SEEDS):
             continue

@@ -91,7 +91,7 @@ def trunks_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") ->
 def tasks_of(rows: Sequence[Row]) -> tuple[str, ...]:
     """The held-out tasks that have rows, in the study's order, then any others."""
     there = dict.fromkeys(row.task for row in rows)
-    known = [one.task for one in HELD_OUT if one.task in there]
+    known = [dataset.task for dataset in HELD_OUT if dataset.task in there]
     return (*known, *(task for task in there if task not in known))
 
 
@@ -99,12 +99,12 @@ def scores(
     rows: Sequence[Row], mix: str = PLAIN, *, stage: Stage = "heads", size: int = ROWS, split: Split = "test"
 ) -> dict[str, BySeed]:
     """Points by task and seed."""
-    found: dict[str, BySeed] = {}
+    points: dict[str, BySeed] = {}
     for row in rows:
         if (row.stage, row.mix, row.rows) == (stage, mix, size):
             value = row.test if split == "test" else row.validation
-            found.setdefault(row.task, {})[row.seed] = 100 * value
-    return found
+            points.setdefault(row.task, {})[row.seed] = 100 * value
+    return points
 
 
 def gains(rows: Sequence[Row], mix: str = BEST, *, size: int = ROWS, split: Split = "test") -> dict[str, BySeed]:
@@ -124,8 +124,8 @@ def mean_by_seed(rows: Sequence[Row], points: Mapping[str, BySeed]) -> BySeed:
 
 def better(rows: Sequence[Row], mix: str = BEST, *, split: Split = "test") -> tuple[str, ...]:
     """The tasks that gain in the mean over seeds."""
-    found = gains(rows, mix, split=split)
-    return tuple(task for task in tasks_of(rows) if task in found and statistics.mean(found[task].values()) > 0)
+    gain = gains(rows, mix, split=split)
+    return tuple(task for task in tasks_of(rows) if task in gain and statistics.mean(gain[task].values()) > 0)
 
 
 def gap_closed(rows: Sequence[Row], mix: str = BEST, *, split: Split = "test") -> Closed | None:
@@ -149,9 +149,9 @@ def gap_closed(rows: Sequence[Row], mix: str = BEST, *, split: Split = "test") -
 
 def nested(rows: Sequence[Row], *, split: Split = "test") -> dict[int, BySeed]:
     """Mean gain by number of sets and seed; no sets, no gain."""
-    found = {0: dict.fromkeys(mean_by_seed(rows, scores(rows, split=split)), 0.0)}
-    found |= {n: mean_by_seed(rows, gains(rows, f"sets-{n}", split=split)) for n in NESTED}
-    return {count: points for count, points in found.items() if points}
+    gain_by_count = {0: dict.fromkeys(mean_by_seed(rows, scores(rows, split=split)), 0.0)}
+    gain_by_count |= {n: mean_by_seed(rows, gains(rows, f"sets-{n}", split=split)) for n in NESTED}
+    return {count: points for count, points in gain_by_count.items() if points}
 
 
 def sizes_of(rows: Sequence[Row], mix: str = BEST) -> tuple[int, ...]:
@@ -163,15 +163,15 @@ def sizes_of(rows: Sequence[Row], mix: str = BEST) -> tuple[int, ...]:
 def missing(rows: Sequence[Row]) -> tuple[str, ...]:
     """Runs that the study still lacks against its own other tasks and seeds."""
     seeds, groups = {row.seed for row in rows}, dict.fromkeys((row.stage, row.mix, row.rows) for row in rows)
-    found = []
+    lines = []
     for stage, mix, size in groups:
         points = scores(rows, mix, stage=stage, size=size)
         for task in tasks_of(rows):
             lacking = len(seeds - points.get(task, {}).keys())
             if lacking:
                 done = f"{len(seeds) - lacking} of {len(seeds)}"
-                found.append(f"{done} seeds of {stage} over the trunk {mix}, {size} rows, on {task}")
-    return tuple(found)
+                lines.append(f"{done} seeds of {stage} over the trunk {mix}, {size} rows, on {task}")
+    return tuple(lines)
 
 
 def _differences(scores: Mapping[str, BySeed], others: Mapping[str, BySeed]) -> dict[str, BySeed]:

@@ -58,16 +58,16 @@ def table_of(
 
 def gains(table: Table) -> dict[str, dict[str, float]]:
     """Points that pre-finetuning adds, by model and column, where both lines have a score."""
-    found: dict[str, dict[str, float]] = {}
+    gain: dict[str, dict[str, float]] = {}
     for before, after in zip(table.lines, table.lines[1:], strict=False):
         if before.name == AFTER or after.name != AFTER:
             continue
-        found[before.name] = {
-            column: two - one
-            for column, one, two in zip(table.columns, before.scores, after.scores, strict=True)
-            if one is not None and two is not None
+        gain[before.name] = {
+            column: second - first
+            for column, first, second in zip(table.columns, before.scores, after.scores, strict=True)
+            if first is not None and second is not None
         }
-    return found
+    return gain
 
 
 def printed_otherwise(table: Table) -> list[str]:

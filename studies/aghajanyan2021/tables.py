@@ -68,31 +68,31 @@ def compared(
 
 def ways(rows: Sequence[Row], mixes: Sequence[str], *, split: Split = "test") -> tuple[Way, ...]:
     """How much each of these mixes gains in the mean; one without a whole seed has no gain."""
-    found: Mapping[str, BySeed] = {
+    gain_by_mix: Mapping[str, BySeed] = {
         mix: mean_by_seed(rows, gains(rows, mix, split=split)) for mix in dict.fromkeys(mixes)
     }
-    return tuple(Way(mix=mix, seeds=points, gain=over_seeds(points)) for mix, points in found.items())
+    return tuple(Way(mix=mix, seeds=points, gain=over_seeds(points)) for mix, points in gain_by_mix.items())
 
 
-def family_of(one: Set) -> str:
+def family_of(dataset: Set) -> str:
     """The kind of a set that trunks learn from, in plain words."""
-    if one.folder in _SPANS:
+    if dataset.folder in _SPANS:
         return "reading (spans)"
-    return _FAMILIES.get(one.group, "classification")
+    return _FAMILIES.get(dataset.group, "classification")
 
 
 def families(trunks: Sequence[Trunk] = (), *, mix: str = BEST) -> tuple[Family, ...]:
     """The sets by kind; rows are those that the mix's trunk learned from, where there is one, else at most so many."""
-    trunk = next((one for one in trunks if one.mix == mix), None)
+    trunk = next((dataset for dataset in trunks if dataset.mix == mix), None)
     by_family: dict[str, list[Set]] = {}
-    for one in MIX:
-        if trunk is None or one.task in trunk.examples:
-            by_family.setdefault(family_of(one), []).append(one)
+    for dataset in MIX:
+        if trunk is None or dataset.task in trunk.examples:
+            by_family.setdefault(family_of(dataset), []).append(dataset)
     return tuple(
         Family(
             name=name,
-            sets=tuple(one.task for one in several),
-            rows=sum(ROWS if trunk is None else trunk.examples[one.task] for one in several),
+            sets=tuple(dataset.task for dataset in datasets),
+            rows=sum(ROWS if trunk is None else trunk.examples[dataset.task] for dataset in datasets),
         )
-        for name, several in by_family.items()
+        for name, datasets in by_family.items()
     )

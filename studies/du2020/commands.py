@@ -59,10 +59,10 @@ def table1(files: tuple[str, ...], json_to: str | None) -> None:
     ours = used(row for file in there(files, ROWS) for row in rows_in(file, make=MAKE))
     splits = ("train", "validation", "test")
     cells = [["task", "group", *splits]]
-    cells += [[one.task, one.group, *(one.rows.get(split, MISSING) for split in splits)] for one in ours]
+    cells += [[task.task, task.group, *(task.rows.get(split, MISSING) for split in splits)] for task in ours]
     printer.lines(["", "At our scale: rows that are used", "", *table(cells, left=2), ""])
-    runs = [one.task for one in ours if one.rows]
-    printer.lines([*([] if runs else [no_runs(MAKE, ROWS)]), *notes_of(runs or [one.task for one in ours])])
+    runs = [task.task for task in ours if task.rows]
+    printer.lines([*([] if runs else [no_runs(MAKE, ROWS)]), *notes_of(runs or [task.task for task in ours])])
     printer.json({"published": published, "study": ours})
 
 
@@ -96,20 +96,20 @@ def figure4(tasks: int, plot: str | None, json_to: str | None) -> None:
 
     printer = Printer(json_to)
     check_drawable(plot)
-    found = paper.figure4(range(1, tasks + 1))
-    schemes = list(dict.fromkeys(row.scheme for row in found))
-    by_place = {(row.tasks, row.scheme): row.gflops for row in found}
+    counted = paper.figure4(range(1, tasks + 1))
+    schemes = list(dict.fromkeys(row.scheme for row in counted))
+    by_place = {(row.tasks, row.scheme): row.gflops for row in counted}
     rows: list[list[object]] = [["tasks", *(scheme.replace("_", " ") for scheme in schemes)]]
     rows += [[n, *(f"{by_place[n, scheme]:.1f}" for scheme in schemes)] for n in range(1, tasks + 1)]
     printer.lines(["GFLOPs for one text of 51 tokens, RoBERTa-large (distilled: DistilRoBERTa)", ""])
     printer.lines(table(rows))
-    first = paper.break_even(found, "frozen_attention")
+    first = paper.break_even(counted, "frozen_attention")
     said = "at no number of tasks shown" if first is None else f"from {first} tasks on"
     printer.lines(["", f"frozen attention is cheaper than one distilled model a task {said}"])
     if plot is not None:
-        paper.plot_figure4(found, plot)
+        paper.plot_figure4(counted, plot)
         printer.line(f"drawn into {plot}")
-    printer.json({"rows": found, "break_even": first})
+    printer.json({"rows": counted, "break_even": first})
 
 
 @command.command("storage")
@@ -120,19 +120,25 @@ def storage(measured: bool, json_to: str | None) -> None:
     from studies import du2020 as paper
     from studies.du2020.measured import measured as weighed
 
-    printer, found = Printer(json_to), paper.storage_table()
+    printer, sizes = Printer(json_to), paper.storage_table()
     rows: list[list[object]] = [["layers", "positions", "float16", "uint8", "1 bit", "as printed"]]
-    for row in found:
+    for row in sizes:
         counted = [f"{size:,}" for size in (row.float16, row.uint8, row.sign)]
         rows.append([row.layers, row.positions, *counted, " / ".join(row.printed)])
     printer.lines(["Bytes kept for one text of 50 tokens, RoBERTa-large", "", *table(rows, left=2)])
     on_disk = weighed() if measured else ()
     if on_disk:
         rows = [["layers", "positions", "float16", "uint8", "1 bit"]]
-        for one in on_disk:
-            rows.append([one.layers, one.positions, *(f"{size:,}" for size in (one.float16, one.uint8, one.sign))])
+        for row_on_disk in on_disk:
+            rows.append(
+                [
+                    row_on_disk.layers,
+                    row_on_disk.positions,
+                    *(f"{size:,}" for size in (row_on_disk.float16, row_on_disk.uint8, row_on_disk.sign)),
+                ]
+            )
         printer.lines(["", "On disk, with keys, offsets and hashes", "", *table(rows, left=2)])
-    printer.json({"rows": found, **({"measured": on_disk} if on_disk else {})})
+    printer.json({"rows": sizes, **({"measured": on_disk} if on_disk else {})})
 
 
 command.add_command(storage, "table2")
@@ -146,8 +152,8 @@ def sweep(plot: str | None, files: tuple[str, ...], split: Split, json_to: str |
     from studies.du2020 import sweep as study
 
     check_drawable(plot)
-    printer, found = Printer(json_to), there(files, SWEEP)
-    runs = study.read_sweep(found) if found else ()
+    printer, known = Printer(json_to), there(files, SWEEP)
+    runs = study.read_sweep(known) if known else ()
     lines = study.sweep_lines(runs, split=split) if runs else ()
     printer.line("The paper says: m of 16 (of 24 layers) is best most of the time; one bit of each layer before the")
     printer.line("mean is slightly better than one bit of the mean; at 8 bits the order does not matter.")
@@ -189,8 +195,8 @@ def _blocks(
     printer.lines([*lines(published), *otherwise_lines(paper.printed_otherwise(published))])
     holding = {"published": orderings(published), "study": ()}
     printer.lines(_ordering_lines(holding["published"]))
-    found = there(files, ROWS)
-    cells = read_cells(found) if found else ()
+    known = there(files, ROWS)
+    cells = read_cells(known) if known else ()
     ours = study_table(cells, split=split) if cells else None
     seeds = {cell.seed for cell in cells}
     tell_study(printer, f"{split} accuracy, trunk minilm", seeds, make=MAKE, default=ROWS)
@@ -229,8 +235,8 @@ def _with_blocks(cells: Sequence[Sequence[object]], shown: Table) -> list[str]:
     return [*table(cells, left=2), "", *words]
 
 
-def _ordering_lines(found: Sequence[Ordering]) -> list[str]:
-    said = {True: "held", False: "NOT HELD", None: "not known yet"}
-    cells = [[said[one.holds], number(one.value, signed=True), one.text] for one in found]
+def _ordering_lines(orderings: Sequence[Ordering]) -> list[str]:
+    outcomes = {True: "held", False: "NOT HELD", None: "not known yet"}
+    cells = [[outcomes[ordering.holds], number(ordering.value, signed=True), ordering.text] for ordering in orderings]
     width = max(len(cell[0]) for cell in cells)
     return ["", "Orderings, in points:", *(f"  {a:<{width}}  {b:>5}  {c}" for a, b, c in cells)]

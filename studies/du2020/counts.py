@@ -97,8 +97,8 @@ def _storage_row(
     pool: Callable[[Codec], Pool],
     printed: tuple[str, str, str],
 ) -> StorageRow:
-    half, eight, one = (stored_bytes(pool(Codec(name=name)), shape, tokens) for name in CODECS)
-    return StorageRow(layers=layers, positions=positions, float16=half, uint8=eight, sign=one, printed=printed)
+    float16, uint8, sign = (stored_bytes(pool(Codec(name=name)), shape, tokens) for name in CODECS)
+    return StorageRow(layers=layers, positions=positions, float16=float16, uint8=uint8, sign=sign, printed=printed)
 
 
 def figure4(tasks: Iterable[int] = range(1, TASKS + 1), tokens: int = TOKENS_WITH_START) -> tuple[FlopsRow, ...]:

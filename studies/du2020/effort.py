@@ -26,26 +26,26 @@ def effort(runs: LeaveOut) -> tuple[Effort, ...]:
     """What all runs together take; those that are there already count too."""
     settings, tokenizer = runs.settings, Tokenizer(runs.plain.tokenizer, runs.plain.settings)
     train, evaluated, examples = {}, {}, {}
-    for one in settings.sets:
-        prepared = runs.prepared(one, STAGE1, settings.learning)
+    for dataset in settings.sets:
+        prepared = runs.prepared(dataset, STAGE1, settings.learning)
         tokens = [sum(len(e.ids) for e in tokenizer.encode(read_alone(s.examples.inputs))) for s in prepared.splits]
-        train[one.task], evaluated[one.task] = tokens[0], sum(tokens[1:])
-        examples[one.task] = [len(split.examples.targets) for split in prepared.splits]
+        train[dataset.task], evaluated[dataset.task] = tokens[0], sum(tokens[1:])
+        examples[dataset.task] = [len(split.examples.targets) for split in prepared.splits]
     steps = int(np.ceil(settings.rows / settings.learning.batch))
     learning = 0.0
     trunks = runs.trunks()
     for without in trunks:
-        learned_from = sum(train[one.task] for one in runs.trained_on(without))
+        learned_from = sum(train[dataset.task] for dataset in runs.trained_on(without))
         learning += settings.learning.most_epochs * (learned_from * LEARNED + steps * STEP * 2)
     learned = sum(train.values()) * LEARNED + len(train) * np.ceil(settings.rows / settings.full.batch) * STEP
     full = 2 * (settings.full.most_epochs * learned + sum(evaluated.values()) * READ)
     read = 3 * (sum(train.values()) + sum(evaluated.values())) * READ
     heads = len(OF_PLAIN) + len(POOLERS) + len(OF_GROUP)
     answered = heads * sum(count[-1] for count in examples.values()) * HEAD_READ
-    found = (
+    parts = (
         ("trunks that learn", len(trunks), learning),
         ("full fine-tunings", 2 * len(train), full),
         ("texts read by frozen trunks", 3 * len(train), read),
         ("poolers and heads", heads * len(train), heads * len(train) * HEAD + answered),
     )
-    return tuple(Effort(what=what, runs=count, minutes=float(seconds) / 60) for what, count, seconds in found)
+    return tuple(Effort(what=what, runs=count, minutes=float(seconds) / 60) for what, count, seconds in parts)

@@ -42,10 +42,10 @@ def plot_groups(table: Table, path: Path | str, *, split: Split = "test") -> Non
 
 def _lines(table: Table) -> dict[str, Line]:
     """By block; raises DataError where there is nothing to draw."""
-    found = {line.block: line for line in table.lines if line.name == POOLER and line.block in _BARS}
-    if not any(score is not None for line in found.values() for score in line.scores):
+    by_block = {line.block: line for line in table.lines if line.name == POOLER and line.block in _BARS}
+    if not any(score is not None for line in by_block.values() for score in line.scores):
         raise DataError(f"there is no row {POOLER} of a frozen trunk to draw", do="run the study further")
-    return found
+    return by_block
 
 
 def _plot(

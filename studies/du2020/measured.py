@@ -34,8 +34,8 @@ def measured(shape: Architecture = ROBERTA_LARGE, tokens: int = TOKENS) -> tuple
     for layers, positions in _FORMS:
         depth = shape.layers if layers == "learned" else 1
         length = tokens if positions == "attention" else 1
-        half, eight, one = (_bytes(name, depth, length, shape.width) for name in CODECS)
-        rows.append(MeasuredRow(layers=layers, positions=positions, float16=half, uint8=eight, sign=one))
+        float16, uint8, sign = (_bytes(name, depth, length, shape.width) for name in CODECS)
+        rows.append(MeasuredRow(layers=layers, positions=positions, float16=float16, uint8=uint8, sign=sign))
     return tuple(rows)
 
 

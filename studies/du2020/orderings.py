@@ -78,16 +78,16 @@ class _Rows:
         self._lines: dict[tuple[str, str], Line] = {(line.block, line.name): line for line in table.lines}
         self._groups = table.groups
 
-    def gap(self, one: tuple[str, str], other: tuple[str, str]) -> float | None:
+    def gap(self, row: tuple[str, str], other: tuple[str, str]) -> float | None:
         """The first row's average minus the second's."""
-        first, second = self._average(one), self._average(other)
+        first, second = self._average(row), self._average(other)
         return None if first is None or second is None else first - second
 
     def least(self, pairs: list[tuple[tuple[str, str], tuple[str, str]]]) -> float | None:
         """The smallest of these gaps; None unless all are known."""
-        found = [self.gap(*pair) for pair in pairs]
-        known = [gap for gap in found if gap is not None]
-        return min(known) if len(known) == len(found) else None
+        gaps = [self.gap(*pair) for pair in pairs]
+        known = [gap for gap in gaps if gap is not None]
+        return min(known) if len(known) == len(gaps) else None
 
     def falls(self, name: str) -> dict[str, float]:
         """By group, how much less the row has in block d than in block c; empty unless all are known."""
@@ -95,8 +95,8 @@ class _Rows:
         if lines[0] is None or lines[1] is None:
             return {}
         pairs = zip(self._groups, lines[0].groups, lines[1].groups, strict=True)
-        found = {group: one - other for group, one, other in pairs if one is not None and other is not None}
-        return found if len(found) == len(self._groups) else {}
+        falls = {group: before - after for group, before, after in pairs if before is not None and after is not None}
+        return falls if len(falls) == len(self._groups) else {}
 
     def _average(self, key: tuple[str, str]) -> float | None:
         line = self._lines.get(key)

@@ -146,17 +146,17 @@ def published_table1() -> tuple[Size, ...]:
 
 def sizes_printed_otherwise() -> list[str]:
     """Each number of table 1 that is not the size of the data, with that."""
-    found = []
+    lines = []
     for size in SIZES:
         if not size.printed:
-            found.append(f"{size.task}: not in the table, though the others have it")
+            lines.append(f"{size.task}: not in the table, though the others have it")
         for what, rows, printed in (
             ("training", size.train, size.printed_train),
             ("evaluation", size.evaluated, size.printed_evaluated),
         ):
             if printed is not None:
-                found.append(f"{size.task}: {what} rows printed {printed:,}, in the data {rows:,}")
-    return found
+                lines.append(f"{size.task}: {what} rows printed {printed:,}, in the data {rows:,}")
+    return lines
 
 
 def published_table4(blocks: Sequence[Block] = tuple(BLOCKS)) -> Table:

@@ -25,21 +25,23 @@ COMMAND = (
 
 def main() -> None:
     parser = study_arguments(__doc__, "leave_out.jsonl", part=True)
-    parser.add_argument("--more", default="", help=f"also these sets: {', '.join(one.task for one in MORE)}")
+    parser.add_argument(
+        "--more", default="", help=f"also these sets: {', '.join(effort_of_part.task for effort_of_part in MORE)}"
+    )
     parser.add_argument("--estimate", action="store_true")
     options = asked_of(parser)
     if options.report:
         return write_report(rows_of(options.rows))
     file = options.rows[0]
-    more = tuple(one for one in MORE if one.task in options.more.split(","))
+    more = tuple(effort_of_part for effort_of_part in MORE if effort_of_part.task in options.more.split(","))
     settings = Settings(sets=(*SETS, *more))
     runs = LeaveOut(DATA, file.with_suffix(""), Study(file), settings, say=say)
     jobs = runs.jobs()
     mine = part_of(jobs, options.part)
-    found = effort(runs)
-    for one in found:
-        print(f"{one.what:28s} {one.runs:4d}  {one.minutes:6.1f} min")
-    minutes = sum(one.minutes for one in found)
+    efforts = effort(runs)
+    for effort_of_part in efforts:
+        print(f"{effort_of_part.what:28s} {effort_of_part.runs:4d}  {effort_of_part.minutes:6.1f} min")
+    minutes = sum(effort_of_part.minutes for effort_of_part in efforts)
     print(f"{len(jobs)} jobs, about {minutes:.0f} min of one thread; this part makes {len(mine)}")
     if not options.estimate:
         for job in mine:
@@ -50,27 +52,30 @@ def main() -> None:
 
 def write_report(rows: list[dict]) -> None:
     """Rows are kept as they come; claims wait for all of them."""
-    found = cells_of(rows)
-    lacking = missing(found)
-    claims = [] if lacking else claims_of(rows, found)
+    cells = cells_of(rows)
+    lacking = missing(cells)
+    claims = [] if lacking else claims_of(rows, cells)
     if not lacking:
-        plot_tasks(study_table(found), RESULTS / f"{NAME}.png")
+        plot_tasks(study_table(cells), RESULTS / f"{NAME}.png")
     report(NAME, command=COMMAND, rows=rows, claims=claims, lacking=lacking)
 
 
-def claims_of(rows: list[dict], found: tuple[Cell, ...]) -> list[Claim]:
+def claims_of(rows: list[dict], cells: tuple[Cell, ...]) -> list[Claim]:
     """What leaving one task out gives over the plain trunk, and which orderings of the paper hold here."""
-    table = study_table(found)
+    table = study_table(cells)
     averages = {(line.block, line.name): line.average or 0.0 for line in table.lines}
     plain, learned = averages["b", "AVG/MHA"], averages["c", "AVG/MHA"]
     sizes = {int(row["train_rows"]) for row in rows if "train_rows" in row}
-    said = [f"{one.text}: {one.value:+.1f}, {'held' if one.holds else 'not held'}" for one in orderings(table)]
+    outcomes = [
+        f"{ordering.text}: {ordering.value:+.1f}, {'held' if ordering.holds else 'not held'}"
+        for ordering in orderings(table)
+    ]
     return [
         Claim(
             id="together.leave-one-out",
             text="frozen trunk that learned from the other tasks minus the plain one, attention over the mean of "
             f"layers, average accuracy of {len(table.tasks)} tasks ({learned:.1f} against {plain:.1f}; at most "
-            f"{max(sizes):,} training rows a task, one seed). {'; '.join(said)}",
+            f"{max(sizes):,} training rows a task, one seed). {'; '.join(outcomes)}",
             target=0.0,
             value=learned - plain,
             unit="points",

@@ -58,15 +58,15 @@ def main() -> None:
     for seed in SEEDS:
         for method, strategy in STRATEGIES.items():
             for task in TASKS:
-                one = functools.partial(run, entry(task), strategy, extractor, seed)
-                print(study.row(one, task=task, method=method, seed=seed), flush=True)
-        one = functools.partial(run, similarity(), SIMILARITY, extractor, seed)
-        print(study.row(one, task="similarity", method=TRAINED, seed=seed), flush=True)
+                run_once = functools.partial(run, entry(task), strategy, extractor, seed)
+                print(study.row(run_once, task=task, method=method, seed=seed), flush=True)
+        run_once = functools.partial(run, similarity(), SIMILARITY, extractor, seed)
+        print(study.row(run_once, task="similarity", method=TRAINED, seed=seed), flush=True)
     plain = functools.partial(cosine, extractor)
     print(study.row(plain, task="similarity", method=PLAIN, seed=0), flush=True)
     command = "python -m studies du2020 run-poolers"
-    found = results("first_light_quality", command=command, rows=study.rows, claims=claims(study.rows))
-    print(write_results(RESULTS, found))
+    file = results("first_light_quality", command=command, rows=study.rows, claims=claims(study.rows))
+    print(write_results(RESULTS, file))
     plot(study.rows)
 
 

@@ -29,39 +29,39 @@ def main() -> None:
         return write_report(rows_of(options.rows))
     file = options.rows[0]
     runs = Sweep(DATA, file.with_suffix(""), Study(file), say=say)
-    jobs = [(one, int(seed)) for seed in options.seeds.split(",") for one in SETS]
-    for one, seed in part_of(jobs, options.part):
-        runs.run(one, seed)
+    jobs = [(dataset, int(seed)) for seed in options.seeds.split(",") for dataset in SETS]
+    for dataset, seed in part_of(jobs, options.part):
+        runs.run(dataset, seed)
     return None
 
 
 def write_report(rows: list[dict]) -> None:
     """Rows as they come; claims when three seeds are there."""
-    found = swept_of(rows)
-    lacking = missing(found, [one.task for one in SETS], SEEDS)
-    if found:
-        plot_sweep(sweep_lines(found), RESULTS / f"{NAME}.png")
+    runs = swept_of(rows)
+    lacking = missing(runs, [dataset.task for dataset in SETS], SEEDS)
+    if runs:
+        plot_sweep(sweep_lines(runs), RESULTS / f"{NAME}.png")
     report(NAME, command=COMMAND, rows=rows, claims=[] if lacking else claims_of(rows), lacking=lacking)
 
 
 def claims_of(rows: list[dict]) -> list[Claim]:
     """The paper's words: at 8 bits the order does not matter, at one bit shrinking each layer first is better."""
-    found, claims = swept_of(rows), []
+    runs, claims = swept_of(rows), []
     for codec in CODECS:
-        gains = order(found, codec)
+        gains = order(runs, codec)
         gain = statistics.mean(gains)
         is_neutral = codec == "uint8"
         claims.append(
             Claim(
                 id=f"together.{codec}-before-mean",
                 text=f"{codec} of each of 4 layers before their mean against {codec} of the mean, average accuracy of "
-                f"{len({one.task for one in found})} tasks, attention over the plain frozen trunk: "
+                f"{len({run.task for run in runs})} tasks, attention over the plain frozen trunk: "
                 + ("the distance, at most 0.2" if is_neutral else "the gain"),
                 target=0.2 if is_neutral else 0.0,
                 value=round(abs(gain) if is_neutral else gain, 2),
                 unit="points",
                 holds=abs(gain) <= 0.2 if is_neutral else gain > 0,
-                note=f"by seed {', '.join(f'{one:+.2f}' for one in gains)}; at most 1,000 training rows a task",
+                note=f"by seed {', '.join(f'{gain:+.2f}' for gain in gains)}; at most 1,000 training rows a task",
             )
         )
     return claims

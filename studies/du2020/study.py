@@ -67,16 +67,16 @@ def cells_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> 
     return tuple(cell for cell in cells.values() if cell.digest == last)
 
 
-def tasks_of(found: Sequence[Cell]) -> tuple[str, ...]:
+def tasks_of(cells: Sequence[Cell]) -> tuple[str, ...]:
     """Its tasks, in the study's order."""
-    there = {one.task for one in found}
+    there = {cell.task for cell in cells}
     return (*(task for task in GROUPS_OF if task in there), *sorted(there - GROUPS_OF.keys()))
 
 
 def notes_of(tasks: Collection[str]) -> tuple[str, ...]:
     """What to know of a study of these tasks: which of the paper's and of ours it has not, and which it has besides."""
-    lacking = [one.task for one in SETS if one.task not in tasks]
-    further = [one.task for one in MORE if one.task not in tasks]
+    lacking = [dataset.task for dataset in SETS if dataset.task not in tasks]
+    further = [dataset.task for dataset in MORE if dataset.task not in tasks]
     besides = [task for task in OTHERS if task in tasks]
     notes = ["Amazon-5, Amazon-2, Yelp-5 and Yelp-2 of the paper's fourteen tasks are not here"]
     if lacking:
@@ -88,30 +88,30 @@ def notes_of(tasks: Collection[str]) -> tuple[str, ...]:
     return (*notes, "where a task is a group of its own, leaving out either is the same run")
 
 
-def study_table(found: Sequence[Cell], *, blocks: Sequence[Block] = tuple(BLOCKS), split: Split = "test") -> Table:
+def study_table(cells: Sequence[Cell], *, blocks: Sequence[Block] = tuple(BLOCKS), split: Split = "test") -> Table:
     """The rows of the paper's tables 3 and 4 that the study has, means over seeds, GFLOPs of our trunk."""
-    tasks = tasks_of(found)
+    tasks = tasks_of(cells)
     groups: dict[str, list[str]] = {}
     for task in tasks:
         groups.setdefault(GROUPS_OF.get(task, "other"), []).append(task)
     lines = [
-        _line(block, name, found, tasks, split)
+        _line(block, name, cells, tasks, split)
         for block in blocks
         for name in ROWS[block]
-        if any((one.block, one.name) == (block, name) for one in found)
+        if any((cell.block, cell.name) == (block, name) for cell in cells)
     ]
     return table_of(tasks, groups, lines, notes=notes_of(tasks))
 
 
-def missing(found: Sequence[Cell]) -> tuple[str, ...]:
+def missing(cells: Sequence[Cell]) -> tuple[str, ...]:
     """Cells that the study still lacks: rows of a block on its own tasks, for every seed that it has."""
-    seeds, there = sorted({one.seed for one in found}), {(r.block, r.name, r.task, r.seed) for r in found}
+    seeds, there = sorted({cell.seed for cell in cells}), {(r.block, r.name, r.task, r.seed) for r in cells}
     lacking = []
     for block, names in ROWS.items():
         for name in names:
-            cells = [(t, s) for t in tasks_of(found) for s in seeds if (block, name, t, s) not in there]
-            if cells:
-                tasks = ", ".join(dict.fromkeys(task for task, _ in cells))
+            lacking_cells = [(t, s) for t in tasks_of(cells) for s in seeds if (block, name, t, s) not in there]
+            if lacking_cells:
+                tasks = ", ".join(dict.fromkeys(task for task, _ in lacking_cells))
                 lacking.append(f"block {block}, {name}: {tasks}")
     return tuple(lacking)
 
@@ -123,15 +123,15 @@ def used(raw: Iterable[Mapping[str, Any]]) -> tuple[Used, ...]:
         counts = {name: row.get(f"{name}_rows") for name in ("train", "validation", "test")}
         if row.get("stage") == "task" and all(isinstance(count, int) for count in counts.values()):
             rows[str(row["task"])] = {name: count for name, count in counts.items() if count is not None}
-    tasks = [one.task for one in SETS] + [one.task for one in MORE if one.task in rows]
+    tasks = [dataset.task for dataset in SETS] + [dataset.task for dataset in MORE if dataset.task in rows]
     return tuple(Used(task=task, group=GROUPS_OF[task], rows=rows.get(task, {})) for task in tasks)
 
 
-def _line(block: Block, name: str, found: Sequence[Cell], tasks: Sequence[str], split: Split) -> Line:
+def _line(block: Block, name: str, cells: Sequence[Cell], tasks: Sequence[str], split: Split) -> Line:
     scores: dict[str, list[float]] = {}
-    for one in found:
-        if (one.block, one.name) == (block, name):
-            scores.setdefault(one.task, []).append(100 * (one.test if split == "test" else one.validation))
+    for cell in cells:
+        if (cell.block, cell.name) == (block, name):
+            scores.setdefault(cell.task, []).append(100 * (cell.test if split == "test" else cell.validation))
     several = [scores.get(task, []) for task in tasks]
     scheme = "full" if block == "a" else SCHEMES_OF[name]
     return Line(

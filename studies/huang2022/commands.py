@@ -175,12 +175,12 @@ def figure2(plot: str | None, files: tuple[str, ...], measure: Measure, json_to:
     printer, (own, shared) = Printer(json_to), paper.BEST_ROWS
     printer.line(f"Figure 2 of the paper is a drawing without numbers; best are {own} rows a task and {shared} shared.")
     rows = _rows(printer, files, measure)
-    found = paper.grid(rows, measure) if rows else ()
+    cells_of_grid = paper.grid(rows, measure) if rows else ()
     cells: list[list[object]] = [["rows of a task", "shared rows", "average", "seeds", *COSTS]]
-    cells += [[cell.rows, cell.shared, number(cell.average), cell.seeds, *_costs(cell)] for cell in found]
-    printer.lines([*table(cells), "", COLUMNS] if found else [])
+    cells += [[cell.rows, cell.shared, number(cell.average), cell.seeds, *_costs(cell)] for cell in cells_of_grid]
+    printer.lines([*table(cells), "", COLUMNS] if cells_of_grid else [])
     _draw(printer, plot, rows, lambda file: paper.plot_figure2(rows, file, measure=measure))
-    printer.json({"grid": found})
+    printer.json({"grid": cells_of_grid})
 
 
 @command.command("counts")
@@ -189,17 +189,17 @@ def counts(json_to: str | None) -> None:
     """Parameters that a task adds, and what prompt rows add to the FLOPs of a pass; BERT-base."""
     from studies.huang2022.counts import parameters_added, ratios
 
-    printer, added, found = Printer(json_to), parameters_added(), ratios()
+    printer, added, ratios_of_passes = Printer(json_to), parameters_added(), ratios()
     cells: list[list[object]] = [["what", "parameters", "% of BERT-base"]]
-    cells += [[one.what, f"{one.parameters:,}", f"{one.share:.2f}"] for one in added]
+    cells += [[row.what, f"{row.parameters:,}", f"{row.share:.2f}"] for row in added]
     printer.lines(["Prompt of 2 rows, pooler and head", "", *table(cells), ""])
     printer.lines(["FLOPs of the encoder over those of one plain pass, and layers evaluated", ""])
     cells = [["tasks", "tokens", "one input", "layers", "isolated", "layers", "a pass each", "layers"]]
-    for one in found:
-        shares = zip((one.together, one.isolated, one.apart), one.layers, strict=True)
-        cells.append([one.tasks, one.tokens, *(cell for share, n in shares for cell in (f"{share:.2f}", n))])
+    for row in ratios_of_passes:
+        shares = zip((row.together, row.isolated, row.apart), row.layers, strict=True)
+        cells.append([row.tasks, row.tokens, *(cell for share, n in shares for cell in (f"{share:.2f}", n))])
     printer.lines(table(cells))
-    printer.json({"parameters": added, "flops": found})
+    printer.json({"parameters": added, "flops": ratios_of_passes})
 
 
 def _printed_lines(published: Table) -> list[str]:
@@ -235,8 +235,8 @@ def _rows(printer: Printer, files: tuple[str, ...], measure: Measure) -> Sequenc
     """The study's rows, after the line that says what their numbers are, or that there are none."""
     from studies.huang2022 import MEASURES, read_rows
 
-    found = there(files, ROWS)
-    rows = read_rows(found) if found else ()
+    known = there(files, ROWS)
+    rows = read_rows(known) if known else ()
     sizes = " or ".join(f"{size:,}" for size in sorted({row.rows for row in rows}))
     scale = f"trunk minilm, {sizes} training rows a task, 5 epochs where a trunk learns"
     _tell(printer, f"{MEASURES[measure]}, {scale}", {row.seed for row in rows})

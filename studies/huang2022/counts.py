@@ -39,13 +39,13 @@ class Ratio(Value):
 def parameters_added() -> tuple[Added, ...]:
     """A task with 1, 2 and 3 outputs, and the eight of GLUE."""
     whole = parameters(_plan({"": _path("", [""], 2, "plain")}), BERT_BASE) + _POOLER
-    found = [_added(f"a task with {c} output{'s' * (c > 1)}", {"t": c}, whole) for c in (1, 2, 3)]
-    return (*found, _added("the eight tasks of GLUE", GLUE_OUTPUTS, whole))
+    tasks = [_added(f"a task with {c} output{'s' * (c > 1)}", {"t": c}, whole) for c in (1, 2, 3)]
+    return (*tasks, _added("the eight tasks of GLUE", GLUE_OUTPUTS, whole))
 
 
 def ratios(numbers: Sequence[int] = NUMBERS, tokens: Sequence[int] = TOKENS) -> tuple[Ratio, ...]:
     """Of the encoder, without heads: how much the prompts cost by number of tasks and length of the text."""
-    found = []
+    rows = []
     for count in numbers:
         names = [f"t{index}" for index in range(count)]
         plans = [_plan({n: _path(n, names, 2, way) for n in names}) for way in ("together", "isolated", "apart")]
@@ -54,7 +54,7 @@ def ratios(numbers: Sequence[int] = NUMBERS, tokens: Sequence[int] = TOKENS) -> 
             base = flops(plain, BERT_BASE, length)
             share = [flops(plan, BERT_BASE, length) / base for plan in plans]
             evaluated = [layer_evaluations(plan) for plan in plans]
-            found.append(
+            rows.append(
                 Ratio(
                     tasks=count,
                     tokens=length,
@@ -64,7 +64,7 @@ def ratios(numbers: Sequence[int] = NUMBERS, tokens: Sequence[int] = TOKENS) -> 
                     layers=(evaluated[0], evaluated[1], evaluated[2]),
                 )
             )
-    return tuple(found)
+    return tuple(rows)
 
 
 def _added(what: str, outputs: dict[str, int], whole: int) -> Added:
@@ -76,8 +76,8 @@ def _added(what: str, outputs: dict[str, int], whole: int) -> Added:
 def _path(name: str, group: Sequence[str], outputs: int, way: str) -> Path:
     """A task's path; the head has no output bias, as the paper counts."""
     own = f"task:{name}"
-    owners = {"plain": [], "together": [f"task:{one}" for one in group]}.get(way, [own])
-    prompts = tuple(Prompt(part=one, rows=ROWS) for one in owners)
+    owners = {"plain": [], "together": [f"task:{task_name}" for task_name in group]}.get(way, [own])
+    prompts = tuple(Prompt(part=task_name, rows=ROWS) for task_name in owners)
     embed = Embed(trunk="bert-base", prompts=prompts, isolated=way == "isolated")
     head = Head(kind="single_label", width=outputs, part=own, hidden=768, bias=False)
     return Path(nodes=(embed, Layers(start=0, stop=12), Pool(positions="prompt", part=own), head))

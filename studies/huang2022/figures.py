@@ -21,8 +21,8 @@ def plot_methods(
     rows: Sequence[Row], path: Path | str, *, methods: Sequence[Method] = MAIN, measure: Measure = "validation"
 ) -> None:
     """A line a method: mean, deviation and each seed's average; those that need one pass of the encoder in blue."""
-    found = {method: averages(rows, method.name, measure) for method in methods}
-    there = {method: points for method, points in found.items() if points}
+    averages_of = {method: averages(rows, method.name, measure) for method in methods}
+    there = {method: points for method, points in averages_of.items() if points}
     if not there:
         raise DataError("there are no averages to draw: no method has all tasks", do="run the study further")
     passes = {row.method: row.passes for row in rows}

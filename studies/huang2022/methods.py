@@ -147,7 +147,7 @@ SEARCH_SEEDS = {"frozen": (1, 2, 3), "alone": (1,), "together": (1,)}
 
 def tried_for(method: Method) -> tuple[Method, ...]:
     """The methods of the search that change this one's settings."""
-    return tuple(one for one in SEARCH if one.tried_for == method.name)
+    return tuple(searched for searched in SEARCH if searched.tried_for == method.name)
 
 
 PLANNED = {

@@ -62,8 +62,8 @@ class NhcTask(Value, eq=False):
     @property
     def splits(self) -> dict[str, tuple[Headline, ...]]:
         """By name; test only where there is one."""
-        found = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {name: rows for name, rows in found.items() if rows}
+        by_name = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: rows for name, rows in by_name.items() if rows}
 
 
 class Nhc(Value, eq=False):
@@ -114,11 +114,11 @@ def in_form(text: str) -> str:
     return " ".join(_SIGNS.findall(text.lower()))
 
 
-def _size(by_label: Mapping[str, Sequence[str]], asked: int | None) -> int:
+def _size(by_label: Mapping[str, Sequence[str]], wanted: int | None) -> int:
     """Rows of a label in each task, a multiple of `HELD_OUT`."""
     counts = {category: len(by_label[category]) for category in CATEGORIES}
     most = min(counts.values()) // HELD_OUT * HELD_OUT
-    size = min(SIZE, most) if asked is None else asked
+    size = min(SIZE, most) if wanted is None else wanted
     if not 0 < size <= most or size % HELD_OUT:
         raise DataError(
             f"no tasks of {size:,} + {size:,} rows can be made of these headlines",
@@ -164,12 +164,14 @@ def _category_task(category: str, source: Source, pools: _Pools, size: int, seed
         labels=LABELS,
         train=rows(pools.train, size - held),
         validation=rows(pools.validation, held),
-        test=tuple(Headline(text=one.text, label=LABELS[one.label == category]) for one in source.test),
+        test=tuple(Headline(text=headline.text, label=LABELS[headline.label == category]) for headline in source.test),
     )
 
 
 def _style_task(source: Source, size: int, seed: int) -> NhcTask:
-    by_label = {label: [key for key, one in source.style.items() if one.label == label] for label in STYLE_LABELS}
+    by_label = {
+        label: [key for key, headline in source.style.items() if headline.label == label] for label in STYLE_LABELS
+    }
     fewest = min(map(len, by_label.values()))
     if fewest < size:
         raise DataError(f"there are too few texts for '{STYLE}'", got=fewest, allowed=f"{size:,} of a label")

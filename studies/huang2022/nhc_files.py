@@ -50,19 +50,19 @@ def source_in(data: FilePath | None, full: FilePath | None = None) -> Source:
     files: dict[str, str] = {}
     test = _set(data, OWN_FORM, "test", files) if data else []
     if full is not None:
-        found = [(one, True) for one in _read(full, full.name, files)]
+        candidates = [(headline, True) for headline in _read(full, full.name, files)]
     else:
         assert data is not None
-        own = [one for split in SPLITS[:2] for one in _set(data, OWN_FORM, split, files)]
-        other = [one for split in SPLITS for one in _set(data, OTHER_FORM, split, files)]
-        found = [*((one, False) for one in own), *((one, True) for one in other)]
-    tested, texts = {letters(one.text) for one in test}, list[Headline]()
+        own = [headline for split in SPLITS[:2] for headline in _set(data, OWN_FORM, split, files)]
+        other = [headline for split in SPLITS for headline in _set(data, OTHER_FORM, split, files)]
+        candidates = [*((headline, False) for headline in own), *((headline, True) for headline in other)]
+    tested, texts = {letters(headline.text) for headline in test}, list[Headline]()
     left_out = 0
-    for one, is_foreign in found:
-        if letters(one.text) in tested:
+    for headline, is_foreign in candidates:
+        if letters(headline.text) in tested:
             left_out += 1
         else:
-            texts.append(Headline(text=in_form(one.text) if is_foreign else one.text, label=one.label))
+            texts.append(Headline(text=in_form(headline.text) if is_foreign else headline.text, label=headline.label))
     headlines, unclear = _distinct(texts)
     style, style_test = _style(data, files) if data else ({}, [])
     return Source(
@@ -158,23 +158,23 @@ def _set(data: FilePath, folder: str, split: str, files: dict[str, str]) -> list
 def _style(data: FilePath, files: dict[str, str]) -> tuple[Mapping[str, Headline], list[Headline]]:
     test = _set(data, STYLE, "test", files)
     train = _set(data, STYLE, "train", files)
-    unknown = sorted({one.label for one in (*train, *test)} - set(STYLE_LABELS))
+    unknown = sorted({headline.label for headline in (*train, *test)} - set(STYLE_LABELS))
     if unknown:
         raise DataError(f"{STYLE} has other labels than expected", got=unknown[:5], allowed=STYLE_LABELS)
-    tested = {letters(one.text) for one in test}
-    found, _ = _distinct([one for one in train if letters(one.text) not in tested])
-    return found, test
+    tested = {letters(headline.text) for headline in test}
+    distinct, _ = _distinct([headline for headline in train if letters(headline.text) not in tested])
+    return distinct, test
 
 
 def _distinct(rows: list[Headline]) -> tuple[dict[str, Headline], int]:
     """The first row of each text that has letters, and how many texts had two labels and are not there."""
-    found: dict[str, Headline] = {}
+    by_letters: dict[str, Headline] = {}
     unclear: set[str] = set()
-    for one in rows:
-        key = letters(one.text)
-        if key and found.setdefault(key, one).label != one.label:
+    for headline in rows:
+        key = letters(headline.text)
+        if key and by_letters.setdefault(key, headline).label != headline.label:
             unclear.add(key)
-    return {key: one for key, one in found.items() if key not in unclear}, len(unclear)
+    return {key: headline for key, headline in by_letters.items() if key not in unclear}, len(unclear)
 
 
 class _Line(msgspec.Struct):
@@ -186,15 +186,15 @@ class _Line(msgspec.Struct):
 
 def _read(path: FilePath, name: str, files: dict[str, str]) -> list[Headline]:
     """Every row that has a text and a label; notes the file's digest under `name`."""
-    found: list[Headline] = []
+    headlines: list[Headline] = []
     digest, number = hashlib.sha256(), 0
     for number, line in _lines_in(path):
         digest.update(line)
-        one = _decoded(line, path, number)
-        text, label = one.headline or one.text, one.category or one.label
+        headline = _decoded(line, path, number)
+        text, label = headline.headline or headline.text, headline.category or headline.label
         if text and label:
-            found.append(Headline(text=text, label=label.casefold()))
-    if not found:
+            headlines.append(Headline(text=text, label=label.casefold()))
+    if not headlines:
         raise MissingColumn(
             f"{path} holds no headlines",
             got=f"{number:,} rows" if number else "an empty file",
@@ -202,7 +202,7 @@ def _read(path: FilePath, name: str, files: dict[str, str]) -> list[Headline]:
             do="give the file of the News Category Dataset, or the folder of the sets",
         )
     files[name] = digest.hexdigest()
-    return found
+    return headlines
 
 
 def _lines_in(path: FilePath) -> Iterator[tuple[int, bytes]]:

@@ -14,8 +14,8 @@ from polyhead.train.recipes.course import JointCourse
 class PrefixCourse(JointCourse):
     """Joint training in which prefixes learn at `prefix_rate`."""
 
-    def __init__(self, *given: Any, prefix_rate: float, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *arguments: Any, prefix_rate: float, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._prefix_rate = prefix_rate
 
     def rate(self, name: str) -> float:

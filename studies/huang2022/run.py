@@ -89,7 +89,7 @@ def jobs_of(names: Sequence[str], seeds: Sequence[int]) -> list[list[tuple[Metho
         [(m, seed) for m in SEARCH if seed in SEARCH_SEEDS[m.way] and seed in seeds and "search" in names]
         for seed in sorted({seed for several in SEARCH_SEEDS.values() for seed in several})
     ]
-    search[0] += [one for job in grid for one in job]  # of the first seed alone
+    search[0] += [run for job in grid for run in job]  # of the first seed alone
     return [*main[:4], *ablation, *main[4:], *search]
 
 
@@ -107,19 +107,19 @@ def write_report(raw: list[dict[str, object]]) -> None:
 
 def searched(rows: Sequence[paper.Row], methods: Sequence[Method], measure: paper.Measure) -> str:
     """How methods compare at the best of the learning rates that were tried for them, chosen on the builder's split."""
-    found = []
+    bests = []
     for method in methods:
-        tried = [one for one in tried_for(method) if one.learning_rate is not None]
+        tried = [other for other in tried_for(method) if other.learning_rate is not None]
         means = {m: paper.averages(rows, m.name, "validation") for m in tried}
         there = {m: statistics.mean(points.values()) for m, points in means.items() if points}
         if len(there) < 2:
             return ""
         best = max(there, key=lambda m: there[m])
         value = statistics.mean(paper.averages(rows, best.name, measure).values())
-        found.append(f"{value:.2f} at {best.learning_rate:g}")
+        bests.append(f"{value:.2f} at {best.learning_rate:g}")
     several = SEARCH_SEEDS[methods[0].way]
     seeds = "one seed" if len(several) == 1 else f"seeds {', '.join(map(str, several))}"
-    return f"at the best of the rates that were tried, {seeds}: {' and '.join(found)}"
+    return f"at the best of the rates that were tried, {seeds}: {' and '.join(bests)}"
 
 
 def claims(rows: Sequence[paper.Row]) -> list[Claim]:
@@ -129,7 +129,7 @@ def claims(rows: Sequence[paper.Row]) -> list[Claim]:
         ("mtop-vs-single", "MTOP, with one pass of the encoder, over single-task fine-tuning", MTOP, SINGLE),
         ("isolated-vs-pooled", "isolated prompts over pooled attention, the trunk frozen", ISOLATED, POOLED),
     )
-    found = []
+    claims_made = []
     for name, text, method, other in compared:
         both = [row for row in rows if row.method in (method.name, other.name)]
         if len({(row.rows, row.scale, row.device) for row in both}) > 1:
@@ -155,7 +155,7 @@ def claims(rows: Sequence[paper.Row]) -> list[Claim]:
             if spread.mean < 0:
                 said += f"; missed: {WHY[name, measure]}"
             said += f"; FLOPs {cost[method.name].over_plain:.2f} and {cost[other.name].over_plain:.2f} plain passes"
-            found.append(
+            claims_made.append(
                 Claim(
                     id=f"conditioning.{name}{suffix}",
                     text=f"{text}: mean accuracy of the seven tasks on "
@@ -167,7 +167,7 @@ def claims(rows: Sequence[paper.Row]) -> list[Claim]:
                     note=f"{said}; seven tasks of {both[0].rows:,} rows on minilm, 5 epochs where a trunk learns",
                 )
             )
-    return found
+    return claims_made
 
 
 if __name__ == "__main__":

@@ -83,11 +83,11 @@ class Runs(runs.Runs):
         from polyhead.strategies.base import with_shared_pooler
 
         both = [(self._entry(task).task(), method.strategy_of(task)) for task in self.scale.tasks]
-        groups, found = prompt_groups(both), {}
+        groups, paths = prompt_groups(both), {}
         for task, strategy in both:
             path = strategy.path(task, trunk=self.plain.digest, shape=self.plain.architecture, group=groups[task.name])
-            found[task.name] = with_shared_pooler(path) if method.shared_pooler else path
-        return found
+            paths[task.name] = with_shared_pooler(path) if method.shared_pooler else path
+        return paths
 
     def costs(self, method: Method) -> Facts:
         """Of what serves all tasks: passes, layers and FLOPs (in plain passes) for one headline, and parameters."""
@@ -98,8 +98,8 @@ class Runs(runs.Runs):
         if method.way == "alone":
             paths = {task: _over(path, f"{self.plain.digest} of {task}") for task, path in paths.items()}
         plan, added, times = merge(paths), 0, 1
-        one = merge(dict(list(self.paths(SINGLE).items())[:1]))
-        plain = flops(one, shape, TOKENS) - sum(flops_by_sharers(one, shape, TOKENS).values())
+        single = merge(dict(list(self.paths(SINGLE).items())[:1]))
+        plain = flops(single, shape, TOKENS) - sum(flops_by_sharers(single, shape, TOKENS).values())
         spent = flops(plan, shape, TOKENS, folded=True)
         if method.way == "conditioned":
             from studies.huang2022.ca_mtl import count_of, flops_of
@@ -187,10 +187,10 @@ class Runs(runs.Runs):
         """One training for all tasks: a row of its own with every score, then a row a task."""
         run = partial(self._learn, method, self.scale.tasks, seed)
         key: Facts = {"stage": "run", "method": method.name, "seed": seed}
-        found = self.study.row(run, **key, settings=self.settings(method))["own"]
-        assert isinstance(found, dict)
+        own = self.study.row(run, **key, settings=self.settings(method))["own"]
+        assert isinstance(own, dict)
         for task in self.scale.tasks:
-            self._row(method, task, seed, partial(dict, found[task]))
+            self._row(method, task, seed, partial(dict, own[task]))
 
     def _alone(self, method: Method, task: str, seed: int) -> Facts:
         facts = self._learn(method, [task], seed)
@@ -261,8 +261,8 @@ class Runs(runs.Runs):
         from polyhead.train.recipes.course import donor
 
         asking = msgspec.structs.replace(prepared, strategy=strategy)
-        one = alone(asking)
-        decides = (one.strategy, one.training, course.precision, self.plain.digest, self._rows)
+        trained_alone = alone(asking)
+        decides = (trained_alone.strategy, trained_alone.training, course.precision, self.plain.digest, self._rows)
         digest = short_digest(*decides, size=12)
         file = self.folder / "donors" / f"{prepared.task.name}-{digest}.safetensors"
         if not file.exists():
@@ -270,8 +270,8 @@ class Runs(runs.Runs):
             temporary = file.with_suffix(".tmp")
             save_file(donor(course, asking, None), temporary)
             temporary.replace(file)
-        found: Mapping[str, np.ndarray] = load_file(file)
-        return found
+        arrays: Mapping[str, np.ndarray] = load_file(file)
+        return arrays
 
     def _pooled(self, method: Method, task: str, seed: int) -> Facts:
         """A pooler and a head over kept states of the frozen trunk."""
@@ -330,12 +330,12 @@ def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict
     first = next(iter(tests.values()))
     if any(test.inputs != first.inputs for test in tests.values()):
         return {p.task.name: scores_of(course, p) for p in prepared}
-    found = {p.task.name: scores_of(course, msgspec.structs.replace(p, test=None)) for p in prepared}
+    scores = {p.task.name: scores_of(course, msgspec.structs.replace(p, test=None)) for p in prepared}
     texts = text_examples(first, prepared[0].task, course.tokenizer)
     outputs = np.stack(outputs_of(course.module.bound(*tests), texts))
     for p, own in zip(prepared, np.split(outputs, len(tests), axis=1), strict=True):
-        found[p.task.name]["test"] = tests[p.task.name].scores(p.task, list(own))
-    return found
+        scores[p.task.name]["test"] = tests[p.task.name].scores(p.task, list(own))
+    return scores
 
 
 def _measured(scores: Mapping[str, Mapping[str, float]]) -> Facts:

@@ -68,11 +68,11 @@ def tasks_of(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def scores(rows: Sequence[Row], method: str, measure: Measure) -> dict[str, BySeed]:
     """Points by task and seed."""
-    found: dict[str, BySeed] = {task: {} for task in tasks_of(rows)}
+    points: dict[str, BySeed] = {task: {} for task in tasks_of(rows)}
     for row in rows:
-        if row.method == method and row.task in found:
-            found[row.task][row.seed] = 100 * float(getattr(row, measure))
-    return found
+        if row.method == method and row.task in points:
+            points[row.task][row.seed] = 100 * float(getattr(row, measure))
+    return points
 
 
 def averages(rows: Sequence[Row], method: str, measure: Measure) -> BySeed:
@@ -87,10 +87,10 @@ def differences(rows: Sequence[Row], method: str, other: str, measure: Measure) 
 
 def missing(rows: Sequence[Row], methods: Iterable[str], *, seeds: Collection[int] | None = None) -> tuple[str, ...]:
     """Runs that these methods lack: of these seeds, by default of those that the study has of each method."""
-    found = []
+    lines = []
     for method in methods:
         planned = set(PLANNED[method] if seeds is None else seeds)
         lacking = len(planned - averages(rows, method, "validation").keys())
         if lacking:
-            found.append(f"{len(planned) - lacking} of {len(planned)} seeds of {METHODS[method].told}")
-    return tuple(found)
+            lines.append(f"{len(planned) - lacking} of {len(planned)} seeds of {METHODS[method].told}")
+    return tuple(lines)

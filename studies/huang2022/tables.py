@@ -49,8 +49,8 @@ def search(rows: Sequence[Row], measure: Measure = "validation") -> Table:
     lines: list[Line] = []
     for method in MAIN:
         tried = tried_for(method)
-        for one in (method, *tried) if tried else ():
-            lines.append(_line(rows, one.name, measure, one.told, seeds=SEARCH_SEEDS[one.way]))
+        for candidate in (method, *tried) if tried else ():
+            lines.append(_line(rows, candidate.name, measure, candidate.told, seeds=SEARCH_SEEDS[candidate.way]))
     return _table(rows, [line for line in lines if line.seeds], [method.name for method in SEARCH])
 
 
@@ -59,10 +59,10 @@ def grid(rows: Sequence[Row], measure: Measure = "validation") -> tuple[Cell, ..
     there = {place: averages(rows, method.name, measure) for place, method in GRID.items()}
     there = {place: points for place, points in there.items() if points}
     common = set.intersection(*(set(points) for points in there.values())) if there else set()
-    found = []
+    cells = []
     for (own, shared), points in there.items() if common else ():
         costs = next(row for row in rows if row.method == GRID[own, shared].name)
-        found.append(
+        cells.append(
             Cell(
                 rows=own,
                 shared=shared,
@@ -74,7 +74,7 @@ def grid(rows: Sequence[Row], measure: Measure = "validation") -> tuple[Cell, ..
                 parameters=costs.parameters,
             )
         )
-    return tuple(found)
+    return tuple(cells)
 
 
 def _numbered(number: int) -> str:
@@ -92,21 +92,23 @@ def _line(
     rows: Sequence[Row], method: str, measure: Measure, name: str, *, seeds: Collection[int] | None = None
 ) -> Line:
     """Medians over the seeds that have every task (or these of them), and mean and deviation of their averages."""
-    found = averages(rows, method, measure)
-    found = found if seeds is None else {seed: value for seed, value in found.items() if seed in seeds}
+    points_by_seed = averages(rows, method, measure)
+    points_by_seed = (
+        points_by_seed if seeds is None else {seed: value for seed, value in points_by_seed.items() if seed in seeds}
+    )
     by_task = scores(rows, method, measure).values()
-    columns: list[BySeed] = [{seed: points[seed] for seed in found} for points in by_task]
+    columns: list[BySeed] = [{seed: points[seed] for seed in points_by_seed} for points in by_task]
     spreads = [over_seeds(column) for column in columns]
-    whole = over_seeds(found)
+    whole = over_seeds(points_by_seed)
     costs = next((row for row in rows if row.method == method), None)
     return Line(
         name=name,
         scores=tuple(statistics.median(column.values()) if column else None for column in columns),
         spreads=tuple(spread.deviation if spread else None for spread in spreads),
-        average=statistics.median(found.values()) if found else None,
+        average=statistics.median(points_by_seed.values()) if points_by_seed else None,
         mean=whole.mean if whole else None,
         spread=whole.deviation if whole else None,
-        seeds=len(found),
+        seeds=len(points_by_seed),
         passes=costs.passes if costs else None,
         layers=costs.layers if costs else None,
         over_plain=costs.over_plain if costs else None,

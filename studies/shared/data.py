@@ -46,29 +46,31 @@ class Set(Value):
         return self.name or self.folder
 
 
-def entry_of(data: FilePath, one: Set) -> TaskEntry:
+def entry_of(data: FilePath, dataset: Set) -> TaskEntry:
     """The set as a declared task; raises DataError where its folder is missing."""
-    folder = data / one.folder
+    folder = data / dataset.folder
     try:
         facts = msgspec.json.decode((folder / "meta.json").read_bytes())
     except OSError as error:
         raise DataError(
-            f"no data set '{one.folder}' in {data}", got=error.strerror, do="give the folder that holds the data sets"
+            f"no data set '{dataset.folder}' in {data}",
+            got=error.strerror,
+            do="give the folder that holds the data sets",
         ) from None
     return TaskEntry(
-        name=one.task,
+        name=dataset.task,
         train=str(folder / "train.jsonl.gz"),
-        test=str(folder / f"{one.test}.jsonl.gz"),
+        test=str(folder / f"{dataset.test}.jsonl.gz"),
         labels=tuple(facts.get("labels") or ()),
-        metric=one.metric,
-        range=one.range,
+        metric=dataset.metric,
+        range=dataset.range,
         **FORMS[facts["kind"]],
     )
 
 
 def prepared_of(
     data: FilePath,
-    one: Set,
+    dataset: Set,
     *,
     train: int,
     validation: int,
@@ -82,7 +84,7 @@ def prepared_of(
     """
     from polyhead.train.data.prepared import Prepared, Split
 
-    entry = entry_of(data, one)
+    entry = entry_of(data, dataset)
     drawn, reported = _read(entry, train, validation)
     count = len(reported.targets)
     if test is not None and test < count:
@@ -99,9 +101,9 @@ def prepared_of(
 
 
 @cache
-def train_rows(data: FilePath, one: Set) -> int:
+def train_rows(data: FilePath, dataset: Set) -> int:
     """Rows of the set's train file."""
-    facts = msgspec.json.decode((data / one.folder / "meta.json").read_bytes())
+    facts = msgspec.json.decode((data / dataset.folder / "meta.json").read_bytes())
     return int(facts["sizes"]["train"])
 
 

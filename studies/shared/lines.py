@@ -93,9 +93,9 @@ def number(value: float | None, spread: float | None = None, *, signed: bool = F
     return f"{value:{'+' if signed else ''}.1f}" + (f" ±{spread:.1f}" if spread is not None else "")
 
 
-def spread_of(found: Spread | None, *, signed: bool = False) -> str:
+def spread_of(spread: Spread | None, *, signed: bool = False) -> str:
     """A mean with its deviation."""
-    return MISSING if found is None else number(found.mean, found.deviation, signed=signed)
+    return MISSING if spread is None else number(spread.mean, spread.deviation, signed=signed)
 
 
 def missing_lines(notes: Sequence[str]) -> list[str]:
@@ -107,6 +107,6 @@ def missing_lines(notes: Sequence[str]) -> list[str]:
     return ["", "The study is not whole:", *lines]
 
 
-def otherwise_lines(found: Sequence[str]) -> list[str]:
+def otherwise_lines(lines: Sequence[str]) -> list[str]:
     """Numbers of the paper that do not follow from its others."""
-    return ["", "The paper prints some numbers otherwise:", *(f"  {line}" for line in found)] if found else []
+    return ["", "The paper prints some numbers otherwise:", *(f"  {line}" for line in lines)] if lines else []

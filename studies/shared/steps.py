@@ -77,7 +77,7 @@ def learn(
     return {
         "sets": len(prepared),
         "examples": {p.task.name: len(p.train.examples.targets) for p in prepared},
-        "dropped": sum(one.rows for one in leaks.dropped),
+        "dropped": sum(drop.rows for drop in leaks.dropped),
         "steps": course.mixture.steps * len(learned.fitted.history),
         "best_epoch": learned.fitted.best_epoch,
         "score": round(learned.fitted.score, 4),
@@ -91,10 +91,10 @@ def _own_scores(course: JointCourse) -> Facts:
     """Each task's own metric by split, and all its metrics on the reported split, as the course's module stands."""
     from polyhead.train.recipes.refine import scores_of
 
-    found = {name: scores_of(course, prepared) for name, prepared in course.prepared.items()}
+    scores_by_task = {name: scores_of(course, prepared) for name, prepared in course.prepared.items()}
     return {
-        "own": {name: own_metric(course.prepared[name], scores) for name, scores in found.items()},
-        "metrics": {name: scores["test"] for name, scores in found.items()},
+        "own": {name: own_metric(course.prepared[name], scores) for name, scores in scores_by_task.items()},
+        "metrics": {name: scores["test"] for name, scores in scores_by_task.items()},
     }
 
 
@@ -111,7 +111,7 @@ def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
     (path,) = paths_of(prepared, extractor, bare)
     if bare.name != "uint8":
         return path
-    inputs = [one for several in single_inputs(prepared.train.examples.inputs, prepared.task) for one in several]
+    inputs = [text for several in single_inputs(prepared.train.examples.inputs, prepared.task) for text in several]
     return with_codec(path, extractor.calibrated(path, inputs, per=strategy.codec_per))
 
 
@@ -119,7 +119,7 @@ def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
     """Keeps what all of these tasks read, from one pass over the texts."""
     from polyhead.train.data.features import wanted
 
-    extractor.fill([one for p in prepared for one in wanted(p, frozen_path(p, extractor), extractor)])
+    extractor.fill([request for p in prepared for request in wanted(p, frozen_path(p, extractor), extractor)])
 
 
 def head(prepared: Prepared, extractor: Extractor) -> Facts:
@@ -145,9 +145,9 @@ def fine_tune(
     training = prepared.training
     alone = Search(learning_rates=(training.learning_rate,), epsilons=(1e-8,), dropouts=(training.dropout,))
     clock = time.monotonic()
-    found = refine(prepared, data, search=search or alone, precision=precision)
-    facts = _facts(prepared, found.scores, found.learned.fitted.best_epoch)
-    searched = {"chosen": msgspec.to_builtins(found.chosen), "tried": msgspec.to_builtins(list(found.tried))}
+    refined = refine(prepared, data, search=search or alone, precision=precision)
+    facts = _facts(prepared, refined.scores, refined.learned.fitted.best_epoch)
+    searched = {"chosen": msgspec.to_builtins(refined.chosen), "tried": msgspec.to_builtins(list(refined.tried))}
     return {**facts, **(searched if search is not None else {}), "seconds": round(time.monotonic() - clock, 1)}
 
 
@@ -156,7 +156,7 @@ def own_metric(prepared: Prepared, scores: Mapping[str, Mapping[str, float]]) ->
     from polyhead.tasks.kinds import kind_of
 
     metric = kind_of(prepared.task).default_metric(prepared.task)
-    return {split: found[metric] for split, found in scores.items()}
+    return {split: by_metric[metric] for split, by_metric in scores.items()}
 
 
 def _facts(prepared: Prepared, scores: Mapping[str, Mapping[str, float]], best_epoch: int) -> Facts:

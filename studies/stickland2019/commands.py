@@ -50,20 +50,20 @@ def table1(json_to: str | None) -> None:
     from studies import stickland2019 as paper
     from studies.du2020.counts import MINILM
 
-    printer, found = Printer(json_to), paper.table1()
-    ours = {one.method: paper.costs(paper.METHODS[one.method], MINILM) for one in found}
+    printer, formulas = Printer(json_to), paper.table1()
+    ours = {row.method: paper.costs(paper.METHODS[row.method], MINILM) for row in formulas}
     heads: list[object] = ["method", "formula", "by formula", "counted", "× all", "× layers", "× minilm"]
     cells = [heads]
-    for one in found:
-        counts = [f"{one.value:,}", f"{one.counted.own:,}"]
-        ratios = [f"{r:.3f}" for r in (one.counted.ratio, one.counted.layer_ratio, ours[one.method].ratio)]
-        cells.append([paper.told(one.method), one.formula, *counts, *ratios])
+    for row in formulas:
+        counts = [f"{row.value:,}", f"{row.counted.own:,}"]
+        ratios = [f"{r:.3f}" for r in (row.counted.ratio, row.counted.layer_ratio, ours[row.method].ratio)]
+        cells.append([paper.told(row.method), row.formula, *counts, *ratios])
     printer.lines(["Table 1: eight tasks' functions on BERT-base, matrices alone; T tasks, d wide, n layers", ""])
     printer.lines([*table(cells, left=2), ""])
     printer.line("Ratios are of all parameters with biases, over one encoder with its pooler; and over its layers.")
     printer.line(paper.RATIO_NOTE)
     printer.lines([f"On minilm, {note}" for note in paper.size_notes(MINILM)])
-    printer.json({"rows": found, "minilm": ours})
+    printer.json({"rows": formulas, "minilm": ours})
 
 
 command.add_command(table1, "params")
@@ -80,14 +80,14 @@ def table2(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     printer.lines(["Table 2 as printed: GLUE test; the mean is that of nine columns, F1 of QQP and MRPC", ""])
     printer.lines(_printed_lines(published))
     rows, _ = _study(printer, files, f"{split} points by task, annealed sampling, trunk minilm")
-    found = paper.by_task(rows, split=split) if rows else ()
+    methods = paper.by_task(rows, split=split) if rows else ()
     if rows:
         cells: list[list[object]] = [["method", *GLUE.values(), "mean of 8", *COSTS]]
-        for one in found:
-            shown = [*(_mean(one.tasks.get(task)) for task in GLUE), _mean(one.average)]
-            cells.append([one.told, *shown, *_costs(one.costs)])
+        for method in methods:
+            shown = [*(_mean(method.tasks.get(task)) for task in GLUE), _mean(method.average)]
+            cells.append([method.told, *shown, *_costs(method.costs)])
         printer.lines([*table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
-    printer.json({"published": published, "study": found})
+    printer.json({"published": published, "study": methods})
 
 
 @command.command("table3")
@@ -101,24 +101,24 @@ def table3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str 
     printer, samplings = Printer(json_to), list(paper.SAMPLINGS)[:3]
     printed = paper.table3()
     cells: list[list[object]] = [["method", "parameters", "counted", "new layers", *samplings]]
-    for one in printed:
-        said = MISSING if one.printed_ratio is None else f"{one.printed_ratio:.2f} ×"
-        shown = [_mean(one.published.get(s), digits=2) for s in samplings]
-        cells.append([one.told, said, f"{one.ratio:.3f} ×", one.new_layers, *shown])
+    for line in printed:
+        said = MISSING if line.printed_ratio is None else f"{line.printed_ratio:.2f} ×"
+        shown = [_mean(line.published.get(s), digits=2) for s in samplings]
+        cells.append([line.told, said, f"{line.ratio:.3f} ×", line.new_layers, *shown])
     printer.lines(["Table 3 as printed: GLUE dev, mean of eight tasks, ± standard error of 3 seeds", ""])
     printer.lines([*table(cells), "", paper.RATIO_NOTE])
     rows, _ = _study(printer, files, f"{split}, {ABOUT}")
-    found = paper.table3(rows, split=split) if rows else ()
+    lines = paper.table3(rows, split=split) if rows else ()
     if rows:
         cells = [["method", *COSTS, *samplings]]
-        for one in found:
-            if one.costs is not None and one.measured:
-                shown = [_mean(one.measured.get(s), digits=2) for s in samplings]
-                cells.append([one.told, *_costs(one.costs), *shown])
+        for line in lines:
+            if line.costs is not None and line.measured:
+                shown = [_mean(line.measured.get(s), digits=2) for s in samplings]
+                cells.append([line.told, *_costs(line.costs), *shown])
         printer.lines([*table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
-    names = [one.name for one in paper.TABLE3]
+    names = [line.name for line in paper.TABLE3]
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, methods=names, split=split))
-    printer.json({"published": printed, "study": found})
+    printer.json({"published": printed, "study": lines})
 
 
 @command.command("ablations")
@@ -132,18 +132,18 @@ def ablations(plot: str | None, files: tuple[str, ...], split: Split, json_to: s
     check_drawable(plot)
     printer = Printer(json_to)
     rows, _ = _study(printer, files, f"{split}, {ABOUT}")
-    found = paper.compared(rows, split=split) if rows else ()
+    methods = paper.compared(rows, split=split) if rows else ()
     if rows:
         heads: list[object] = ["method", "sampling", *COSTS, "mean"]
         cells = [[*heads, "above PALs", "seeds", "learned"]]
-        for one in found:
-            shown = [_mean(one.average, digits=2), _mean(one.above_pals, digits=2, signed=True)]
-            ends = [one.average.seeds, one.costs.learned]
-            cells.append([one.told, one.sampling, *_costs(one.costs), *shown, *ends])
+        for method in methods:
+            shown = [_mean(method.average, digits=2), _mean(method.above_pals, digits=2, signed=True)]
+            ends = [method.average.seeds, method.costs.learned]
+            cells.append([method.told, method.sampling, *_costs(method.costs), *shown, *ends])
         printer.lines([*table(cells, left=2), *missing_lines(paper.missing(rows)), "", COLUMNS])
         printer.lines(paper.size_notes(MINILM))
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, split=split))
-    printer.json({"study": found})
+    printer.json({"study": methods})
 
 
 @command.command("curves", short_help="Validation score by update and task: PALs and low rank.")
@@ -165,16 +165,16 @@ def curves(methods: str, plot: str | None, files: tuple[str, ...], json_to: str 
         known = ", ".join(curved)
         raise click.UsageError(f"--methods: the study has no {', '.join(unknown)}; it has {known}")
     rows, runs = _study(printer, files, "validation points by update, ± standard deviation, trunk minilm")
-    found = paper.curves(runs, rows, names) if rows else {}
-    steps = sorted({p.step for lines in found.values() for points in lines.values() for p in points})
+    points_by_task = paper.curves(runs, rows, names) if rows else {}
+    steps = sorted({p.step for lines in points_by_task.values() for points in lines.values() for p in points})
     cells: list[list[object]] = [["task", "method", *steps]]
-    for task, lines in found.items():
+    for task, lines in points_by_task.items():
         for name, points in lines.items():
             at = {point.step: number(point.mean, point.deviation) for point in points}
             cells.append([task, paper.told(name), *(at.get(step, MISSING) for step in steps)])
     printer.lines(table(cells, left=2) if steps else [])
-    _draw(printer, plot, rows, lambda file: paper.plot_curves(found, file))
-    printer.json({"curves": found})
+    _draw(printer, plot, rows, lambda file: paper.plot_curves(points_by_task, file))
+    printer.json({"curves": points_by_task})
 
 
 @command.command("squad", short_help="SQuAD together with a multiple-choice set.")
@@ -186,19 +186,19 @@ def squad(files: tuple[str, ...], json_to: str | None) -> None:
 
     printer = Printer(json_to)
     cells: list[list[object]] = [["method", "mean"]]
-    cells += [[one.told, _mean(one.published, digits=3)] for one in paper.questions()]
+    cells += [[method.told, _mean(method.published, digits=3)] for method in paper.questions()]
     printer.lines(["Table 1 of the appendix as printed: mean of SQuAD's EM and F1 and of SWAG's accuracy", ""])
     printer.lines(table(cells))
     about = "SQuAD and SocialIQA, 2,000 rows each, round robin, 250 updates of 16, ± standard error, trunk minilm"
     rows, _ = _study(printer, files, about, questions=True)
-    found = [one for one in paper.questions(rows) if one.scores] if rows else []
+    methods = [method for method in paper.questions(rows) if method.scores] if rows else []
     cells = [["method", "SQuAD EM", "SQuAD F1", "SocialIQA accuracy", "mean", "seeds", *COSTS]]
-    for one in found:
-        shown = [_mean(one.scores.get(name)) for name in ("EM", "F1", "accuracy")]
-        seeds = one.average.seeds if one.average else MISSING
-        cells.append([one.told, *shown, _mean(one.average, digits=2), seeds, *_costs(one.costs)])
-    printer.lines([*table(cells), "", COLUMNS] if found else [])
-    printer.json({"published": paper.published_questions(), "study": found})
+    for method in methods:
+        shown = [_mean(method.scores.get(name)) for name in ("EM", "F1", "accuracy")]
+        seeds = method.average.seeds if method.average else MISSING
+        cells.append([method.told, *shown, _mean(method.average, digits=2), seeds, *_costs(method.costs)])
+    printer.lines([*table(cells), "", COLUMNS] if methods else [])
+    printer.json({"published": paper.published_questions(), "study": methods})
 
 
 @command.command("costs", short_help="Parameters, layers and FLOPs by number of tasks.")
@@ -211,7 +211,7 @@ def costs(tokens: int, json_to: str | None) -> None:
 
     printer = Printer(json_to)
     names = dict.fromkeys([*(method.name for method in paper.TABLE3), *paper.FORMULAS])
-    found = {
+    costs_by_method = {
         name: {n: paper.costs(paper.METHODS[name], BERT_BASE, tasks=n, tokens=tokens) for n in paper.NUMBERS}
         for name in names
     }
@@ -219,14 +219,14 @@ def costs(tokens: int, json_to: str | None) -> None:
     for count in paper.NUMBERS:
         heads += [f"layers, {count}", "GFLOPs", "share"]
     cells = [heads]
-    for name, by_number in found.items():
+    for name, by_number in costs_by_method.items():
         line: list[object] = [paper.told(name), f"{by_number[8].ratio:.3f} ×"]
-        for one in by_number.values():
-            line += [one.layers, f"{one.flops / 1e9:.1f}", f"{one.share:.3f}"]
+        for counted in by_number.values():
+            line += [counted.layers, f"{counted.flops / 1e9:.1f}", f"{counted.share:.3f}"]
         cells.append(line)
     printer.lines([f"BERT-base, one text of {tokens} tokens; parameters of 8 tasks over one encoder", ""])
     printer.lines([*table(cells), "", "share: of the FLOPs of an encoder a task"])
-    printer.json({"rows": found})
+    printer.json({"rows": costs_by_method})
 
 
 COSTS = ("parameters", "new layers", "layers", "FLOPs")
@@ -236,10 +236,10 @@ COLUMNS = (
 )
 
 
-def _costs(found: Spent | None) -> list[object]:
-    if found is None:
+def _costs(spent: Spent | None) -> list[object]:
+    if spent is None:
         return [MISSING] * len(COSTS)
-    return [f"{found.ratio:.3f} ×", found.new_layers, found.layers, f"{found.share:.3f} ×"]
+    return [f"{spent.ratio:.3f} ×", spent.new_layers, spent.layers, f"{spent.share:.3f} ×"]
 
 
 def _mean(cell: Cell | None, *, digits: int = 1, signed: bool = False) -> str:
@@ -264,8 +264,8 @@ def _study(
     from studies.stickland2019 import read_rows, scale_of
     from studies.stickland2019.study import GLUE, QUESTIONS
 
-    found = there(files, ROWS)
-    rows, runs = read_rows(found) if found else ((), ())
+    known = there(files, ROWS)
+    rows, runs = read_rows(known) if known else ((), ())
     rows = tuple(row for row in rows if row.task in (QUESTIONS if questions else GLUE))
     _tell(printer, what if questions else what + scale_of(runs), {row.seed for row in rows})
     return rows, runs

@@ -83,9 +83,9 @@ def costs(method: Method, shape: Architecture, *, tasks: int = TASKS, tokens: in
     """For `tasks` tasks and one text of `tokens` tokens."""
     if method.base == "single" and tasks > 1:
         return _times(costs(method, shape, tasks=1, tokens=tokens), tasks)
-    plan, one = _plan(method, shape, tasks), _plan(METHODS["shared"], shape, 1)
-    held, base = _without_outputs(plan, shape), _without_outputs(one, shape)
-    layers = sum(a.size for a in arrays_of_plan(one, shape) if a.name.startswith("layers."))
+    plan, single = _plan(method, shape, tasks), _plan(METHODS["shared"], shape, 1)
+    held, base = _without_outputs(plan, shape), _without_outputs(single, shape)
+    layers = sum(a.size for a in arrays_of_plan(single, shape) if a.name.startswith("layers."))
     own = [a for a in arrays_of_plan(plan, shape) if a.owner != TRUNK and not a.name.startswith("head.")]
     spent = flops(_encoder(plan), shape, tokens)
     path = plan.path(plan.tasks[0])
@@ -97,26 +97,26 @@ def costs(method: Method, shape: Architecture, *, tasks: int = TASKS, tokens: in
         new_layers=sum(n.stop - n.start for n in path.layers if n.delta is not None or n.weights != TRUNK),
         layers=layer_evaluations(plan),
         flops=spent,
-        share=spent / (tasks * flops(_encoder(one), shape, tokens)),
+        share=spent / (tasks * flops(_encoder(single), shape, tokens)),
     )
 
 
-def _times(one: Costs, tasks: int) -> Costs:
+def _times(costs: Costs, tasks: int) -> Costs:
     """Of so many encoders that have nothing in common."""
     return msgspec.structs.replace(
-        one,
-        parameters=tasks * one.parameters,
-        ratio=tasks * one.ratio,
-        layer_ratio=tasks * one.layer_ratio,
-        own=tasks * one.own,
-        layers=tasks * one.layers,
-        flops=tasks * one.flops,
+        costs,
+        parameters=tasks * costs.parameters,
+        ratio=tasks * costs.ratio,
+        layer_ratio=tasks * costs.layer_ratio,
+        own=tasks * costs.own,
+        layers=tasks * costs.layers,
+        flops=tasks * costs.flops,
     )
 
 
 def size_notes(shape: Architecture) -> tuple[str, ...]:
     """What to know of methods whose width in the paper's proportion their heads do not divide on this trunk."""
-    found, pals = [], costs(METHODS["pals"], shape).own
+    notes, pals = [], costs(METHODS["pals"], shape).own
     for method in METHODS.values():
         before, after = method.strategy, strategy_of(method, shape)
         if not (isinstance(before, InLayer) and isinstance(after, InLayer)) or method.within:
@@ -124,11 +124,11 @@ def size_notes(shape: Architecture) -> tuple[str, ...]:
         for paper, ours in zip(before.adapters, after.adapters, strict=True):
             exact = (paper.size or 0) * shape.width / WIDTH
             if paper.delta == "projected_attention" and ours.size != exact:
-                found.append(
+                notes.append(
                     f"{method.told}: {ours.size} wide where {exact:g} would be in proportion, which {ours.heads} heads "
                     f"do not divide; {costs(method, shape).own:,} parameters in matrices, PALs {pals:,}"
                 )
-    return tuple(found)
+    return tuple(notes)
 
 
 def table1() -> tuple[Formula, ...]:
@@ -151,10 +151,10 @@ def _plan(method: Method, shape: Architecture, tasks: int) -> Plan:
 def _paths(strategy: Strategy, shape: Architecture, tasks: Sequence[Task], trunk: str) -> dict[str, Path]:
     from polyhead.strategies.base import with_shared_pooler
 
-    found = {task.name: strategy.path(task, trunk=trunk, shape=shape) for task in tasks}
+    paths = {task.name: strategy.path(task, trunk=trunk, shape=shape) for task in tasks}
     if isinstance(strategy, Pooled):
-        return {name: with_shared_pooler(path) for name, path in found.items()}
-    return found
+        return {name: with_shared_pooler(path) for name, path in paths.items()}
+    return paths
 
 
 def _tasks(count: int) -> list[Task]:

@@ -26,19 +26,19 @@ def plot_methods(
 ) -> None:
     """A line a method: mean, standard error and each seed by sampling; parameters and FLOPs with its name."""
     wanted = None if methods is None else set(methods)
-    found = [one for one in compared(rows, split=split) if wanted is None or one.method in wanted]
-    if not found:
+    lines = [line for line in compared(rows, split=split) if wanted is None or line.method in wanted]
+    if not lines:
         raise DataError("there are no means to draw: no run has all eight tasks", do="run the study further")
-    order = list(dict.fromkeys(one.method for one in found))
+    order = list(dict.fromkeys(line.method for line in lines))
     figure, axes = sheet(7.5, 1.4 + 0.42 * len(order))
-    known = [name for name in _COLOURS if any(one.sampling == name for one in found)]
-    for one in found:
-        place = order.index(one.method) + 0.16 * (known.index(one.sampling) - (len(known) - 1) / 2)
-        colour = _COLOURS[one.sampling]
-        axes.errorbar(one.average.mean, place, xerr=one.average.error, fmt="D", color=colour, capsize=3)
-        seeds = list(averages(rows, one.method, one.sampling, split=split).values())
+    known = [name for name in _COLOURS if any(line.sampling == name for line in lines)]
+    for line in lines:
+        place = order.index(line.method) + 0.16 * (known.index(line.sampling) - (len(known) - 1) / 2)
+        colour = _COLOURS[line.sampling]
+        axes.errorbar(line.average.mean, place, xerr=line.average.error, fmt="D", color=colour, capsize=3)
+        seeds = list(averages(rows, line.method, line.sampling, split=split).values())
         axes.plot(seeds, [place] * len(seeds), "o", color="black", markersize=2, zorder=3)
-    costs = {one.method: one.costs for one in found}
+    costs = {line.method: line.costs for line in lines}
     labels = [
         f"{told(name)} ({costs[name].ratio:.2f} × parameters, {costs[name].share:.2f} of the FLOPs)" for name in order
     ]
@@ -57,9 +57,9 @@ def plot_methods(
     figure.savefig(path, dpi=150)
 
 
-def plot_curves(found: Mapping[str, Mapping[str, Sequence[Point]]], path: Path | str) -> None:
+def plot_curves(points_by_task: Mapping[str, Mapping[str, Sequence[Point]]], path: Path | str) -> None:
     """A panel a task: validation points by step, with the standard deviation over seeds as a band."""
-    there = {task: lines for task, lines in found.items() if lines}
+    there = {task: lines for task, lines in points_by_task.items() if lines}
     if not there:
         raise DataError("there are no curves to draw", do="run the study further")
     columns = 4 if len(there) > 4 else len(there)

@@ -49,7 +49,7 @@ def in_proportion(strategy: Strategy, shape: Architecture) -> Strategy:
     """The strategy on a trunk of this shape: widths and ranges of layers as they stand to those of BERT-base."""
     match strategy:
         case InLayer():
-            adapters = tuple(_adapter(one, shape) for one in strategy.adapters)
+            adapters = tuple(_adapter(adapter, shape) for adapter in strategy.adapters)
             return msgspec.structs.replace(strategy, adapters=adapters)
         case OnTop(width=int(width)):
             heads = strategy.heads if strategy.form == "attention" else 1

@@ -71,7 +71,7 @@ def main() -> None:
 
 def jobs_of(name: str, seeds: Sequence[int]) -> list[Job]:
     """The runs of one part, seed by seed, so that what is there at any time is a whole study of fewer."""
-    found = []
+    jobs = []
     for seed in seeds:
         both: list[tuple[paper.Method, str]] = []
         if name == "main":
@@ -85,8 +85,8 @@ def jobs_of(name: str, seeds: Sequence[int]) -> list[Job]:
         elif name == "questions":
             both = [(method, "round-robin") for method in paper.ASKED]
         scale = ON_QUESTIONS if name == "questions" else Scale()
-        found += [Job(scale, method, sampling, seed) for method, sampling in both]
-    return found
+        jobs += [Job(scale, method, sampling, seed) for method, sampling in both]
+    return jobs
 
 
 def chosen(methods: Sequence[str], samplings: Sequence[str], seeds: Sequence[int]) -> list[Job]:
@@ -120,13 +120,13 @@ def write_report(raw: list[dict[str, object]]) -> None:
 
 def means(rows: Sequence[paper.Row]) -> list[dict[str, object]]:
     """The mean of the eight tasks with its standard error, and how it stands to PALs annealed."""
-    found: list[dict[str, object]] = []
+    rows_of_means: list[dict[str, object]] = []
     for split in ("validation", "test"):
-        for one in paper.compared(rows, split=split):
-            key = {"stage": "mean", "method": one.method, "sampling": one.sampling, "split": split}
-            above = {f"above_pals_{name}": value for name, value in spread_of(one.above_pals).items()}
-            found.append({**key, **spread_of(one.average), **above})
-    return found
+        for line in paper.compared(rows, split=split):
+            key = {"stage": "mean", "method": line.method, "sampling": line.sampling, "split": split}
+            above = {f"above_pals_{name}": value for name, value in spread_of(line.above_pals).items()}
+            rows_of_means.append({**key, **spread_of(line.average), **above})
+    return rows_of_means
 
 
 def spread_of(cell: paper.Cell | None) -> dict[str, object]:
@@ -139,7 +139,7 @@ def spread_of(cell: paper.Cell | None) -> dict[str, object]:
 def draw(rows: Sequence[paper.Row], runs: Sequence[paper.Run]) -> None:
     """The plots whose rows are there."""
     there = paper.compared(rows)
-    names = {one.method for one in there}
+    names = {line.method for line in there}
     if there:
         paper.plot_methods(rows, RESULTS / f"{NAME}.png", methods=["single", *(method.name for method in paper.TABLE3)])
     if names & {method.name for method in paper.ABLATION}:

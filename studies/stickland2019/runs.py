@@ -99,32 +99,32 @@ class Runs(runs.Runs):
         """A row of the run with all scores and its curve, and a row a task."""
         key: Facts = {"method": method.name, "sampling": sampling, "seed": seed}
         settings = self.settings(method, sampling)
-        names = [one.task for one in self.scale.sets]
-        found = self.study.row(
+        names = [dataset.task for dataset in self.scale.sets]
+        run = self.study.row(
             partial(self._learn, method, sampling, seed), stage="run", **key, tasks=names, settings=settings
         )
         known = {"scale": self._scale, "device": self.device, **self._costs(method)}
-        own, metrics = found["own"], found["metrics"]
+        own, metrics = run["own"], run["metrics"]
         assert isinstance(own, dict) and isinstance(metrics, dict)
-        for one in self.scale.sets:
-            task = entry_of(self.data, one).task()
+        for dataset in self.scale.sets:
+            task = entry_of(self.data, dataset).task()
             facts: Facts = {
                 "metric": kind_of(task).default_metric(task),
-                **own[one.task],
-                "metrics": metrics[one.task],
+                **own[dataset.task],
+                "metrics": metrics[dataset.task],
                 **known,
             }
-            row = self.study.row(partial(dict, facts), stage="task", **key, task=one.task, settings=settings)
+            row = self.study.row(partial(dict, facts), stage="task", **key, task=dataset.task, settings=settings)
             self.say(
-                f"{method.name:20s} {sampling:12s} seed {seed}  {one.task:9s} "
+                f"{method.name:20s} {sampling:12s} seed {seed}  {dataset.task:9s} "
                 f"validation {100 * float(str(row['validation'])):.1f}  test {100 * float(str(row['test'])):.1f}"
             )
 
     def prepared(self, method: Method, seed: int) -> list[Prepared]:
         """The tasks, each with its share of the rows."""
-        names = tuple(one.folder for one in self.scale.sets)
+        names = tuple(dataset.folder for dataset in self.scale.sets)
         shares = Mix(name="", sets=names, rows=self.scale.rows, natural=self.scale.natural)
-        rows = shares.rows_of({one.folder: train_rows(self.data, one) for one in self.scale.sets})
+        rows = shares.rows_of({dataset.folder: train_rows(self.data, dataset) for dataset in self.scale.sets})
         training = msgspec.structs.replace(self.scale.training, seed=seed)
         if method.base == "frozen":
             training = msgspec.structs.replace(training, learning_rate=FROZEN_RATE)
@@ -132,19 +132,19 @@ class Runs(runs.Runs):
         return [
             prepared_of(
                 self.data,
-                one,
-                train=rows[one.folder],
+                dataset,
+                train=rows[dataset.folder],
                 validation=self.scale.validation,
                 test=self.scale.test,
                 strategy=strategy,
                 training=training,
             )
-            for one in self.scale.sets
+            for dataset in self.scale.sets
         ]
 
     def paths(self, method: Method) -> dict[str, Path]:
         """Every task's path over the pre-trained trunk."""
-        tasks = [entry_of(self.data, one).task() for one in self.scale.sets]
+        tasks = [entry_of(self.data, dataset).task() for dataset in self.scale.sets]
         return paths_of(method, self.plain.architecture, tasks, trunk=self.plain.digest)
 
     def recipe(self, sampling: str, *, share: float = 1.0) -> Joint:
@@ -178,14 +178,14 @@ class Runs(runs.Runs):
         name = f"{method.name}-{sampling}-{seed}-{self.settings(method, sampling)}"
         if method.base != "single":
             return self._trained(method, seed, name, prepared, [], self.recipe(sampling), paths)
-        rows = [len(one.train.examples.targets) for one in prepared]
-        found: list[Facts] = []
-        for one, size in zip(prepared, rows, strict=True):
-            task, recipe = one.task.name, self.recipe(sampling, share=size / sum(rows))
-            others = [other for other in prepared if other is not one]
+        rows = [len(alone.train.examples.targets) for alone in prepared]
+        runs: list[Facts] = []
+        for alone, size in zip(prepared, rows, strict=True):
+            task, recipe = alone.task.name, self.recipe(sampling, share=size / sum(rows))
+            others = [other for other in prepared if other is not alone]
             own = {task: paths[task]}
-            found.append(self._trained(method, seed, f"{name}-{task}", [one], others, recipe, own))
-        return _together(found)
+            runs.append(self._trained(method, seed, f"{name}-{task}", [alone], others, recipe, own))
+        return _together(runs)
 
     def _trained(
         self,
@@ -233,13 +233,13 @@ class Runs(runs.Runs):
     def _costs(self, method: Method) -> Facts:
         """What serves the study's tasks, by our trunk; the parameters by BERT-base too."""
         tasks = len(self.scale.sets)
-        found = costs(method, self.plain.architecture, tasks=tasks)
+        counted = costs(method, self.plain.architecture, tasks=tasks)
         return {
-            "ratio": round(found.ratio, 4),
+            "ratio": round(counted.ratio, 4),
             "ratio_bert_base": round(costs(method, BERT_BASE, tasks=tasks).ratio, 4),
-            "layers": found.layers,
-            "share": round(found.share, 4),
-            "new_layers": found.new_layers,
+            "layers": counted.layers,
+            "share": round(counted.share, 4),
+            "new_layers": counted.new_layers,
             "learned": LEARNED[method.base],
         }
 
@@ -247,19 +247,19 @@ class Runs(runs.Runs):
 def curve_of(log: FilePath) -> list[dict[str, object]]:
     """The epochs in a training's log: step, mean of the tasks' validation scores, and all metrics by task."""
     events = [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
-    epochs = {one["step"]: one for one in events if one["event"] == "epoch"}  # a run that went on repeats some
+    epochs = {event["step"]: event for event in events if event["event"] == "epoch"}  # a run that went on repeats some
     return [
-        {"step": step, "score": round(one["score"], 4), "validation": one["validation"]}
-        for step, one in sorted(epochs.items())
+        {"step": step, "score": round(event["score"], 4), "validation": event["validation"]}
+        for step, event in sorted(epochs.items())
     ]
 
 
-def _together(several: Sequence[Mapping[str, Any]]) -> Facts:
+def _together(runs: Sequence[Mapping[str, Any]]) -> Facts:
     """The facts of runs of one task each as those of one run; it has no curve, since their updates are not the same."""
-    found: Facts = {name: sum(one[name] for one in several) for name in ("sets", "dropped", "steps")}
-    found["seconds"] = round(sum(one["seconds"] for one in several), 1)
-    found["score"] = round(statistics.mean(one["score"] for one in several), 4)
+    facts: Facts = {name: sum(run[name] for run in runs) for name in ("sets", "dropped", "steps")}
+    facts["seconds"] = round(sum(run["seconds"] for run in runs), 1)
+    facts["score"] = round(statistics.mean(run["score"] for run in runs), 4)
     for name in ("examples", "validation", "own", "metrics"):
-        found[name] = {task: value for one in several for task, value in one[name].items()}
-    found["best_epoch"] = {task: one["best_epoch"] for one in several for task in one["own"]}
-    return {**found, "curve": []}
+        facts[name] = {task: value for run in runs for task, value in run[name].items()}
+    facts["best_epoch"] = {task: run["best_epoch"] for run in runs for task in run["own"]}
+    return {**facts, "curve": []}

@@ -127,11 +127,11 @@ def scale_of(runs: Sequence[Run]) -> str:
 
 def scores(rows: Sequence[Row], method: str, sampling: str, *, split: Split = "test") -> dict[str, BySeed]:
     """Points on the eight tasks by seed, by each task's own metric."""
-    found: dict[str, BySeed] = {task: {} for task in GLUE}
+    points: dict[str, BySeed] = {task: {} for task in GLUE}
     for row in rows:
-        if (row.method, row.sampling) == (method, sampling) and row.task in found:
-            found[row.task][row.seed] = 100 * (row.test if split == "test" else row.validation)
-    return found
+        if (row.method, row.sampling) == (method, sampling) and row.task in points:
+            points[row.task][row.seed] = 100 * (row.test if split == "test" else row.validation)
+    return points
 
 
 def averages(rows: Sequence[Row], method: str, sampling: str, *, split: Split = "test") -> BySeed:
@@ -157,16 +157,16 @@ def ways(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     """The methods and samplings that have rows on the eight tasks, in the study's order of methods."""
     there = dict.fromkeys((row.method, row.sampling) for row in rows if row.task in GLUE)
     order = list(METHODS)
-    return tuple(sorted(there, key=lambda one: order.index(one[0]) if one[0] in order else len(order)))
+    return tuple(sorted(there, key=lambda way: order.index(way[0]) if way[0] in order else len(order)))
 
 
 def missing(rows: Sequence[Row]) -> tuple[str, ...]:
     """Runs on the eight tasks that are lacking: of the study's main part, and of what else was begun."""
-    found = []
+    lines = []
     for method, sampling in dict.fromkeys([*PLANNED, *ways(rows)]):
         seeds = set(PLANNED.get((method, sampling), ABLATION_SEEDS))
         lacking = len(seeds - averages(rows, method, sampling).keys())
         if lacking:
-            told = METHODS[method].told if method in METHODS else method
-            found.append(f"{len(seeds) - lacking} of {len(seeds)} seeds of {told}, {sampling}")
-    return tuple(found)
+            title = METHODS[method].told if method in METHODS else method
+            lines.append(f"{len(seeds) - lacking} of {len(seeds)} seeds of {title}, {sampling}")
+    return tuple(lines)

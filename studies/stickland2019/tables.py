@@ -81,11 +81,11 @@ class Questions(Value):
 
 def table3(rows: Sequence[Row] = (), *, split: Split = "test") -> tuple[Table3Line, ...]:
     """Table 3: every method of the paper's, with ours where there are runs."""
-    published, found = published_table3(), []
+    published, lines = published_table3(), []
     for method in TABLE3:
         counted = costs(method, BERT_BASE)
         cells = {s: cell_of(averages(rows, method.name, s, split=split)) for s in SAMPLINGS}
-        found.append(
+        lines.append(
             Table3Line(
                 method=method.name,
                 told=method.told,
@@ -97,16 +97,16 @@ def table3(rows: Sequence[Row] = (), *, split: Split = "test") -> tuple[Table3Li
                 costs=_costs(rows, method.name),
             )
         )
-    return tuple(found)
+    return tuple(lines)
 
 
 def by_task(rows: Sequence[Row], *, sampling: str = "annealed", split: Split = "test") -> tuple[ByTask, ...]:
     """Every method that has runs of this sampling, and tasks alone, task by task."""
-    found = []
+    lines = []
     for method, its in ways(rows):
         if its in (sampling, "alone"):
             points = scores(rows, method, its, split=split)
-            found.append(
+            lines.append(
                 ByTask(
                     method=method,
                     told=told(method),
@@ -116,22 +116,22 @@ def by_task(rows: Sequence[Row], *, sampling: str = "annealed", split: Split = "
                     costs=_costs(rows, method),
                 )
             )
-    return tuple(found)
+    return tuple(lines)
 
 
 def compared(rows: Sequence[Row], *, split: Split = "test") -> tuple[Compared, ...]:
     """Every method and sampling that has a whole seed, against PALs annealed."""
-    found = []
+    lines = []
     for method, sampling in ways(rows):
         average, its = cell_of(averages(rows, method, sampling, split=split)), _costs(rows, method)
         above = cell_of(differences(rows, (method, sampling), ("pals", "annealed"), split=split))
         if average is not None and its is not None:
-            found.append(
+            lines.append(
                 Compared(
                     method=method, told=told(method), sampling=sampling, average=average, above_pals=above, costs=its
                 )
             )
-    return tuple(found)
+    return tuple(lines)
 
 
 def curves(
@@ -143,21 +143,21 @@ def curves(
 ) -> dict[str, dict[str, tuple[Point, ...]]]:
     """Validation points by task, method and step; figure 1 of the appendix."""
     metrics = {row.task: row.metric for row in rows}
-    found: dict[str, dict[str, tuple[Point, ...]]] = {task: {} for task in GLUE if task in metrics}
+    points_by_task: dict[str, dict[str, tuple[Point, ...]]] = {task: {} for task in GLUE if task in metrics}
     for method in methods:
         its = [r for r in runs if (r.method, r.sampling) == (method, sampling) and set(GLUE) <= set(r.tasks)]
-        for task in found if its else ():
+        for task in points_by_task if its else ():
             by_step: dict[int, list[float]] = {}
             for epoch in (epoch for run in its for epoch in run.curve):
                 value = 100 * epoch.validation[task][metrics[task]]
                 by_step.setdefault(epoch.step, []).append(value)
-            found[task][method] = tuple(_point(step, values) for step, values in sorted(by_step.items()))
-    return found
+            points_by_task[task][method] = tuple(_point(step, values) for step, values in sorted(by_step.items()))
+    return points_by_task
 
 
 def questions(rows: Sequence[Row] = ()) -> tuple[Questions, ...]:
     """Table 1 of the appendix, on the reported splits; round robin."""
-    published, found = published_questions(), []
+    published, lines = published_questions(), []
     for method in ASKED:
         points: dict[str, BySeed] = {"EM": {}, "F1": {}, "accuracy": {}}
         for row in rows:
@@ -165,7 +165,7 @@ def questions(rows: Sequence[Row] = ()) -> tuple[Questions, ...]:
                 names = {"exact_match": "EM", "f1": "F1", "accuracy": "accuracy"}
                 for metric, value in row.metrics.items():
                     points[names[metric]][row.seed] = 100 * value
-        found.append(
+        lines.append(
             Questions(
                 method=method.name,
                 told=method.told,
@@ -175,7 +175,7 @@ def questions(rows: Sequence[Row] = ()) -> tuple[Questions, ...]:
                 costs=_costs(rows, method.name, among=QUESTIONS),
             )
         )
-    return tuple(found)
+    return tuple(lines)
 
 
 def told(method: str) -> str:

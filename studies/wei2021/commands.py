@@ -139,19 +139,19 @@ def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
     check_drawable(plot)
     printer.line("Figure 2 of the paper is a drawing without numbers: over 5 seeds, students of 1 to 3 layers.")
     _tell(printer, f"{split} scores, quartiles over the seeds", {run.seed for run in runs})
-    found = paper.boxes(runs, split=split) if runs else ()
+    boxes = paper.boxes(runs, split=split) if runs else ()
     if runs:
         cells: list[list[object]] = [["task", "start", "layers", "seeds", "min", "25 %", "median", "75 %", "max"]]
-        for box in found:
+        for box in boxes:
             quartiles = (box.low, box.first, box.median, box.third, box.high)
             shown = [f"{value:.1f}" for value in quartiles]
             cells.append([box.task, box.init, box.layers, len(box.scores), *shown])
-        gains = paper.gains(found)
+        gains = paper.gains(boxes)
         better = sum(gain > 0 for gain in gains.values())
         printer.lines([*table(cells, left=2), ""])
         printer.line(f"the teacher's layers have the higher median in {better} of {len(gains)} comparisons")
     _draw(printer, plot, runs, lambda file: paper.plot_figure2(runs, file, split=split))
-    printer.json({"boxes": found})
+    printer.json({"boxes": boxes})
 
 
 def _runs(files: Sequence[str], default: Path = ROWS) -> tuple[Run, ...]:
@@ -211,9 +211,9 @@ def _costs(line: Line) -> list[object]:
 
 def _numbers(said: str) -> list[float]:
     try:
-        found = [float(word) for word in said.split(",") if word.strip()]
+        prices = [float(word) for word in said.split(",") if word.strip()]
     except ValueError:
-        found = []
-    if not found or any(not 0 <= number < float("inf") for number in found):
+        prices = []
+    if not prices or any(not 0 <= number < float("inf") for number in prices):
         raise click.BadParameter("numbers from 0, with commas between them", param_hint="'--c'")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(prices))

@@ -34,20 +34,20 @@ class Box(Value):
 
 def boxes(runs: Sequence[Run], *, split: Split = "test") -> tuple[Box, ...]:
     """One for each task, number of private layers and beginning; raises DataError when there are no students."""
-    found: dict[tuple[str, int, str], list[float]] = {}
+    scores: dict[tuple[str, int, str], list[float]] = {}
     for run in runs:
         if run.method == "student":
-            found.setdefault((run.task, run.layers, run.init or "teacher"), []).append(run.points(split))
-    if not found:
+            scores.setdefault((run.task, run.layers, run.init or "teacher"), []).append(run.points(split))
+    if not scores:
         raise DataError("figure 2 compares students, and there are none", do="run the study further")
     order = {task: index for index, task in enumerate(tasks_of(runs))}
-    keys = sorted(found, key=lambda key: (order[key[0]], key[1], key[2]))
-    return tuple(_box(*key, found[key]) for key in keys)
+    keys = sorted(scores, key=lambda key: (order[key[0]], key[1], key[2]))
+    return tuple(_box(*key, scores[key]) for key in keys)
 
 
-def gains(found: Sequence[Box]) -> dict[tuple[str, int], float]:
+def gains(boxes: Sequence[Box]) -> dict[tuple[str, int], float]:
     """Median of the students from the teacher minus that of those from pre-trained layers, by task and layers."""
-    medians = {(box.task, box.layers, box.init): box.median for box in found}
+    medians = {(box.task, box.layers, box.init): box.median for box in boxes}
     return {
         (task, layers): median - medians[task, layers, "pretrained"]
         for (task, layers, init), median in medians.items()
@@ -62,8 +62,8 @@ def plot_figure2(runs: Sequence[Run], path: Path | str, *, split: Split = "test"
         from matplotlib.patches import Patch
     except ImportError:
         raise MissingExtra("matplotlib", "plots", "drawing figure 2") from None
-    found = boxes(runs, split=split)
-    tasks = list(dict.fromkeys(box.task for box in found))
+    drawn = boxes(runs, split=split)
+    tasks = list(dict.fromkeys(box.task for box in drawn))
     across = min(_ACROSS, len(tasks))
     down = -(-len(tasks) // across)
     figure = Figure(figsize=(2.4 * across + 0.8, 2.3 * down + 1.0), layout="constrained")
@@ -71,13 +71,13 @@ def plot_figure2(runs: Sequence[Run], path: Path | str, *, split: Split = "test"
     for panel in panels.flat[len(tasks) :]:
         panel.set_visible(False)
     for task, panel in zip(tasks, panels.flat, strict=False):
-        _draw(panel, [box for box in found if box.task == task])
+        _draw(panel, [box for box in drawn if box.task == task])
         panel.set_title(task, fontsize="medium")
     figure.supxlabel("private layers of the student", fontsize="medium")
     figure.supylabel(f"{split} score, points", fontsize="medium")
     words = {"pretrained": "from pre-trained layers", "teacher": "from the teacher's layers"}
     handles = [Patch(facecolor=_COLOURS[init], edgecolor="black", label=words[init]) for init in INITS]
-    seeds = max(len(box.scores) for box in found)
+    seeds = max(len(box.scores) for box in drawn)
     figure.legend(
         handles=handles,
         title=f"where students begin, {seeds} seeds",
@@ -88,9 +88,9 @@ def plot_figure2(runs: Sequence[Run], path: Path | str, *, split: Split = "test"
     figure.savefig(path, dpi=150)
 
 
-def _draw(panel: Any, found: Sequence[Box]) -> None:
-    sizes = sorted({box.layers for box in found})
-    for box in found:
+def _draw(panel: Any, boxes: Sequence[Box]) -> None:
+    sizes = sorted({box.layers for box in boxes})
+    for box in boxes:
         place = sizes.index(box.layers) + (-0.2 if box.init == "pretrained" else 0.2)
         panel.bxp(
             [

@@ -70,20 +70,22 @@ PRINTED_BY_COST = {
 
 def teacher_depths() -> dict[str, int]:
     """Layers of each task's teacher: the best of table 1 among 4 to 10, of equals the fewest."""
-    found = {}
+    depths = {}
     for index, task in enumerate(TASKS):
-        found[task] = max(CANDIDATES, key=lambda depth: (DEPTHS[depth][index], -depth))
-    return found
+        depths[task] = max(CANDIDATES, key=lambda depth: (DEPTHS[depth][index], -depth))
+    return depths
 
 
 def published_options() -> list[Option]:
     """What the paper chooses from: of each task three students and their teacher, all at the teacher's tap."""
-    found = []
+    options = []
     for index, (task, depth) in enumerate(teacher_depths().items()):
         for layers, scores in STUDENTS.items():
-            found.append(Option(task=task, name=f"KD-{layers}", tap=LAYERS - depth, layers=layers, score=scores[index]))
-        found.append(_branch(index, depth, name=TEACHER))
-    return found
+            options.append(
+                Option(task=task, name=f"KD-{layers}", tap=LAYERS - depth, layers=layers, score=scores[index])
+            )
+        options.append(_branch(index, depth, name=TEACHER))
+    return options
 
 
 def more_options() -> list[Option]:

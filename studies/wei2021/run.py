@@ -90,14 +90,14 @@ def claims(rows: list[dict], runs: tuple[Run, ...], by_task: dict[str, Runs]) ->
     half, third = (best_under(options_of(runs), budget, price) for budget in (FULL // 2, round(0.34 * FULL)))
     low, middle = interval(runs, half, by_task)
     learned = learned_tasks(runs, by_task)
-    aimed, some, goal = share(runs, half), share(runs, half, learned), share(runs, third)
+    aimed, of_learned, goal = share(runs, half), share(runs, half, learned), share(runs, third)
     hardly = [task for task in TASKS if task not in learned]
     note = (
         f"Full fine-tuning itself is less than {LEARNED:.0f} points above the constant answer on {', '.join(hardly)}."
         if hardly
         else ""
     )
-    found = [
+    claims_made = [
         Claim(
             id="branches.mixed-quality",
             text=f"mixed model, the exact best on validation within {FULL // 2} of {FULL} layer evaluations "
@@ -122,11 +122,11 @@ def claims(rows: list[dict], runs: tuple[Run, ...], by_task: dict[str, Runs]) ->
         Claim(
             id="branches.mixed-learned",
             text=f"the same ratio over the tasks that full fine-tuning learns at this size, {', '.join(learned)} "
-            f"({some.shown})",
+            f"({of_learned.shown})",
             target=0.99,
-            value=some.ratio,
+            value=of_learned.ratio,
             unit="ratio",
-            holds=some.ratio >= 0.99,
+            holds=of_learned.ratio >= 0.99,
         ),
         Claim(
             id="branches.mixed-goal",
@@ -141,13 +141,13 @@ def claims(rows: list[dict], runs: tuple[Run, ...], by_task: dict[str, Runs]) ->
         student_starts(runs),
     ]
     if any(row["method"] == "search" for row in rows):
-        found.append(search_cost(rows))
-    return found
+        claims_made.append(search_cost(rows))
+    return claims_made
 
 
 def learned_tasks(runs: tuple[Run, ...], by_task: dict[str, Runs]) -> list[str]:
     """Tasks on which full fine-tuning scores LEARNED points or more above one and the same answer for every text."""
-    found = []
+    tasks = []
     for task in TASKS:
         prepared = by_task[task].prepared(task)
         targets = prepared.splits[-1].examples.targets
@@ -155,8 +155,8 @@ def learned_tasks(runs: tuple[Run, ...], by_task: dict[str, Runs]) -> list[str]:
             run.points("test") for run in runs if run.option == f"full-{LAYERS}" and run.task == task
         )
         if full - 100 * constant(prepared.task, targets) >= LEARNED:
-            found.append(task)
-    return found
+            tasks.append(task)
+    return tasks
 
 
 def constant(task: Task, targets: list[np.ndarray]) -> float:
@@ -188,7 +188,7 @@ def share(runs: tuple[Run, ...], allocation: Allocation, tasks: Sequence[str] = 
         for run in runs:
             if run.task in tasks and run.option == name_of(run.task):
                 scores.setdefault(run.seed, []).append(run.points("test"))
-        return {seed: statistics.mean(found) for seed, found in sorted(scores.items()) if len(found) == len(tasks)}
+        return {seed: statistics.mean(shares) for seed, shares in sorted(scores.items()) if len(shares) == len(tasks)}
 
     chosen, full = by_seed(lambda task: allocation.chosen[task].name), by_seed(lambda task: f"full-{LAYERS}")
     seeds = chosen.keys() & full.keys()
@@ -226,12 +226,12 @@ def search_cost(rows: list[dict]) -> Claim:
     spent = sum(float(r["cpu_seconds"]) for r in searches.values())
     once = sum(float(full[key]["cpu_seconds"]) for key in searches)
     seeds = sorted({seed for _, seed in searches})
-    found = [100 * (float(r["test"]) - float(full[key]["test"])) for key, r in searches.items()]
+    gains = [100 * (float(r["test"]) - float(full[key]["test"])) for key, r in searches.items()]
     return Claim(
         id="branches.search-cost",
         text=f"successive halving over all six depths, its trunk pass included, against one full fine-tuning of each "
         f"task, CPU seconds, seeds {seeds} ({spent:.0f} against {once:.0f} s; what it found scores "
-        f"{statistics.mean(found):+.1f} points against full fine-tuning on test)",
+        f"{statistics.mean(gains):+.1f} points against full fine-tuning on test)",
         target=3.0,
         value=spent / once,
         unit="times",
@@ -242,19 +242,19 @@ def search_cost(rows: list[dict]) -> Claim:
 def student_starts(runs: tuple[Run, ...]) -> Claim:
     """Pairs of one task, length and seed; those that answer alike for every text are counted, and say nothing."""
     scores = {(r.task, r.layers, r.seed, r.init): r.points("test") for r in runs if r.method == "student"}
-    found = [
+    gains = [
         value - scores[task, layers, seed, "pretrained"]
         for (task, layers, seed, init), value in scores.items()
         if init == "teacher" and (task, layers, seed, "pretrained") in scores
     ]
-    differing = np.array([gain for gain in found if gain != 0.0])
+    differing = np.array([gain for gain in gains if gain != 0.0])
     drawn = np.random.default_rng(0).choice(differing, (RESAMPLES, len(differing))).mean(axis=1)
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Claim(
         id="branches.student-init",
         text=f"students that start from their teacher minus those that start from the trunk, test score: mean of "
         f"{len(differing)} pairs of task, length and seed, higher in {int((differing > 0).sum())}; "
-        f"{len(found) - len(differing)} more are equal (95 % interval {low:.2f} to {high:.2f})",
+        f"{len(gains) - len(differing)} more are equal (95 % interval {low:.2f} to {high:.2f})",
         target=0.0,
         value=float(differing.mean()),
         unit="points",

@@ -88,12 +88,12 @@ class Runs:
 
     def teacher_depth(self, task: str) -> int:
         """The depth with the best validation score under the first seed, for all seeds; ties: fewer layers (2.a.6)."""
-        found = {
+        scores = {
             int(str(row["layers"])): float(str(row["validation"]))
             for row in self.study.rows
             if (row["task"], row["seed"], row["method"]) == (task, SEEDS[0], "branch") and row["layers"] in TEACHERS
         }
-        return min(found, key=lambda layers: (-found[layers], layers))
+        return min(scores, key=lambda layers: (-scores[layers], layers))
 
     def prepared(self, task: str) -> Prepared:
         """The task's examples: a part of train for training, another for every choice, and the reported split."""
@@ -176,17 +176,17 @@ class Runs:
             whole = branches.prepared
             branches.prepared = msgspec.structs.replace(whole, test=None)
             self.fill(branches, range(1, self.layers + 1))
-            found = halving(branches, range(1, self.layers + 1), [seed])
+            halved = halving(branches, range(1, self.layers + 1), [seed])
             facts = clock.facts()
             branches.prepared = whole
-            self.fill(branches, [found.best.layers])
-            scores = self._scores(branches, found.best, "search")
+            self.fill(branches, [halved.best.layers])
+            scores = self._scores(branches, halved.best, "search")
         finally:
             self.extractor = kept
             shutil.rmtree(folder, ignore_errors=True)
-        row = {"layers": found.best.layers, "tap": self.layers - found.best.layers, **scores, **facts}
-        candidates = [{"layers": c.layers, "epochs": c.epochs, "score": c.score} for c in found.candidates]
-        self.say(f"      {task:10s} seed {seed}  search    {found.best.layers} layers  {facts['cpu_seconds']} s")
+        row = {"layers": halved.best.layers, "tap": self.layers - halved.best.layers, **scores, **facts}
+        candidates = [{"layers": c.layers, "epochs": c.epochs, "score": c.score} for c in halved.candidates]
+        self.say(f"      {task:10s} seed {seed}  search    {halved.best.layers} layers  {facts['cpu_seconds']} s")
         return {**row, "candidates": candidates}
 
     def _full(self, task: str, seed: int) -> dict[str, object]:
@@ -224,17 +224,17 @@ class Runs:
     ) -> dict[str, object]:
         """Scores on validation and on the reported split, whose outputs are kept for intervals."""
         task, metric = prepared.task, prepared.task.metric or ""
-        found = {}
+        facts = {}
         for split in prepared.splits[1:]:
             values = outputs(split)
-            found[split.name] = split.examples.scores(task, values)[metric]
+            facts[split.name] = split.examples.scores(task, values)[metric]
             if split.name == "test":
                 file = self.outputs_file(task.name, prepared.training.seed, name)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 np.save(file, np.stack(values))
         return {
             "metric": metric,
-            **found,
+            **facts,
             **{f"{split.name}_rows": len(split.examples.targets) for split in prepared.splits},
             "best_epoch": best_epoch,
         }
@@ -255,8 +255,8 @@ class Runs:
                 outputs = self._restored(branches, self.folder / "parts" / f"{task}-{method}-{seed}.checkpoint")
             file.parent.mkdir(parents=True, exist_ok=True)
             np.save(file, np.stack(outputs))
-        found: np.ndarray = np.load(file)
-        return found
+        kept: np.ndarray = np.load(file)
+        return kept
 
     def _restored(self, branches: Branches, file: FilePath) -> list[np.ndarray]:
         from studies.wei2021.whole import restore_whole

@@ -54,8 +54,8 @@ class Mixed(Value):
     @property
     def seeds(self) -> dict[int, float]:
         """Mean over the tasks of each seed that all of them have."""
-        common = set.intersection(*(set(found) for found in self.scores.values()))
-        return {seed: statistics.mean(found[seed] for found in self.scores.values()) for seed in sorted(common)}
+        common = set.intersection(*(set(by_seed) for by_seed in self.scores.values()))
+        return {seed: statistics.mean(by_seed[seed] for by_seed in self.scores.values()) for seed in sorted(common)}
 
 
 def read_runs(path: Path | str) -> tuple[Run, ...]:
@@ -105,10 +105,10 @@ def options_of(runs: Sequence[Run], seed: int | None = None) -> list[Option]:
     The score is that of one seed, or the mean over the seeds that ran; where seeds' students have different taps
     (each searched its own depth), the option has the deepest.
     """
-    found: dict[tuple[str, str], list[Run]] = {}
+    runs_by_option: dict[tuple[str, str], list[Run]] = {}
     for run in _offered(runs):
         if seed is None or run.seed == seed:
-            found.setdefault((run.task, run.option), []).append(run)
+            runs_by_option.setdefault((run.task, run.option), []).append(run)
     return [
         Option(
             task=task,
@@ -117,7 +117,7 @@ def options_of(runs: Sequence[Run], seed: int | None = None) -> list[Option]:
             layers=several[0].layers,
             score=statistics.mean(run.points("validation") for run in several),
         )
-        for (task, name), several in found.items()
+        for (task, name), several in runs_by_option.items()
     ]
 
 
@@ -126,22 +126,22 @@ def teachers_of(options: Sequence[Option]) -> dict[str, Option]:
 
     Of a task without students the branch with the best score, of equals the one of fewer layers.
     """
-    found: dict[str, Option] = {}
+    teachers: dict[str, Option] = {}
     taps = {option.task: option.tap for option in options if option.name.startswith("student")}
     for option in options:
         if not option.name.startswith("branch") or option.tap != taps.get(option.task, option.tap):
             continue
-        best = found.get(option.task)
+        best = teachers.get(option.task)
         if best is None or _rank(option) > _rank(best):
-            found[option.task] = option
-    return found
+            teachers[option.task] = option
+    return teachers
 
 
 def students_of(options: Sequence[Option], layers: int) -> dict[str, Option]:
     """Of each task the student of so many layers; a task whose teacher has no more of them keeps the teacher."""
     teachers = teachers_of(options)
-    found = {task: teacher for task, teacher in teachers.items() if teacher.layers <= layers}
-    return found | {o.task: o for o in options if o.name == f"student-{layers}"}
+    students = {task: teacher for task, teacher in teachers.items() if teacher.layers <= layers}
+    return students | {o.task: o for o in options if o.name == f"student-{layers}"}
 
 
 def as_published(options: Sequence[Option]) -> list[Option]:
@@ -172,13 +172,13 @@ def missing(runs: Sequence[Run]) -> tuple[str, ...]:
     seeds, tasks = {run.seed for run in runs}, tasks_of(runs)
     counts = Counter((run.option, run.task) for run in runs)
     teachers = teachers_of(options_of(runs))
-    found = []
+    lines = []
     for name, layers in dict.fromkeys((run.option, run.layers) for run in runs):
         for task in tasks:
             is_needless = name.startswith("student") and task in teachers and teachers[task].layers <= layers
             if counts[name, task] < len(seeds) and not is_needless:
-                found.append(f"{counts[name, task]} of {len(seeds)} runs of {name} on {task}")
-    return tuple(found)
+                lines.append(f"{counts[name, task]} of {len(seeds)} runs of {name} on {task}")
+    return tuple(lines)
 
 
 def _rank(option: Option) -> tuple[float, int]:

@@ -112,14 +112,14 @@ def _joint(name: str, runs: Sequence[Run], method: Method, split: Split, statist
 def _merged(name: str, runs: Sequence[Run], chosen: Mapping[str, Option], split: Split, statistic: Statistic) -> Line:
     """The scores of a choice; layers and average only when every task has one."""
     tasks = tasks_of(runs)
-    found = scored(runs, chosen, split=split) if chosen else None
+    merged = scored(runs, chosen, split=split) if chosen else None
     is_whole = set(chosen) == set(tasks)
     return _line(
         name,
-        found.scores if found else {},
+        merged.scores if merged else {},
         tasks,
         statistic,
-        layers=found.allocation.layers if found and is_whole else None,
+        layers=merged.allocation.layers if merged and is_whole else None,
         chosen=tuple(chosen[task] for task in tasks) if is_whole else (),
     )
 
@@ -135,13 +135,13 @@ def _line(
 ) -> Line:
     """The average is that of the cells; its spread that of each seed's average."""
     by_task = [list(scores.get(task, {}).values()) for task in tasks]
-    cells = tuple(_STATISTICS[statistic](found) if found else None for found in by_task)
+    cells = tuple(_STATISTICS[statistic](points) if points else None for points in by_task)
     seeds = set.intersection(*(set(scores.get(task, {})) for task in tasks))
     averages = [statistics.mean(scores[task][seed] for task in tasks) for seed in sorted(seeds)]
     return Line(
         name=name,
         scores=cells,
-        spreads=tuple(deviation_of(found) for found in by_task),
+        spreads=tuple(deviation_of(points) for points in by_task),
         average=mean(cells),
         spread=deviation_of(averages),
         layers=layers,
@@ -150,16 +150,16 @@ def _line(
 
 
 def _of_method(runs: Sequence[Run], method: str, split: Split) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
+    points: dict[str, dict[int, float]] = {}
     for run in runs:
         if run.method == method:
-            found.setdefault(run.task, {})[run.seed] = run.points(split)
-    return found
+            points.setdefault(run.task, {})[run.seed] = run.points(split)
+    return points
 
 
 def _scores(runs: Sequence[Run], option: str, split: Split) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
+    points: dict[str, dict[int, float]] = {}
     for run in runs:
         if run.option == option:
-            found.setdefault(run.task, {})[run.seed] = run.points(split)
-    return found
+            points.setdefault(run.task, {})[run.seed] = run.points(split)
+    return points

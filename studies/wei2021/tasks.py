@@ -33,25 +33,25 @@ class Size(Value):
 
 def entries(data: str) -> dict[str, TaskEntry]:
     """The tasks. The reported split is test where it has labels, else the published validation split."""
-    one = {"text": "text"}
-    two = {"pair": "joined", "text": "text_a", "text_b": "text_b"}
+    single = {"text": "text"}
+    pair = {"pair": "joined", "text": "text_a", "text_b": "text_b"}
     entailment = ("entailment", "not_entailment")
     said: dict[str, tuple[str, str, dict[str, Any]]] = {
-        "cola": ("glue_cola", "validation", {"labels": ("unacceptable", "acceptable"), "metric": "matthews", **one}),
-        "sst2": ("glue_sst2", "test", {"labels": ("negative", "positive"), "metric": "accuracy", **one}),
-        "mrpc": ("glue_mrpc", "test", {"labels": ("not_equivalent", "equivalent"), "metric": "accuracy", **two}),
-        "rte": ("glue_rte", "validation", {"labels": entailment, "metric": "accuracy", **two}),
-        "stsb": ("glue_stsb", "test", {"range": (0.0, 5.0), "metric": "pearson", **two}),
-        "qnli": ("glue_qnli", "validation", {"labels": entailment, "metric": "accuracy", **two}),
+        "cola": ("glue_cola", "validation", {"labels": ("unacceptable", "acceptable"), "metric": "matthews", **single}),
+        "sst2": ("glue_sst2", "test", {"labels": ("negative", "positive"), "metric": "accuracy", **single}),
+        "mrpc": ("glue_mrpc", "test", {"labels": ("not_equivalent", "equivalent"), "metric": "accuracy", **pair}),
+        "rte": ("glue_rte", "validation", {"labels": entailment, "metric": "accuracy", **pair}),
+        "stsb": ("glue_stsb", "test", {"range": (0.0, 5.0), "metric": "pearson", **pair}),
+        "qnli": ("glue_qnli", "validation", {"labels": entailment, "metric": "accuracy", **pair}),
         "emotion": (
             "tweeteval_emotion",
             "test",
-            {"labels": ("anger", "joy", "optimism", "sadness"), "metric": "macro_f1", **one},
+            {"labels": ("anger", "joy", "optimism", "sadness"), "metric": "macro_f1", **single},
         ),
         "offensive": (
             "tweeteval_offensive",
             "test",
-            {"labels": ("not-offensive", "offensive"), "metric": "macro_f1", **one},
+            {"labels": ("not-offensive", "offensive"), "metric": "macro_f1", **single},
         ),
     }
     return {
