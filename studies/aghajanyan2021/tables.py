@@ -83,7 +83,7 @@ def family_of(dataset: Set) -> str:
 
 def families(trunks: Sequence[Trunk] = (), *, mix: str = BEST) -> tuple[Family, ...]:
     """The sets by kind; rows are those that the mix's trunk learned from, where there is one, else at most so many."""
-    trunk = next((dataset for dataset in trunks if dataset.mix == mix), None)
+    trunk = next((learned for learned in trunks if learned.mix == mix), None)
     by_family: dict[str, list[Set]] = {}
     for dataset in MIX:
         if trunk is None or dataset.task in trunk.examples:

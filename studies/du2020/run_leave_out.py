@@ -25,23 +25,21 @@ COMMAND = (
 
 def main() -> None:
     parser = study_arguments(__doc__, "leave_out.jsonl", part=True)
-    parser.add_argument(
-        "--more", default="", help=f"also these sets: {', '.join(effort_of_part.task for effort_of_part in MORE)}"
-    )
+    parser.add_argument("--more", default="", help=f"also these sets: {', '.join(dataset.task for dataset in MORE)}")
     parser.add_argument("--estimate", action="store_true")
     options = asked_of(parser)
     if options.report:
         return write_report(rows_of(options.rows))
     file = options.rows[0]
-    more = tuple(effort_of_part for effort_of_part in MORE if effort_of_part.task in options.more.split(","))
+    more = tuple(dataset for dataset in MORE if dataset.task in options.more.split(","))
     settings = Settings(sets=(*SETS, *more))
     runs = LeaveOut(DATA, file.with_suffix(""), Study(file), settings, say=say)
     jobs = runs.jobs()
     mine = part_of(jobs, options.part)
     efforts = effort(runs)
-    for effort_of_part in efforts:
-        print(f"{effort_of_part.what:28s} {effort_of_part.runs:4d}  {effort_of_part.minutes:6.1f} min")
-    minutes = sum(effort_of_part.minutes for effort_of_part in efforts)
+    for part in efforts:
+        print(f"{part.what:28s} {part.runs:4d}  {part.minutes:6.1f} min")
+    minutes = sum(part.minutes for part in efforts)
     print(f"{len(jobs)} jobs, about {minutes:.0f} min of one thread; this part makes {len(mine)}")
     if not options.estimate:
         for job in mine:

@@ -77,7 +77,7 @@ def _path(name: str, group: Sequence[str], outputs: int, way: str) -> Path:
     """A task's path; the head has no output bias, as the paper counts."""
     own = f"task:{name}"
     owners = {"plain": [], "together": [f"task:{task_name}" for task_name in group]}.get(way, [own])
-    prompts = tuple(Prompt(part=task_name, rows=ROWS) for task_name in owners)
+    prompts = tuple(Prompt(part=owner, rows=ROWS) for owner in owners)
     embed = Embed(trunk="bert-base", prompts=prompts, isolated=way == "isolated")
     head = Head(kind="single_label", width=outputs, part=own, hidden=768, bias=False)
     return Path(nodes=(embed, Layers(start=0, stop=12), Pool(positions="prompt", part=own), head))
