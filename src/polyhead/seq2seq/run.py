@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
-from pathlib import Path as FilePath
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -26,71 +25,54 @@ from polyhead.seq2seq.model import Seq2Seq, load_seq2seq
 from polyhead.seq2seq.train import TrainedSummarizer, train_summarizer, written
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
-from polyhead.train.data.extract import Extraction
-from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared, rows_of
+from polyhead.train.job import FrozenTrunk
 from polyhead.train.loop.checkpoint import SUFFIX, cache_folder
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
-from polyhead.train.recipes.learned import load_any_trunk
 from polyhead.train.record.compared import VersionComparison, beside
-from polyhead.train.record.decided import Decisions, TrainOptions, choices, left_line
+from polyhead.train.record.decided import Decisions, choices, left_line
 from polyhead.train.record.draft import probes_of, score_table
 from polyhead.train.record.lines import skipped
-from polyhead.train.training import Outcome
+from polyhead.train.training import BundleTraining, Outcome, TrainingRun
 
 TRAINER = 1  # counted up when the same declaration and data would train another model
 
 
-def has_summaries(project: Project) -> bool:
-    """Whether a task of the project owns its model."""
-    return any(entry.known_kind.owns_model for entry in project.tasks)
+class Summaries(BundleTraining):
+    """Tasks over the frozen trunk, then a model for each summarization task, all in one bundle."""
+
+    def __init__(self, run: TrainingRun, prepared: Sequence[Prepared]) -> None:
+        entries, (others, _) = {entry.name: entry for entry in run.project.tasks}, apart(run.project)
+        self.run = run
+        self._summarizing = [(p, entries[p.task.name]) for p in prepared if entries[p.task.name] not in others]
+        rest = [p for p in prepared if entries[p.task.name] in others]
+        project = msgspec.structs.replace(run.project, tasks=others) if rest else run.project
+        self._rest = FrozenTrunk(msgspec.structs.replace(run, project=project), rest) if rest else None
+
+    def check(self) -> None:
+        """Checks the tasks over the trunk."""
+        if self._rest is not None:
+            self._rest.check()
+
+    def train(self) -> Outcome:
+        """The tasks over the trunk first; without any, the bundle of the trunk is there or is made."""
+        began, run = time.monotonic(), self.run
+        if self._rest is not None:
+            outcome = self._rest.train()
+        else:
+            if not (run.root / BUNDLE).exists():
+                write_bundle(run.root, run.data)
+            outcome = Outcome(bundle=str(run.root), seconds=0.0)
+        for p, entry in self._summarizing:
+            outcome = _train(run, p, entry).within(outcome, p.task.name)
+        return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
 
 
-def train_with_summaries(
-    train: Callable[..., Outcome],
-    project: Project,
-    *,
-    folder: FilePath,
-    cache: FilePath | None,
-    events: Events | None,
-    only: tuple[str, ...],
-    wish: TrainOptions,
-) -> Outcome:
-    """Runs `train` for the tasks that read the trunk, then trains a model for each summarization task."""
-    began, listener = time.monotonic(), events or Events()
-    root = (folder / project.bundle).resolve()
-    selected = [entry for entry in project.tasks if not only or entry.name in only]
-    summarizing = tuple(entry for entry in selected if entry.known_kind.owns_model)
-    others = tuple(entry for entry in project.tasks if not entry.known_kind.owns_model)
-    names = tuple(entry.name for entry in selected if entry not in summarizing)
-    if names:
-        rest = msgspec.structs.replace(project, tasks=others)
-        asked_again = tuple(name for name in wish.retrain if name in names)
-        outcome = train(
-            rest,
-            folder=folder,
-            cache=cache,
-            events=listener,
-            only=names if only else (),
-            retrain=asked_again,
-            if_better=wish.if_better,
-        )
-    else:
-        outcome = _without_tasks(root, project, folder)
-    for entry in summarizing:
-        several = msgspec.structs.replace(project, tasks=(entry,))
-        trained = _train(root, prepare(several, folder)[0], entry, folder, cache, listener, wish)
-        outcome = trained.within(outcome, entry.name)
-    return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
-
-
-def _without_tasks(root: FilePath, project: Project, folder: FilePath) -> Outcome:
-    """An outcome without tasks, in the existing bundle or a new one of the project's trunk."""
-    if not (root / BUNDLE).exists():
-        write_bundle(root, load_any_trunk(project, folder))
-    nothing = Extraction(passes=0, reused=0, tokens=0, cut=0, seconds=0.0)
-    return Outcome(bundle=str(root), trained={}, kept=(), extraction=nothing, seconds=0.0)
+def apart(project: Project) -> tuple[tuple[TaskEntry, ...], tuple[TaskEntry, ...]]:
+    """The project's tasks that read the trunk, and those that own their models."""
+    own = tuple(entry for entry in project.tasks if entry.known_kind.owns_model)
+    return tuple(entry for entry in project.tasks if entry not in own), own
 
 
 class _Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,18 +94,11 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _train(
-    root: FilePath,
-    prepared: Prepared,
-    entry: TaskEntry,
-    folder: FilePath,
-    cache: FilePath | None,
-    events: Events,
-    wish: TrainOptions,
-) -> _Made:
+def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> _Made:
     """Trains the task unless the bundle has it trained the same way, or a decision says otherwise."""
+    root, events, options = run.root, run.events, run.options
     task, choice = prepared.task, _choice(entry)
-    place = TrunkChoice(name=choice.name).place(folder)  # a folder beside the project file, or a hub id
+    place = TrunkChoice(name=choice.name).place(run.folder)  # a folder beside the project file, or a hub id
     data = load_seq2seq(place, max_tokens=choice.max_tokens, summary_tokens=choice.summary_tokens, beams=choice.beams)
     data = msgspec.structs.replace(data, name=choice.name)
     fingerprint, live = _fingerprint(prepared, choice, data), Models(root)
@@ -132,7 +107,7 @@ def _train(
     is_known = is_live and live.record(task.name).trained_with.get("fingerprint") in _tags(prepared, choice, data)
     rival = {task.name: (live.record(task.name).task, task)} if is_live else {}
     new = set() if is_known else {task.name}
-    chosen = choices(new, (), {task.name: tag}, Decisions.of_models(root), wish, rival)
+    chosen = choices(new, (), {task.name: tag}, Decisions.of_models(root), options, rival)
     if not chosen.todo:
         for line in chosen.lines() or [f"{task.name}: trained already, unchanged"]:
             events.line(line)
@@ -140,18 +115,17 @@ def _train(
     check_model_name(root, task.name, replace=is_live)
     for line in _outlook(prepared, data):
         events.line(line)
-    cache = cache or root.with_name(root.name + "-cache")
-    kept = cache_folder(cache, "checkpoints", tag)
+    kept = cache_folder(run.cache, "checkpoints", tag)
     checkpoint = kept / f"{task.name}-summarizer{SUFFIX}"
     trained = train_summarizer(prepared, data, smoothing=choice.smoothing, checkpoint=checkpoint, events=events)
     compared = _compared(live, prepared, trained, events) if is_live else None
-    if compared is not None and wish.if_better and not compared.is_better:
+    if compared is not None and options.if_better and not compared.is_better:
         keep_attempts(root, {task.name: compared.attempt(tag, live.lines[task.name].record)})
         reason = compared.kept_line(live.version(task.name))
         events.line(left_line(task.name, reason))
         return _Made(left=reason, compared=compared)
     add_model(root, _draft(prepared, trained, fingerprint), replace=is_live)
-    remove_tree(kept, root=cache)
+    remove_tree(kept, root=run.cache)
     events.line(_score_line(prepared, trained))
     if compared is not None:
         events.line(f"{task.name}: {compared.line()}")

@@ -10,7 +10,7 @@ from polyhead.arguments import typed
 from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
 from polyhead.project.tables import Project, strategy_of
-from polyhead.seq2seq.run import has_summaries, train_with_summaries
+from polyhead.seq2seq.run import Summaries, apart
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.units import check_budget, check_whole
 from polyhead.train.job import FrozenTrunk
@@ -54,11 +54,6 @@ def train_project(
     folder = FilePath(folder)
     options, place = TrainOptions(retrain=retrain, if_better=if_better), place or Place()
     _check(project, place, only, options)
-    if isinstance(project.recipe, Frozen) and has_summaries(project):
-        kept = FilePath(cache) if cache else None
-        return train_with_summaries(
-            train_project, project, folder=folder, cache=kept, events=events, only=only, wish=options
-        )
     root = (folder / project.bundle).resolve()
     run = TrainingRun(
         project=project,
@@ -81,7 +76,7 @@ def _bundle_training(run: TrainingRun) -> BundleTraining:
     chosen = [p for p in run.prepared if not run.only or p.task.name in run.only]
     match recipe:
         case Frozen():
-            return FrozenTrunk(run, chosen)
+            return Summaries(run, chosen) if apart(run.project)[1] else FrozenTrunk(run, chosen)
         case Donors():
             return donors(run)
         case Joint():
@@ -96,8 +91,10 @@ def _read(project: Project, only: tuple[str, ...]) -> Project:
     """The project with the tasks whose files are read: where nothing binds the others, those to train."""
     if not only or not isinstance(project.recipe, Frozen):
         return project
-    check_budget(project, only)
-    check_whole({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
+    readers, _ = apart(project)
+    if any(entry.name in only for entry in readers):
+        check_budget(msgspec.structs.replace(project, tasks=readers), only)
+        check_whole({entry.name: strategy_of(project, entry) for entry in readers}, only)
     if project.donors is not None:  # held out together, as the donors did
         return project
     return msgspec.structs.replace(project, tasks=tuple(entry for entry in project.tasks if entry.name in only))

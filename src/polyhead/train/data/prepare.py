@@ -140,7 +140,8 @@ def kept_donors(project: Project, folder: Path) -> dict[str, Donor]:
 
     Raises ConfigError where there is no such bundle, where a task has no donor in it, or one that was made otherwise.
     """
-    strategies = {entry.name: strategy_of(project, entry) for entry in project.tasks}
+    readers = [entry for entry in project.tasks if not entry.known_kind.owns_model]
+    strategies = {entry.name: strategy_of(project, entry) for entry in readers}
     wanted = {name: strategy for name, strategy in strategies.items() if strategy.donor_arrays()}
     if project.donors is None or not wanted:
         return {}
