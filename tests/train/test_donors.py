@@ -14,10 +14,10 @@ from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, UnknownTask, WrongTrunk
 from polyhead.nn.load import load_trunk
 from polyhead.project.recipes import ONE_TASK, Donors, FineTune, Frozen, Joint, LeaveOut, Search
-from polyhead.project.tables import TrunkChoice, read_project, with_seed
+from polyhead.project.tables import TaskEntry, TrunkChoice, read_project, with_seed
 from polyhead.strategies import Pooled, Prompted
 from polyhead.train.data.leaks import LEAST, without_leaks
-from polyhead.train.data.prepare import prepare
+from polyhead.train.data.prepare import kept_donors, prepare
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointCourse, start_parts
 from polyhead.train.recipes.paths import joint_paths
@@ -61,6 +61,14 @@ def started(made, home):
 def refused(error, *said):
     text = str(error.value)
     assert all(word in text for word in said), text
+
+
+def test_a_summarizer_beside_tasks_that_start_from_donors_needs_none(home):
+    """It was looked for in the bundle of donors, and the project was refused."""
+    made = project(home, recipe=Frozen(), donors="donors")
+    brief = TaskEntry(name="brief", kind="summarization", train="mood.jsonl", model="any")
+    donors = kept_donors(msgspec.structs.replace(made, tasks=(*made.tasks, brief)), home)
+    assert sorted(donors) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("fields", [("init",), ("pooler_init",), ("init", "pooler_init")])
