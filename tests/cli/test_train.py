@@ -107,14 +107,14 @@ def test_kept_features_that_were_damaged_train_nothing_until_they_are_encoded_ag
     """One flipped bit in the cache trained another part, and the command ended well."""
     path, cache = write_project(work, "mood"), work / "cache"
     assert run("train", path, "--cache", cache, "--bundle", work / "first").code == 0
-    data = min((cache / "features").rglob("data.bin"))
+    data = min((cache / "features").rglob("*.data.bin"))
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 0x40
     data.write_bytes(bytes(content))
     again = ["train", path, "--cache", cache, "--bundle", work / "second"]
-    run(*again).refuses("StoreError", "data.bin was changed", f"delete {data.parent}")
+    run(*again).refuses("StoreError", "data.bin is damaged: it was changed", f"delete {data.parents[2]}")
     assert not (work / "second" / "tasks" / "mood").exists()
-    shutil.rmtree(data.parent)
+    shutil.rmtree(data.parents[2])
     assert run(*again, "--tasks", "mood").code == 0
     shutil.rmtree(work / "second")
     shutil.rmtree(cache)  # among other texts in a batch, features are rounded otherwise

@@ -77,8 +77,9 @@ def is_older(entry: os.DirEntry[str], before: float) -> bool:
 
 
 def damaged(path: Path, why: str) -> StoreError:
-    """The error of a file that is not as it was written."""
-    do = "restore it from a copy, or delete the store and encode its texts again"
+    """The error of a file that is not as it was written; it names the store, the folder that holds `store.json`."""
+    store = next((folder for folder in path.parents if (folder / "store.json").exists()), path.parent)
+    do = f"restore it from a copy, or delete {store} and encode its texts again"
     return StoreError(f"{path} is damaged: {why}", do=do)
 
 
