@@ -155,11 +155,11 @@ def test_each_bundle_of_a_recipe_that_makes_several_is_scored(work):
     path = work / "polyhead.toml"
     path.write_text(to_toml(msgspec.structs.replace(whole, recipe=recipe, bundle="tuned")))
     run("evaluate", path).refuses("BundleError", "tuned")
-    measured = told("train", path, "--tasks", "mood,names")["tasks"]
-    found = told("evaluate", path)["scores"]
-    assert [one["task"] for one in found] == ["mood", "names"]
-    for one in found:
-        assert one["scores"] == pytest.approx(measured[one["task"]]["scores"]["test"], abs=1e-6)
+    trained = told("train", path, "--tasks", "mood,names")["bundles"]
+    scored = told("evaluate", path)["scores"]
+    assert [row["task"] for row in scored] == ["mood", "names"]
+    for row in scored:
+        assert row["scores"] == pytest.approx(trained[row["task"]]["scores"][row["task"]]["test"], abs=1e-6)
     run("evaluate", path, "--tasks", "urgency").refuses("BundleError", "urgency")
     assert [one["task"] for one in told("evaluate", path, "--bundle", work / "tuned" / "names")["scores"]] == ["names"]
 
@@ -170,13 +170,13 @@ def test_a_round_that_was_stopped_between_its_stages_is_left_out(work):
     made = msgspec.structs.replace(whole, recipe=LeaveOut(learn=learn), bundle="without")
     path = work / "polyhead.toml"
     path.write_text(to_toml(made))
-    rounds = told("train", path, "--tasks", "mood,names")["rounds"]
+    trained = told("train", path, "--tasks", "mood,names")["bundles"]
     for name in ("names", "urgency"):  # the trunk stands, its task does not
         shutil.rmtree(work / "without" / name, ignore_errors=True)
         write_bundle(work / "without" / name, Bundle.open(work / "without" / "mood").trunk())
     (found,) = told("evaluate", path)["scores"]
     assert found["task"] == "mood"
-    assert found["scores"] == pytest.approx(rounds[0]["scores"]["mood"]["test"], abs=1e-6)
+    assert found["scores"] == pytest.approx(trained["mood"]["scores"]["mood"]["test"], abs=1e-6)
     run("evaluate", path, "--tasks", "moods").refuses("UnknownTask", "moods", "urgency")
     shutil.rmtree(work / "without")
     run("evaluate", path).refuses("BundleError", "without", "polyhead train")
