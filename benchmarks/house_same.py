@@ -105,7 +105,7 @@ def answer(checkout: Path, home: Path, bundle: Path) -> None:
             words = ("--texts", str(home / "texts.jsonl"), "--agreement", "0", "--unmeasured")
             command(checkout, home, "quantize", str(bundle), *words)
         words = ("--backend", backend, "--deterministic", "--precision", precision)
-        output = command(checkout, home, "predict", str(bundle), *words, given=lines)
+        output = command(checkout, home, "predict", str(bundle), *words, typed=lines)
         answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         rows = "".join(json.dumps(stripped(row), sort_keys=True) + "\n" for row in answers)
         (home / name).write_text(rows, encoding="utf-8")
