@@ -54,7 +54,7 @@ def _check_empty(root: FilePath) -> None:
 
 
 def _is_leftover(entry: FilePath) -> bool:
-    """Whether a writer killed before bundle.json was there left this, and nobody else."""
+    """True if the folder holds only what a writer left that was killed before it wrote bundle.json."""
     if entry.name == TRUNK and entry.is_dir() and not entry.is_symlink():
         return {file.name for file in entry.iterdir()} <= {TRUNK_RECORD, WEIGHTS, TOKENIZER}
     return entry.name == LOCK or is_temporary(entry.name)

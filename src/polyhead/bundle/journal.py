@@ -29,7 +29,7 @@ class StartedOperation(Value):
     wanted: dict[str, str]  # the versions that it makes live
 
     def is_done(self, lines: Mapping[str, Live]) -> bool:
-        """Whether the wanted versions are live, and other versions were before."""
+        """True if the wanted versions are live now and others were live before."""
         live = {name: lines[name].version for name in self.wanted if name in lines}
         return live == self.wanted != {name: line.version for name, line in self.before.items()}
 

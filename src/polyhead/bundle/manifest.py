@@ -286,7 +286,7 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
 
 
 def foreign_owners(record: TaskRecord) -> list[str]:
-    """Whose arrays the task reads beside the trunk's and its own.
+    """The owners whose arrays the task reads, without the trunk and itself.
 
     Raises BundleError unless they are families, and other tasks of which it reads the prompt.
     """

@@ -214,7 +214,7 @@ def _described(bundle: Bundle) -> str:
 
 
 def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> list[ChosenTasks]:
-    """What is taken of each source."""
+    """The tasks and families that are copied from each source."""
     beyond = sorted(set(tasks) - set(range(len(sources))))
     if beyond:
         raise BundleError("tasks are chosen of a bundle that is not there", got=beyond)
@@ -275,7 +275,7 @@ def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[ChosenTa
 
 
 def _copies(source: Bundle, owners: Mapping[str, str], target: Mapping[str, Owned | None]) -> dict[str, NewVersion]:
-    """What copies the source's tasks and the families they read, by the owners' new names; `there` is in the target."""
+    """Copies of the source's tasks and of the families they read, by the owners' new names; `target`: what is there."""
     records = source.tasks
     needed = {o: d for record in records.values() for o, d in record.needs.items() if is_family(o)}
     still_needed = {need for o, facts in target.items() if o not in owners.values() and facts for need in facts.needs}

@@ -40,7 +40,7 @@ class Probe(msgspec.Struct, frozen=True):
 
     @property
     def given(self) -> Given:
-        """What a session is asked."""
+        """The input as a session takes it."""
         if self.options is not None:
             return Question(text=self.text[0], options=self.options, context="".join(self.text[1:]))
         return (self.text[0], self.text[1]) if len(self.text) == 2 else (self.text[0],)
@@ -51,7 +51,7 @@ class Probe(msgspec.Struct, frozen=True):
         return {name: value for name, value in plain.items() if value is not None}
 
     def fits(self, task: Task) -> bool:
-        """Whether the task can be asked this."""
+        """True if the task can answer this input."""
         chooses, options = kind_of(task).per_option, self.options
         if chooses != (options is not None) or (options is not None and len(options) < 2):
             return False
@@ -103,7 +103,7 @@ class NotesDraft(Value, eq=False):
 
 
 class VersionRecord(Protocol):
-    """What every task.json says."""
+    """The facts that every task.json holds."""
 
     @property
     def task(self) -> Task:

@@ -36,7 +36,7 @@ def model_owner(task: str) -> str:
 
 
 def is_family(owner: str) -> bool:
-    """Whether the owner is a family, by its name alone."""
+    """True if the owner's name is that of a family."""
     return owner.startswith(FAMILY_OF)
 
 

@@ -73,7 +73,7 @@ class Bundle(LiveVersions):
 
     @property
     def trunk_name(self) -> str:
-        """Where the trunk came from, for people."""
+        """The origin of the trunk, in words."""
         return self._record.name
 
     @property
@@ -307,7 +307,7 @@ class Bundle(LiveVersions):
         return self._records[name]
 
     def _digest_of(self, owner: str) -> str:
-        """Of the arrays of a task or a family; "" where there is none of this name."""
+        """Digest of the arrays of a task or a family; "" where there is none of this name."""
         if owner not in self._whole.lines:
             return ""
         return (self.family(owner) if is_family(owner) else self._record_of(*task_names([owner]))).arrays

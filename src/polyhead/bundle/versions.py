@@ -175,7 +175,7 @@ def all_on_disk(root: FilePath, bundle: BundleFile) -> dict[str, list[str]]:
 
 
 def owned(root: FilePath, owner: str, version: str, record: str | None = None) -> Owned | None:
-    """What a version gives and needs; None if its record cannot be read or has another SHA-256."""
+    """The arrays that a version has and needs; None if its record cannot be read or has another SHA-256."""
     try:
         raw = read_inside(root, *place_of(owner), version, record_file(owner), limit=LARGEST_JSON)
         facts = msgspec.json.decode(raw, type=_Facts)
@@ -187,7 +187,7 @@ def owned(root: FilePath, owner: str, version: str, record: str | None = None) -
 
 
 def was_trained(root: FilePath, owner: str, version: str) -> bool:
-    """Whether `polyhead train` made this version of a task or model; also true where its record cannot be read."""
+    """True if `polyhead train` made this version of a task or model, and where its record cannot be read."""
     section, name = place_of(owner)
     try:
         raw = read_inside(root, section, name, version, TASK, limit=LARGEST_JSON)
@@ -198,7 +198,7 @@ def was_trained(root: FilePath, owner: str, version: str) -> bool:
 
 
 def live_owned(root: FilePath, bundle: BundleFile, owner: str) -> Owned | None:
-    """What the live version gives and needs; None also if there is no live version."""
+    """The arrays that the live version has and needs; None also if there is no live version."""
     live = bundle.lines.get(owner)
     return None if live is None else owned(root, owner, live.version, live.record)
 
@@ -244,7 +244,7 @@ def made_with(root: FilePath, names: Sequence[str], version: str | None = None) 
 
 
 def _fits(facts: Owned | None, needed: Collection[str], known: Mapping[str, Owned]) -> bool:
-    """Whether a version has the arrays that others need, and needs those that they have."""
+    """True if a version has the arrays that others need, and needs only arrays that they have."""
     if facts is None or any(digest != facts.arrays for digest in needed):
         return False
     return all(known[o].arrays == digest for o, digest in facts.needs.items() if o in known)
@@ -294,13 +294,13 @@ class _Facts(msgspec.Struct):
 
 
 class _Training(msgspec.Struct, frozen=True):
-    """What `polyhead train` notes of each part that it made."""
+    """The facts that `polyhead train` records of each part it trained."""
 
     fingerprint: object = None
     task: dict[str, object] = {}
 
 
 class _Made(msgspec.Struct):
-    """How a version came to be."""
+    """The origin of a version."""
 
     trained_with: _Training = _Training()

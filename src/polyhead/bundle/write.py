@@ -98,7 +98,7 @@ class OtherOwners:
         self._digests = {owner: arrays_digest(arrays) for owner, arrays in added.items()}
 
     def digest(self, owner: str, *, of: str = "") -> str:
-        """Of all arrays of an owner; raises BundleError, which names the task that needs them, where there are none."""
+        """Digest of all arrays of an owner; raises BundleError if there are none, naming the task that needs them."""
         if owner not in self._digests:
             known = live_owned(self._root, self._bundle, owner)
             if known is None:
@@ -143,7 +143,7 @@ def completed(
 
 
 def check_read(arrays: Arrays, record: TaskRecord, owner: str, shape: Architecture) -> dict[str, np.ndarray]:
-    """Those of another owner's arrays that the task reads; WeightsMismatch where one is missing or of another shape."""
+    """The arrays of another owner that the task reads; WeightsMismatch if one is missing or of another shape."""
     expected = part_arrays(record.path, shape, owner)
     read = {name: array for name, array in arrays.items() if name in expected}
     check_arrays(read, expected, owner=f"{titled(owner)}, as task '{record.task.name}' reads them")
@@ -244,7 +244,7 @@ def set_versions(root: FilePath, wanted: Mapping[str, str], *, records: Mapping[
 def _to_write(
     root: FilePath, bundle: BundleFile, drafts: Sequence[Draft], families: Sequence[FamilyDraft], *, replace: bool
 ) -> dict[str, NewVersion]:
-    """What is to be written, by owner, families first; families that are live with the same arrays are left out."""
+    """The arrays to write, by owner, families first; families that are live with the same arrays are left out."""
     shape = read_trunk_record(root).architecture
     versions: dict[str, NewVersion] = {}
     added = {owner_of(draft.record.task): draft.arrays for draft in drafts}

@@ -79,7 +79,7 @@ class Allocation(Value):
 
 
 def by_rule(options: Sequence[Option], c: float) -> dict[str, Option]:
-    """Of each task the option with the largest `score - c layers` (Wei et al. 2021); ties: more layers.
+    """For each task the option with the largest `score - c layers` (Wei et al. 2021); ties: more layers.
 
     This gives all 24 depths that the paper prints for c = 1, 2, 3; its wording is `greedy`. Each task is looked
     at alone, so the trunk's depth does not count; `best_under` counts it.
@@ -111,7 +111,7 @@ def greedy(options: Sequence[Option], c: float) -> dict[str, Option]:
 
 
 def price_of(unit: Unit, shape: Architecture, tokens: int = 32) -> Price:
-    """What layers cost on one text of `tokens` tokens, by `polyhead.cost`: evaluations, FLOPs or bytes (float32).
+    """The cost of layers on one text of `tokens` tokens, by `polyhead.cost`: evaluations, FLOPs or bytes (float32).
 
     The base is what the embeddings cost: nothing in layers, their arrays in bytes, in FLOPs their projection if
     they are narrower than the trunk.

@@ -98,12 +98,12 @@ class OwnedArray(Value):
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """The number of its parameters."""
         return math.prod(self.shape)
 
     @property
     def is_matrix(self) -> bool:
-        """Whether a count without biases has it: all but biases and layer norms."""
+        """True if it counts without biases: everything but biases and layer norms."""
         return not (self.name.endswith(".bias") or ".norm." in self.name)
 
 
@@ -165,7 +165,7 @@ def part_arrays(path: Path, shape: Architecture, owner: str) -> dict[str, tuple[
 
 
 def parameters(plan: Plan, shape: Architecture, *, matrices_only: bool = False) -> int:
-    """How many numbers the plan's arrays hold, shared ones counted once.
+    """The number of parameters of a plan; shared arrays count once.
 
     `matrices_only` leaves out biases and layer norms, as Stickland and Murray (2019) count; their released
     code has biases on every projection, and so have our arrays.
@@ -224,7 +224,7 @@ def delta_hidden(delta: Delta) -> int:
 
 
 def _delta(delta: Delta, prefix: str, width: int, feed_forward: int) -> Iterator[ArrayShape]:
-    """Of one layer, without an encoder and decoder that are tied or another owner's."""
+    """Parameters of one layer, without an encoder and decoder that are tied or belong to another owner."""
     match delta.kind:
         case "scale":
             yield f"{prefix}.scale", (width,)

@@ -16,7 +16,7 @@ FLOAT_BYTES = 4  # arrays are kept in float32
 
 
 class OwnerCost(Value):
-    """What one owner's arrays cost: how many numbers they hold, and the work done with them on one text."""
+    """The cost of one owner's arrays: their parameters, and the work done with them on one text."""
 
     owner: str
     flops: int
@@ -25,7 +25,7 @@ class OwnerCost(Value):
 
 
 class Cost(Value):
-    """What a plan, or one task of it, costs on one text."""
+    """The cost of a plan, or of one of its tasks, on one text."""
 
     flops: int
     parameters: int
@@ -46,7 +46,7 @@ def cost_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = Fals
 
 
 def added(plan: Plan, task: str, shape: Architecture, tokens: int, *, folded: bool = False) -> Cost:
-    """What `task` adds to a pass of the plain trunk that is run anyway, shared with no other task.
+    """The cost that `task` adds, by itself, to a pass of the plain trunk that is run anyway.
 
     FLOPs and layer evaluations are those of the steps that no other task passes, from where the path leaves
     the plain trunk (the trunk's own layers without prompts and deltas): a branch, a pooler, a head; for an
@@ -147,7 +147,7 @@ def _own(plan: Plan) -> dict[str, set[str]]:
 
 
 def _is_of_others(step: Step, task: str) -> bool:
-    """Whether another task reads what the step owns.
+    """True if another task reads arrays that the step owns.
 
     A prompt of a joint group stands in every task's input; it belongs to the task that pools it.
     """

@@ -122,7 +122,7 @@ class Codec(Value):
 
     @property
     def format(self) -> FeatureCodec:
-        """What writes and reads."""
+        """The registered codec of this name."""
         return CODECS[self.name]
 
 
@@ -173,7 +173,7 @@ class Layers(Value, tag="layers"):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the node may be cut and joined freely: no projections at its ends."""
+        """True if the node may be cut and joined freely, since it has no projections at its ends."""
         return not (self.enter or self.leave)
 
 

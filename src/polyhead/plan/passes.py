@@ -28,7 +28,7 @@ class Passes(Value):
     asides: dict[str, Aside]  # by task
 
     def is_seen(self, index: int) -> bool:
-        """Whether isolated prompts see the text of this step."""
+        """True if isolated prompts see the text of this step."""
         return bool(self.asides.keys() & set(self.plan.steps[index].tasks))
 
 
@@ -131,7 +131,7 @@ def _layers(node: Node) -> int:
 
 
 def read_first(plan: Plan, index: int) -> int:
-    """How many first positions of the last state are read: 1, or the prompt rows; 0 if others are read too."""
+    """The number of first positions of the last state that are read: 1, or the prompt rows; 0 if others are too."""
     prompts = prompt_rows(plan, index)
     wanted = ("last", "prompt" if prompts else "first")
     readers = [plan.steps[child].node for child in plan.children(index)]
@@ -140,7 +140,7 @@ def read_first(plan: Plan, index: int) -> int:
 
 
 def prompt_rows(plan: Plan, index: int) -> int:
-    """How many prompt rows stand before the text at this step."""
+    """The number of prompt rows before the text at this step."""
     while plan.steps[index].parent >= 0:
         index = plan.steps[index].parent
     root = plan.steps[index].node

@@ -39,7 +39,7 @@ class Source(Value):
 
     @property
     def is_file(self) -> bool:
-        """Whether the rows are in a file here."""
+        """True if the rows are in a local file."""
         return not self.path.startswith(DATASETS)
 
 
@@ -99,7 +99,7 @@ def columns_of(source: Source, task: Task) -> Columns:
 
 
 def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
-    """What is wrong with the columns that were named."""
+    """The error for wrong column names."""
     if source.limit is not None and source.limit < 1:
         return "'limit' must be positive"
     if kind.context_column is None and (task.pair != "none") != (source.text_b is not None):

@@ -1,4 +1,4 @@
-"""How large a row of a file may be: what is larger is refused by its number, before it fills the memory."""
+"""Limits of a row in a data file; larger rows are refused by their number before they fill the memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lines_of(file: BinaryIO) -> Iterator[bytes | None]:
 
 
 def too_many_values(text: str) -> bool:
-    """Whether a line of JSON holds more values than a row may have; strings that look like them are counted too."""
+    """True if a line of JSON holds more values than a row may have; values inside strings are counted too."""
     return len(text) > MOST_VALUES and sum(map(text.count, ",[{")) > MOST_VALUES
 
 

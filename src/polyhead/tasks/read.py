@@ -21,7 +21,7 @@ from polyhead.text.words import joined, words_in
 
 
 class ReadReport(Value):
-    """What became of the rows: `used + unlabelled + empty == rows`."""
+    """Counts of the rows read: `used + unlabelled + empty == rows`."""
 
     rows: int = 0  # that `where` and `limit` let through
     used: int = 0
@@ -242,5 +242,5 @@ class _Reader:
 
 
 def _matches(row: Row, where: dict[str, str | int | bool]) -> bool:
-    """Whether every named column is written as the wanted value is (1 matches "1", true matches "true")."""
+    """True if every named column equals the wanted value as text (1 matches "1", true matches "true")."""
     return all(spelled(row.values.get(column)) == spelled(value) for column, value in where.items())

@@ -87,7 +87,7 @@ def overlapping(tasks: Sequence[TaskExamples]) -> list[list[TaskExamples]]:
 
 
 class _Stratum(msgspec.Struct, frozen=True):
-    """What gives a share of its own: a label of a task, or a whole task. `rows`: group -> how many of its rows."""
+    """A unit that is split by itself: a label of a task, or a whole task. `rows`: group -> number of its rows."""
 
     task: int
     rows: dict[int, int]
@@ -120,7 +120,7 @@ class _DisjointSets:
 
 
 def _keys(task: TaskExamples) -> list[tuple[object, object]]:
-    """What each example may share with other tasks' examples: its row in the file, and its texts."""
+    """The keys by which examples of several tasks may be the same: the row in the file, and the texts."""
     places = ((task.path, row) for row in task.examples.rows)
     return list(zip(places, map(_key, task.examples.inputs), strict=True))
 

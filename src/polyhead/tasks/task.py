@@ -34,7 +34,7 @@ class Example(Value, eq=False):
 
     @property
     def places(self) -> np.ndarray:
-        """Where in `text` a kind that reads words has its outputs, int (words, 2)."""
+        """The characters of each word of `text` that gets an output, int (words, 2)."""
         return words_in(texts_of(self.given)) if self.words is None else np.asarray(self.words)
 
     @property
@@ -115,13 +115,13 @@ LossName = Literal[
 ]
 ScoresOf = Literal["softmax", "sigmoid", "range"]
 CellForm = Literal["text", "number", "texts", "places", "shares", "numbers", "json"]
-"""What stands in a column that `polyhead score` adds: `places` are indices, `shares` a number for each label."""
+"""The form of a column that `polyhead score` adds: `places` are indices, `shares` a number for each label."""
 Answer = dict[str, Any]
 """Plain values, as they are written to JSON."""
 
 
 class Kind(ABC):
-    """What an answer looks like: its targets, its head's width, its loss, metrics and decoding.
+    """The form of a task's answers: targets, width of the head, loss, metrics and decoding.
 
     An output is the head's raw float32 answer for one row: (width,), (words, width) when `per_word`, or (options,)
     when `per_option`. Methods take the example too, as some labels and answers mean something only beside it.
@@ -184,7 +184,7 @@ class Kind(ABC):
         return [self.decode(task, row, example) for row, example in zip(outputs, examples, strict=True)]
 
     def cell_of(self, answer: Answer) -> object:
-        """What `polyhead score` writes of an answer, of the form `cell`."""
+        """The cell that `polyhead score` writes for an answer, in the form `cell`."""
         return answer if self.cell_key is None else answer[self.cell_key]
 
     @abstractmethod
@@ -204,7 +204,7 @@ class Kind(ABC):
         return None
 
     def offsets(self, task: Task, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """What may be added to the outputs so that rare labels are answered more often, the smallest first."""
+        """Offsets to try on the outputs so that rare labels are answered more often, the smallest first."""
         return []
 
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -220,7 +220,7 @@ class Kind(ABC):
         return 0
 
     def widened(self, target: np.ndarray, example: Example) -> int:
-        """How many right answers begin or end inside a word, and so took the whole word."""
+        """The number of gold answers that begin or end inside a word and were widened to whole words."""
         return 0
 
     def parse(self, cell: str, separator: str | None) -> object:
@@ -228,7 +228,7 @@ class Kind(ABC):
         return cell
 
     def in_window(self, target: np.ndarray, read: np.ndarray, whole: np.ndarray) -> np.ndarray:
-        """What one window teaches, of a kind that reads words: the target of a text that has the window's words alone.
+        """The target of one window, for a kind that reads words: as of a text with the window's words only.
 
         `read` (read,) are the words that the window reads, in order, `whole` (read,) whether it holds all of each.
         """

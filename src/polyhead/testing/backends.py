@@ -1,4 +1,4 @@
-"""What every backend must do."""
+"""Checks that every backend must pass."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BATCHES: Mapping[str, tuple[int, ...]] = {
 
 
 def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
-    """What every backend must do; `make` gives one with a trunk and tasks loaded."""
+    """Checks of one backend; `make` opens it with a trunk and tasks loaded."""
     made = {codec_name: _case(codec_name) for codec_name in CODECS}
     backends = {codec_name: make(*case) for codec_name, case in made.items()}
     for codec_name, (trunk, tasks) in made.items():
@@ -109,7 +109,7 @@ def _case(which: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
 
 
 class _Expected(msgspec.Struct, frozen=True, eq=False):
-    """What the reference answers a batch, and which of its rows no rounding moves."""
+    """The reference's outputs for a batch, and the rows that rounding cannot move."""
 
     outputs: Mapping[str, np.ndarray]
     stable: Mapping[Path, np.ndarray]

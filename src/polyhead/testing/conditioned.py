@@ -105,7 +105,7 @@ def tiny_conditioned(trunk: TrunkData) -> dict[str, LoadedTask]:
 
 
 def tiny_siblings(trunk: TrunkData, *, of: int = 2) -> dict[str, LoadedTask]:
-    """So many tasks of each of several forms, which differ in their arrays alone: backends may run them at once."""
+    """Several tasks of each of several forms, which differ only in their arrays: backends may run them at once."""
     depth, paths = trunk.architecture.layers, dict[str, Path]()
     for number in range(of):
         for form in SIBLINGS:

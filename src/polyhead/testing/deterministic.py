@@ -1,4 +1,4 @@
-"""What every backend must do in deterministic mode: no task that comes, goes or changes moves a bit of another."""
+"""Checks of backends in deterministic mode: adding, removing or changing a task moves no bit of another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LENGTHS = (7, 2, 12, 5, 1)
 
 
 def yield_deterministic_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
-    """What `make` must give in deterministic mode, for trunks of several widths and many tasks."""
+    """Checks of the backends that `make` opens in deterministic mode, for trunks of several widths and many tasks."""
     sizes = ((16, 2), (48, 2), (384, 1))
     for width, layers in sizes:
         trunk = tiny_trunk(width=width, layers=layers)

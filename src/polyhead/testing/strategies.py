@@ -1,4 +1,4 @@
-"""What every strategy must do, for every tiny task."""
+"""Checks that every strategy must pass, for every tiny task."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TEXTS: tuple[AnyInput, ...] = (
 
 
 def yield_strategy_checks(subject: str, strategy: Strategy) -> Iterator[Check]:
-    """What every strategy must do; `strategy` is one choice of its settings.
+    """Checks of one strategy; `strategy` is one choice of its settings.
 
     Of tasks that stand in one prompt group all come and go at once: then it is the tasks outside that keep their bits.
     """
@@ -144,7 +144,7 @@ def _outputs_of(root: FilePath) -> dict[str, list[np.ndarray]]:
 
 
 def inputs_for(task: Task, texts: tuple[AnyInput, ...] = TEXTS) -> list[AnyInput]:
-    """Those of the texts that the task reads."""
+    """The texts that the task reads."""
     return [text for text in texts if input_type_of(text) in input_types_of(task)]
 
 

@@ -105,7 +105,7 @@ FULL = 0.85  # rows of that length are taken where tokens fill this share of the
 
 
 class Packing(Value, eq=False):
-    """Where each text stands."""
+    """The position of each text in the batch."""
 
     rows: int
     tokens: int  # positions of a row
@@ -157,7 +157,7 @@ def together(lengths: np.ndarray, *, budget: int, width: int) -> Iterator[np.nda
 
 
 def _best(counts: Mapping[int, int], budget: int, width: int) -> dict[int, int]:
-    """How many texts of each length make the next batch: the choice with the least work per token."""
+    """The number of texts of each length in the next batch: the choice with the least work per token."""
     longest = max(counts)
     least = max(ROW, longest)
     alone, most = dict[int, int](), max(1, budget // longest)

@@ -80,7 +80,7 @@ class Template(Value):
 
     @property
     def size(self) -> int:
-        """How many special tokens there are."""
+        """The number of special tokens."""
         return sum(map(len, self.ids))
 
     def repeated(self, special: Sequence[Sequence[int]], texts: Sequence[int], sizes: np.ndarray) -> np.ndarray:

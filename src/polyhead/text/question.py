@@ -39,7 +39,7 @@ class Question(Value):
 
 
 Given = Input | Question
-"""What an example's input may be: a text, a pair of texts, or a question with options."""
+"""An example's input: a text, a pair of texts, or a question with options."""
 
 
 def texts_of(example: Given) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class Encoded(Value, eq=False):
 
 
 def lone_surrogates(text: str) -> int:
-    """How many characters are halves of a surrogate pair, which no tokenizer and no UTF-8 file can hold."""
+    """The number of lone surrogates, which no tokenizer and no UTF-8 file can hold."""
     return 0 if text.isascii() else len(_LONE.findall(text))
 
 

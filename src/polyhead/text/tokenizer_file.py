@@ -36,7 +36,7 @@ _KNOWN: dict[str, Facts] = {"be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5a
 
 
 class _Found(msgspec.Struct):
-    """What a trial prints."""
+    """The result that a trial prints."""
 
     facts: Facts | None = None
     wrong: str | None = None

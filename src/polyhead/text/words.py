@@ -23,7 +23,7 @@ def words_of(text: str) -> np.ndarray:
 
 
 def places_of(text: str) -> np.ndarray:
-    """Where an answer may begin or end, int32 (1 + words, 2): NOWHERE for "no answer", then `words_of(text)`."""
+    """Places where an answer may begin or end, int32 (1 + words, 2): NOWHERE ("no answer"), then `words_of(text)`."""
     return np.concatenate([np.array([NOWHERE], np.int32), words_of(text)])
 
 

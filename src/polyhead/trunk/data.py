@@ -16,7 +16,7 @@ FINITE_CHUNK = 2**20  # numbers checked at once; the mask stays in the processor
 
 
 class TextSettings(Value):
-    """How a text becomes token ids; part of the trunk's digest."""
+    """Settings by which a text becomes token ids; part of the trunk's digest."""
 
     max_tokens: int  # special tokens included; longer inputs are cut, or read in windows where a task asks
 

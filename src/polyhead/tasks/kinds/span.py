@@ -101,7 +101,7 @@ class Span(Kind):
         return np.array(rows or [(0, 0, 0, 0)], np.int64)
 
     def widened(self, target: np.ndarray, example: Example) -> int:
-        """How many right answers begin or end inside a word, and so took the whole word."""
+        """The number of gold answers that begin or end inside a word and were widened to whole words."""
         answers, places = target[target[:, 1] > 0], example.places
         return int(np.sum((places[answers[:, 0], 0] < answers[:, 2]) | (places[answers[:, 1], 1] > answers[:, 3])))
 
@@ -158,7 +158,7 @@ class Span(Kind):
         return np.concatenate([np.searchsorted(read, answer[:, :2]), answer[:, 2:]], axis=1)
 
     def merge_windows(self, task: Task, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """As `merge_words`, of windows that each give all places, NaN where they did not read."""
+        """Like `merge_words`, for windows that give every place, NaN where the window did not read."""
         places = np.arange(len(outputs[0]))
         return self.merge_words(task, outputs, [places] * len(outputs), places)
 

@@ -233,7 +233,7 @@ def _spans(
 
 
 def _read(task: Task) -> tuple[np.ndarray, np.ndarray]:
-    """Of each label whether it is outside (0), begins (1) or goes on (2), and a number for its name."""
+    """For each label: outside (0), begins (1) or continues (2) a span, and a number for the span's name."""
     parts = [label.partition("-") for label in task.labels]
     names = sorted({name for _, _, name in parts})
     return (
