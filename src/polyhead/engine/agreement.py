@@ -1,4 +1,4 @@
-"""How far two answers to the same input agree: what they say, not how sure they are."""
+"""Agreement of two answers to the same input: their labels or values, not their confidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCORES = ("scores", "score", "ranked")  # of an answer: how sure it is
 
 
 class Agreement(Value):
-    """Of one task: `share` is 1 where all answers are the same.
+    """Agreement of one task: `share` is 1 if all answers are the same.
 
     It is the share of equal answers; of tagging the F1 of spans against the first answers, or the share of equal words;
     of regression 1 less the mean absolute difference, `difference`, as a part of the task's range.
@@ -37,7 +37,7 @@ def agreement_of(task: Task, pairs: Sequence[tuple[Answer, Answer]]) -> Agreemen
 
 
 def without_scores(answer: Any) -> Any:
-    """What the answer says, without how sure it is."""
+    """The answer without its confidence."""
     if isinstance(answer, dict):
         return {key: without_scores(value) for key, value in answer.items() if key not in SCORES}
     return [without_scores(value) for value in answer] if isinstance(answer, list) else answer

@@ -35,7 +35,7 @@ FLOPS = 2048  # passes of which the FLOPs are remembered: by their tasks and tok
 
 
 class Changes(Value):
-    """What became of tasks."""
+    """Changes of tasks."""
 
     attached: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class LoadedTasks:
             raise
 
     def gathered(self, readings: Sequence[Readings]) -> Gathered:
-        """What takes the outputs of these readings."""
+        """The collector of outputs of these readings."""
         return Gathered(readings, self.tasks, self.backend.compared, alone=self.deterministic)
 
 
@@ -155,7 +155,7 @@ def checked(
 
 
 def difference(before: Bundle, after: Bundle) -> Changes:
-    """What changed in a bundle between two moments; raises WrongTrunk where that is its trunk."""
+    """Changes of a bundle between two moments; raises WrongTrunk if its trunk changed."""
     if before.digest != after.digest:
         raise WrongTrunk(
             "the bundle has another trunk than the session that is open on it",

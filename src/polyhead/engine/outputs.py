@@ -20,7 +20,7 @@ from polyhead.text.words import best_windows
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
 Given = tuple[Batch, np.ndarray]
-"""What a batch gave a task: (entries, width); of words (words of all entries, width)."""
+"""Outputs of a batch for a task: (entries, width); for words (words of all entries, width)."""
 
 Order = tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]
 """Of batches' entries: their order by input, option and window, None where they came so; the inputs, ascending, and of
@@ -35,7 +35,7 @@ class Outputs(Value, eq=False):
     words: Sequence[np.ndarray] | None = None  # of a kind that answers words: those of each input, (words, 2)
 
     def only(self, is_kept: np.ndarray) -> Outputs:
-        """Those of some of the inputs, bool (answered,)."""
+        """Outputs of some of the inputs, bool (answered,)."""
         places, values = np.flatnonzero(is_kept), self.values
         return Outputs(
             rows=self.rows[places],
@@ -56,7 +56,7 @@ class Ragged(Sequence[np.ndarray]):
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Those of all, one after the other."""
+        """All parts, one after the other."""
         sizes = np.concatenate([np.diff(part.starts) for part in parts])
         return cls(np.concatenate([part.flat for part in parts]), starts_of(sizes))
 
@@ -92,7 +92,7 @@ def joined(parts: Sequence[Outputs]) -> Outputs:
 
 
 class Gathered:
-    """What batches of some readings have given so far."""
+    """Outputs of batches of some readings so far."""
 
     def __init__(
         self, readings: Sequence[Readings], tasks: Mapping[str, Task], compare: Compare, *, alone: bool
@@ -166,7 +166,7 @@ class Gathered:
         return [reading for reading in self._readings if task in reading.tasks]
 
     def _of_rows(self, task: str, given: Sequence[Given]) -> Outputs:
-        """Of inputs of which all options and windows are there, these put together as the task's kind does."""
+        """Joins options and windows, as the task's kind does, for inputs of which all are there."""
         key = tuple([id(batch) for batch, _ in given])
         if key not in self._orders:
             self._orders[key] = _order_of([batch for batch, _ in given])
@@ -189,7 +189,7 @@ class Gathered:
         return Outputs(rows=rows, values=merged)
 
     def _of_pairs(self, task: str, given: Sequence[Given]) -> Outputs:
-        """Of pairs read separately, those of which both texts are there."""
+        """Compares pairs read separately of which both texts are there."""
         texts, values = given[0][0].texts, np.concatenate([values for _, values in given])
         first, second = texts.halves(np.concatenate([batch.entries for batch, _ in given]))
         is_paired = (first >= 0) & (second >= 0)
@@ -253,7 +253,7 @@ def _order_of(batches: Sequence[Batch]) -> Order:
 
 
 class _WordOrder(Value, eq=False):
-    """Where outputs for entries of some texts stand among the words of these texts: the same for all their tasks."""
+    """Positions of outputs of some entries among the words of their texts: the same for all tasks."""
 
     texts: Texts
     entries: np.ndarray  # int64 (entries,): in the order in which batches gave them
@@ -292,7 +292,7 @@ class _WordOrder(Value, eq=False):
         )
 
     def outputs(self, flat: np.ndarray) -> Ragged:
-        """Of the texts of one window a row for each of its words, NaN where none is read."""
+        """One row for each word of the texts of one window, NaN for words that are not read."""
         outputs = np.full((int(self.starts[-1]), flat.shape[-1]), np.nan, np.float32)
         outputs[self.into] = flat if self.own is None else flat[self.own]
         return Ragged(outputs, self.starts)

@@ -44,7 +44,7 @@ class Answering:
         self._sessions: dict[str, Session] = {}
 
     def answered(self, names: Iterable[str]) -> dict[str, Answered]:
-        """What each of the tasks answers to its own probes, as digests of bits."""
+        """Digests of each task's answers to its own probes."""
         probes = {name: self.probes(name) for name in names}
         outputs: dict[str, list[np.ndarray]] = dict.fromkeys(probes, [])
         by_precision: dict[str, dict[str, list[Probe]]] = {}
@@ -121,7 +121,7 @@ def answers_of(session: Session, name: str, probes: Sequence[Probe]) -> list[dic
 
 
 def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[AnswerChange, ...]]:
-    """How many probes the old and the new version of a task have, and those that they answer differently."""
+    """Numbers of probes of the old and new version of a task, and of those that they answer differently."""
     probes = list(dict.fromkeys([*before.probes(name), *after.probes(name)]))
     pairs = zip(probes, before.answers(name, probes), after.answers(name, probes), strict=True)
     return len(probes), tuple(
@@ -132,7 +132,7 @@ def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[
 
 
 def numerics() -> dict[str, str]:
-    """How outputs are computed here; what may change their bits though every file is the same."""
+    """The label of how outputs are computed here: facts that may change their bits although every file is the same."""
     backend = backend_here()
     precision = "as trained" if has_bfloat16(backend) else "float32"
     label = {"backend": backend, "precision": precision, "deterministic": "yes"}
@@ -214,7 +214,7 @@ FILE = "agreements.json"
 
 
 class Numerics(Value):
-    """How answers were computed; `calibration` is the digest of the scales of int8, `weight_bits` the width."""
+    """Numerics of answers; `calibration` is the digest of the scales of int8, `weight_bits` the width."""
 
     backend: str
     precision: str
@@ -231,7 +231,7 @@ class Measured(Value):
 
 
 class Agreements(Value):
-    """Of answers to pinned probes under `numerics`, with those under the numerics that each task was trained in."""
+    """Digests of answers to pinned probes under `numerics`, and under the numerics that each task was trained in."""
 
     numerics: Numerics
     tasks: dict[str, Measured] = {}
@@ -247,7 +247,7 @@ class _File(Value):
 
 
 def numerics_of(session: Session) -> Numerics:
-    """How a session computes, as its backend was opened: whatever lies beside the bundle by now."""
+    """Numerics of a session as its backend was opened, whatever lies beside the bundle by now."""
     backend = session.backend
     return Numerics(
         backend=backend.name,
@@ -267,7 +267,7 @@ def on_probes(trained: Answering, session: Session, name: str) -> Agreement | No
 
 
 def read_agreements(bundle: Bundle) -> list[Agreements]:
-    """What was measured of the live versions; raises CorruptFile for a file that cannot be read."""
+    """Measurements of the live versions; raises CorruptFile for a file that cannot be read."""
     live_agreements = []
     for entry in _read(bundle.root).agreements:
         live = {n: m for n, m in entry.tasks.items() if n in bundle.lines and m.record == bundle.lines[n].record}

@@ -50,7 +50,7 @@ class FrozenTrunk(BundleTraining):
         prepared_units(self.prepared, Events())
 
     def train(self) -> Outcome:
-        """What the bundle has, trained the same way, is kept, and what was decided about it holds."""
+        """Trains what the bundle lacks; what was trained the same way is kept, and decisions hold."""
         began, run, events = time.monotonic(), self.run, self.run.events
         within_limits()
         prepared = prepared_units(self.prepared, events)
@@ -183,7 +183,7 @@ class Job:
 
 
 class Trainer(ABC):
-    """How a run over a frozen trunk trains the tasks whose strategies name this class.
+    """A trainer of tasks over a frozen trunk, for the strategies that name this class.
 
     `prepared` are all of these tasks, `todo` those that are to be trained.
     """
@@ -207,7 +207,7 @@ class Trainer(ABC):
         return self.todo
 
     def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
-        """What is to be encoded and kept before a task is trained on this path."""
+        """The features to encode and keep before a task is trained on this path."""
         return []
 
     @abstractmethod

@@ -71,7 +71,7 @@ def train_project(
 
 
 def _bundle_training(run: TrainingRun) -> BundleTraining:
-    """What the project's recipe makes."""
+    """The training that the project's recipe describes."""
     recipe = run.project.recipe
     chosen = [p for p in run.prepared if not run.only or p.task.name in run.only]
     match recipe:

@@ -27,7 +27,7 @@ Scores = dict[str, dict[str, dict[str, float]]]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of `train` did to one bundle, or to the bundles of one folder."""
+    """Result of `train` for one bundle, or for the bundles of one folder."""
 
     bundle: str  # folder of the bundle, or of `bundles`
     bundles: dict[str, Outcome] = {}  # of a recipe that makes several
@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked for: a project, the tasks that it reads, what is written where, and who hears of it."""
+    """Input of a run: the project, its prepared tasks, the folders to write to, and the listener."""
 
     project: Project
     prepared: list[Prepared]
@@ -115,8 +115,8 @@ class Bundles(BundleTraining):
 
     @abstractmethod
     def begin(self) -> list[str]:
-        """What is said before training."""
+        """Lines before training."""
 
     @abstractmethod
     def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:
-        """What is said of all bundles together."""
+        """Lines about all bundles together."""

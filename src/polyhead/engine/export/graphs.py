@@ -65,7 +65,7 @@ def own_layers(path: Path) -> tuple[Layers, ...]:
 
 
 def longest_read(path: Path, trunk: TrunkData) -> int:
-    """How many tokens of a text the task's files read: positions of the trunk may be left to its prompts."""
+    """The number of tokens of a text that the task's files read: some positions are for its prompts."""
     shifted = sum(prompt.rows for prompt in path.embed.prompts) if path.embed.shift else 0
     return min(trunk.settings.max_tokens, trunk.architecture.max_tokens - shifted)
 

@@ -1,4 +1,4 @@
-"""What an export says of itself: export.json, and README.md with an example that runs."""
+"""The description of an export: export.json, and README.md with an example that runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ModelFile(Value):
 
 
 class TaskFiles(Value):
-    """How one task is answered: its model is run on what it reads of the trunk's outputs and of the text."""
+    """How one task is answered: its model, and what it reads of the trunk's outputs and of the text."""
 
     task: Task
     reads: InputType  # text: one; pair: two as one input; question: a pair for each option
@@ -46,7 +46,7 @@ class TaskFiles(Value):
 
 
 class TokenizerFile(Value):
-    """How a text becomes ids."""
+    """Settings by which a text becomes ids."""
 
     file: str
     sha256: str

@@ -100,7 +100,7 @@ def measured(
     labelled: Labelled | None,
     show: Callable[[str], None],
 ) -> dict[str, Change]:
-    """What int8 changes of each task against float32."""
+    """Changes of each task in int8 against float32."""
     before = Session(bundle, backend=runtimes(precision="float32"))
     after = Session(bundle, backend=runtimes(precision="int8", scales=scales))
     agreements = dict(_agreements(bundle, before, after, rows, show))

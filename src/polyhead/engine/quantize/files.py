@@ -30,7 +30,7 @@ SMOOTH, EIGHT, MEAN = ".smooth", ".eight", ".mean"
 
 
 class Change(Value):
-    """What int8 changes of a task: its agreement with float32 on held-out texts, and its metric on labelled data."""
+    """Change of a task in int8: agreement with float32 on held-out texts, and the metric on labelled data."""
 
     agreement: Agreement | None = None  # None where no held-out text fits the task
     metric: str | None = None
@@ -39,12 +39,12 @@ class Change(Value):
 
     @property
     def points(self) -> float | None:
-        """What the metric gained, in points of a hundred."""
+        """Change of the metric, in points."""
         return None if self.before is None or self.after is None else 100 * (self.after - self.before)
 
     @property
     def is_measured(self) -> bool:
-        """Whether anything is known."""
+        """True if anything was measured."""
         return self.agreement is not None or self.points is not None
 
 
@@ -56,20 +56,20 @@ class Measured(Value):
 
 
 class Measurement(Value):
-    """What int8 changes on one kind of machine: with a backend, and weights of so many bits."""
+    """Changes by int8 on one kind of machine: a backend, and weights of so many bits."""
 
     backend: str
     weight_bits: int
     tasks: dict[str, Measured]
 
     def of(self, bundle: Bundle) -> dict[str, Change]:
-        """What is known of the live versions."""
+        """Measurements of the live versions."""
         live = {name: line.record for name, line in bundle.lines.items()}
         return {name: measured.change for name, measured in self.tasks.items() if live.get(name) == measured.record}
 
 
 class Calibration(Value):
-    """Where scales came from, and what they change: where they were found, and elsewhere."""
+    """Origin of scales, and the changes measured with them, here and on other machines."""
 
     trunk: str  # digest
     scales: str  # SHA-256 of the file that holds them: the digest of the calibration
@@ -87,7 +87,7 @@ class Calibration(Value):
 
 
 def read_calibration(bundle: Bundle) -> Calibration | None:
-    """What is beside a bundle, for its trunk; None where there is nothing, or nothing of use."""
+    """Scales beside a bundle, for its trunk; None if there are none, or none of use."""
     try:
         return _record(bundle)
     except (BackendError, OSError):

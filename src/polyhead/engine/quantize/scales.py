@@ -1,4 +1,4 @@
-"""How one product `x W^T` is computed in 8 bits: static scales, found from what it read of a user's texts.
+"""Products `x W^T` in 8 bits: static scales, found from a user's texts.
 
 With s a number for each input, `x W^T = (x / s) (W s)^T` (Xiao et al. 2023, SmoothQuant, equations 3 and 4). Then x / s
 is kept in 8 bits unsigned with one step and one zero for all of it, W s in 8 bits signed with a step for each output.
@@ -38,7 +38,7 @@ class Int8Weights(Value, eq=False):
 
 
 class Scale(Value, eq=False):
-    """What a product divides its input by, and the step and zero of the quotient's 8 bits."""
+    """Divisor of a product's input, and the step and zero point of the quotient's 8 bits."""
 
     smooth: np.ndarray  # float32 (inputs,)
     step: float
@@ -120,7 +120,7 @@ class Scales:
 
 
 class ObservedRange:
-    """What a value was over some texts, which one product or several read."""
+    """Statistics over some texts of a value that one or several products read."""
 
     def __init__(self, weights: Iterable[np.ndarray]) -> None:
         self.weights = {weight_digest(weight): weight for weight in weights}  # (outputs, inputs) each
@@ -214,7 +214,7 @@ class ObservingRuntime:
     fills = False  # padding would be watched too
 
     def __init__(self, runtime: Runtime, *, rows: int) -> None:
-        """Of each value that a graph gives, so many rows are kept."""
+        """Keeps so many rows of each value that a graph gives."""
         self.name, self.precision, self.tolerance = runtime.name, runtime.precision, runtime.tolerance
         self._runtime, self._rows = runtime, rows
         self._seen: list[ObservedRange] = []

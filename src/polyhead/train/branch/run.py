@@ -217,7 +217,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DepthSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search found: the best branch, the best of every depth that was trained to the end, every candidate."""
+    """Result of a search: the best branch, the best of every depth that was trained to the end, every candidate."""
 
     best: TrainedBranch
     ended: tuple[TrainedBranch, ...]
@@ -290,7 +290,7 @@ def _worse_half(running: Mapping[Key, tuple[OnTap, Course]]) -> list[Key]:
 
 
 def _searched(ended: Mapping[Key, tuple[TrainedBranch, Candidate]], fallen: Sequence[Candidate]) -> DepthSearch:
-    """Of those that trained to the end the best; ties: fewer layers, then the smaller seed (2.a.6)."""
+    """The best of those that trained to the end; ties: fewer layers, then the smaller seed (2.a.6)."""
     ranked = sorted(ended, key=lambda key: (-ended[key][1].score, key))
     of_depth = {key[0]: key for key in reversed(ranked)}
     candidates = [*fallen, *(candidate for _, candidate in ended.values())]

@@ -52,7 +52,7 @@ class BranchSearch(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...] = ()
 
     def options(self) -> list[Option]:
-        """What an allocation chooses from; scores are those of validation."""
+        """The options of an allocation; scores are those of validation."""
         return [
             Option(
                 task=self.task,
@@ -177,7 +177,7 @@ def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
 
 
 def grown_lines(search: BranchSearch) -> list[str]:
-    """What a task's search found and what its branches scored on validation, for people."""
+    """Lines about a task's search: its branches and their validation scores."""
     depths = [
         f"{layers} layers {of['max']:.4f}"
         + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if several else "")

@@ -106,7 +106,7 @@ class TextExamples(LengthSorted):
 
     @property
     def tokens(self) -> int:
-        """Of all texts together."""
+        """Tokens of all texts together."""
         return sum(len(encoding.ids) for encoding in self._encoded)
 
     def batch(self, members: np.ndarray) -> Batch:
@@ -147,7 +147,7 @@ def padded_words(words: Sequence[np.ndarray]) -> Tensor:
 
 
 def options_in(inputs: Sequence[Given]) -> np.ndarray | None:
-    """How many options each input has, int64 (inputs,); None for inputs that are no questions with options."""
+    """The number of options of each input, int64 (inputs,); None for inputs that are no questions with options."""
     counts = [len(question.options) for question in inputs if isinstance(question, Question)]
     return np.array(counts, np.int64) if counts else None
 
@@ -228,7 +228,7 @@ def tell_unread(prepared: Prepared, examples: LengthSorted, max_tokens: int, eve
 
 
 def _lost(targets: Sequence[np.ndarray], examples: LengthSorted) -> int:
-    """How many first answers are not learned: an end of theirs is unread, or no window holds them whole."""
+    """The number of first answers that are not learned: one end is unread, or no window holds them whole."""
     if examples.windows is None:
         unread = (examples.unread(member) for member in range(len(targets)))
         pairs = zip(targets, unread, strict=True)
@@ -268,7 +268,7 @@ def outputs_of(module: Callable[..., Tensor], examples: LengthSorted, *, batch: 
 
 @torch.inference_mode()
 def outputs_of_each(module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256) -> list[np.ndarray]:
-    """As `outputs_of`, with an output for each window."""
+    """Like `outputs_of`, with an output for each window."""
     by_member: list[np.ndarray | None] = [None] * examples.count
     options = examples.options
     for piece in examples.in_order(batch, tokens=AT_ONCE):

@@ -60,13 +60,13 @@ class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read(words: np.ndarray | None, window: int) -> str:
-    """What a value is of, beside its text; how windows lie follows from the trunk's own settings."""
+    """Facts that tell values of one text apart: its words, and the window."""
     of = "" if words is None else "words:" + np.ascontiguousarray(words, np.int32).tobytes().hex()
     return f"window:{window}:{of}" if window else of
 
 
 class Extraction(msgspec.Struct, frozen=True, kw_only=True):
-    """What an extraction did."""
+    """Result of an extraction."""
 
     passes: int  # inputs that the trunk encoded, or windows of them
     reused: int  # stored values that were there already
@@ -261,7 +261,7 @@ def _depth(path: Path) -> int:
 
 
 def stored_layers(pool: Pool, depth: int) -> int:
-    """How many layers a store keeps for a pool in stored form."""
+    """The number of layers that a store keeps for a pool in stored form."""
     if pool.layers == "all":
         return depth
     return pool.of if pool.codec.before_mean else 1

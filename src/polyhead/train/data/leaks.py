@@ -38,7 +38,7 @@ class Leak(Value):
 
 
 class Reason(Value):
-    """How many of a task's dropped rows hold a text of another one's evaluation split."""
+    """Counts of a task's dropped rows that hold a text of another task's evaluation split."""
 
     evaluated: str
     split: str
@@ -55,7 +55,7 @@ class Dropped(Value):
 
 
 class LeakReport(Value):
-    """What was found, the largest shares first, and what was dropped for it."""
+    """Leaks, the largest shares first, and the rows that were dropped for them."""
 
     leaks: tuple[Leak, ...] = ()
     dropped: tuple[Dropped, ...] = ()
@@ -114,7 +114,7 @@ class _Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Known:
-    """Who trains on a text and who is evaluated on it; sets of tasks are bits of an int, task i is bit i."""
+    """Tasks that train on a text and tasks that are evaluated on it, as bits of an int: task i is bit i."""
 
     def __init__(self, tasks: Sequence[Prepared], *, learning: int) -> None:
         self.tasks = tasks

@@ -112,7 +112,7 @@ def _prepared(
 
 
 def single_inputs(inputs: Sequence[Given], task: Task) -> list[list[Input]]:
-    """What the trunk reads for these inputs: themselves, for pairs read separately the first and second texts.
+    """The texts that the trunk reads for these inputs: themselves; for pairs read separately, first and second texts.
 
     For questions with options it is every option's pair, one question after the other.
     """
@@ -123,7 +123,7 @@ def single_inputs(inputs: Sequence[Given], task: Task) -> list[list[Input]]:
 
 
 def asked_of_donors(strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Those of a donor's arrays that the strategy starts from."""
+    """The arrays of a donor that the strategy starts from."""
     wanted = strategy.donor_arrays()
     return {name: value for name, value in arrays.items() if wanted and name.startswith(wanted)}
 
@@ -136,7 +136,7 @@ def alone(prepared: Prepared) -> Prepared:
 
 
 def kept_donors(project: Project, folder: Path) -> dict[str, Donor]:
-    """What the project's tasks take from its bundle of donors, by task; empty where each run trains its own.
+    """Donors of the project's tasks from its bundle of donors, by task; empty if each run trains its own.
 
     Raises ConfigError where there is no such bundle, where a task has no donor in it, or one that was made otherwise.
     """

@@ -1,4 +1,4 @@
-"""What a task trains on: its examples by split, and what decides the trained part."""
+"""Prepared tasks: examples by split, and the facts that decide the trained part."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_of(splits: Sequence[Split]) -> dict[str, dict[str, object]]:
-    """How many rows each split has, and their digest."""
+    """The number of rows of each split, and their digest."""
     return {s.name: {"rows": len(s.examples.targets), "sha256": s.digest} for s in splits}
 
 
@@ -96,7 +96,7 @@ def _told(task: Task) -> dict[str, object]:
 
 
 class Donor(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task takes from a part of its name in a bundle of donors, and how that part came to be."""
+    """Arrays that a task takes from its donor, and the origin of the donor."""
 
     arrays: dict[str, np.ndarray]  # prompt.weight (rows, width), head.hidden.weight (hidden, width) and its bias
     trunk: str  # digest of the trunk below it
@@ -104,7 +104,7 @@ class Donor(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Of the arrays alone."""
+        """Digest of the arrays alone."""
         return arrays_digest(self.arrays)
 
     def check_rows(self, task: str, splits: Mapping[str, str]) -> None:

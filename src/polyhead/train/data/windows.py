@@ -39,7 +39,7 @@ class WindowedExamples:
             self._add(list(several), words[row])
 
     def targets(self, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """What each window teaches, from its text's target."""
+        """The target of each window, from its text's target."""
         kind, facts = kind_of(self._task), zip(self.texts, self.read, self._whole, strict=True)
         return [kind.in_window(targets[text], read, whole) for text, read, whole in facts]
 

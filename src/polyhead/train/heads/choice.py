@@ -35,7 +35,7 @@ def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarra
 
 
 def errors(rows: int) -> float:
-    """How many standard errors say that a difference is more than chance."""
+    """Standard errors by which a difference must exceed zero to be more than chance."""
     return 2.0 if rows < FEW else 1.0
 
 

@@ -27,7 +27,7 @@ MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a linear head reads, and what it should answer: a row for each text, labelled word or option.
+    """Inputs and targets of a linear head: one row for each text, labelled word or option.
 
     `cosine` is the first of the last inputs, whose mean is the cosine of a pair read separately, or None.
     """
@@ -87,7 +87,7 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
 
 @torch.no_grad()
 def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: str, outputs: int) -> Inputs:
-    """What the module's head reads of the examples. Words that no token stands for are left out.
+    """The head's inputs for the examples. Words without a token are left out.
 
     Where that is more than `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
     """

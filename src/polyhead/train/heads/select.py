@@ -70,7 +70,7 @@ class Trials:
 
     @property
     def folds(self) -> int:
-        """How many folds there are; 0 where validation rows choose."""
+        """The number of folds; 0 if validation rows choose."""
         return len(self._folds)
 
     def _fold(self, whole: Examples) -> None:

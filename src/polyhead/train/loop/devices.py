@@ -1,4 +1,4 @@
-"""Where training runs: in one process, or in several with a device each, which share the work and step alike.
+"""Devices of a training run: one process, or several with a device each that share the work and step alike.
 
 Every process walks the whole mixture, computes its share of each update's micro-batches and averages the gradients with
 the others; the update is that of one process which computes them all, up to the order of sums. Parameters that no
@@ -130,7 +130,7 @@ def from_first(place: Place, value: Given) -> Given:
 
 
 class UpdateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What an update's micro-batches lost, each divided by their number, and the tokens they read."""
+    """Losses of an update's micro-batches, each divided by their number, and the tokens read."""
 
     losses: tuple[float, ...]
     tokens: int
@@ -206,7 +206,7 @@ class Devices:
         return self._loss(task, batch)
 
     def _passing(self, is_last: bool) -> AbstractContextManager[object]:
-        """What one micro-batch's two passes run in."""
+        """The context for one micro-batch's forward and backward pass."""
         return nullcontext()
 
 
@@ -304,7 +304,7 @@ class Sharded(Devices):
         return arrays
 
     def _names(self, optimizer: torch.optim.Optimizer) -> list[str]:
-        """Of the parameters, by the optimizer's indices."""
+        """Names of the parameters, by the optimizer's indices."""
         known = {id(parameter): name for name, parameter in self.module.named_parameters()}
         return [known[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 

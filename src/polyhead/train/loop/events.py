@@ -1,4 +1,4 @@
-"""What long work tells the outside: lines, progress with an estimate, and one JSON line an event."""
+"""Reports of long work: lines, progress with an estimate, and one JSON line an event."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Meter:
 
     @property
     def tokens_a_second(self) -> float:
-        """Of the epoch so far, without padding."""
+        """Tokens a second of the epoch so far, without padding."""
         return _rate(self._epoch_tokens, self._epoch_began)
 
     def scored(self, scores: Mapping[str, Mapping[str, float]]) -> None:

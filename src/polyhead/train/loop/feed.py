@@ -1,4 +1,4 @@
-"""What a training run reads: batches, the order of examples in a pass, and where the updates of a round come from."""
+"""Input of a training run: batches, the order of examples in a pass, and the source of updates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examples(Protocol):
-    """What the loop reads: the same examples, shuffled or in order of length."""
+    """Examples as the loop reads them: shuffled, or in order of length."""
 
     count: int
 
@@ -41,7 +41,7 @@ class Examples(Protocol):
 
 
 class Feed(Protocol):
-    """Where updates come from: each is one or several micro-batches, with the name of the task of each.
+    """Source of updates: each is one or several micro-batches, with the name of the task of each.
 
     An epoch is here what lies between two validations: a round of the run's schedule.
     """
@@ -55,7 +55,7 @@ class Feed(Protocol):
         """Examples that were read in so many epochs, which are all so far."""
 
     def state(self) -> dict[str, list[int]]:
-        """What a resumed run must know of the epochs before."""
+        """State of the epochs before, for a resumed run."""
 
     def restore(self, state: dict[str, list[int]]) -> None:
         """Goes on after the epochs that gave this state."""

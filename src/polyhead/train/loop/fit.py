@@ -38,7 +38,7 @@ EPSILON = 1e-8  # of Adam
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a training run did."""
+    """Result of a training run."""
 
     best_epoch: int = 0
     score: float = 0.0  # best validation score
@@ -54,7 +54,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def updates(self) -> int:
-        """How many there were."""
+        """The number of updates made."""
         return len(self.history) * self.steps
 
 
@@ -314,7 +314,7 @@ class Course(Curriculum):
 
 
 class _Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run stands inside an epoch."""
+    """Position of a run inside an epoch."""
 
     feed: dict[str, list[int]]  # its state when the epoch began
     updates: int = 0  # made

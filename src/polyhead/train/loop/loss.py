@@ -54,7 +54,7 @@ def ranking_each(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def options_of(targets: Tensor) -> Tensor:
-    """How many options compete in each example: (examples,), from targets of `ranking`."""
+    """The number of options of each example, (examples,), from targets of `ranking`."""
     return torch.bincount(targets[:, 0])
 
 
@@ -94,7 +94,7 @@ def competing(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def places_of(targets: Tensor) -> Tensor:
-    """How many places compete in each row: (rows,), from targets of `span`."""
+    """The number of places of each row, (rows,), from targets of `span`."""
     return (targets[:, :, 0] != UNLABELLED).sum(dim=1)
 
 

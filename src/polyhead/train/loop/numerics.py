@@ -1,4 +1,4 @@
-"""How values are computed: the label that goes with every trained part (docs/concepts.md)."""
+"""Numerics: the label of how values are computed that goes with every trained part (docs/concepts.md)."""
 
 from __future__ import annotations
 

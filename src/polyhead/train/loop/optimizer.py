@@ -1,4 +1,4 @@
-"""How a step is taken: AdamW with warm-up and decay, gradients of a bounded norm, of embedding tables and in memory."""
+"""Steps of training: AdamW with warm-up and decay, clipped gradients, embedding tables and memory."""
 
 from __future__ import annotations
 

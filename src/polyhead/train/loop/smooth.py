@@ -103,7 +103,7 @@ def symmetric_kl(loss: LossName, outputs: Tensor, noisy: Tensor, targets: Tensor
 
 
 def _apart(plain: Tensor, noisy: Tensor) -> Tensor:
-    """Of two softmaxes over the last axis; what has no share in either adds nothing."""
+    """Symmetric KL divergence of two softmaxes over the last axis; a label without a share in either adds nothing."""
     p, q = functional.log_softmax(plain, dim=-1), functional.log_softmax(noisy, dim=-1)
     return ((p.exp() - q.exp()) * (p - q)).sum(dim=-1)
 

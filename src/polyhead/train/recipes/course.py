@@ -45,7 +45,7 @@ FREQUENT = 5000  # tokens of a data set that a prompt may start from
 
 
 class JointResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What training together leaves: a trunk of its own digest, or the frozen one, and each task's arrays over it."""
+    """Result of training together: a trunk with a digest of its own, or the frozen one, and each task's arrays."""
 
     data: TrunkData
     blended: TrunkData  # what is written without heads: part of `data`, the rest as it was before
@@ -214,7 +214,7 @@ def _check_sharding(place: Place, recipe: Joint, prepared: Sequence[Prepared]) -
 
 
 def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:
-    """Of the tasks whose kind has classes."""
+    """Class weights of the tasks whose kind has classes."""
     weights_of = {p.task.name: kind_of(p.task).class_weights(p.task, p.train.examples.targets) for p in prepared}
     return {name: torch.from_numpy(weights) for name, weights in weights_of.items() if weights is not None}
 

@@ -40,7 +40,7 @@ class FineTuning(Bundles):
         self.recipe = recipe
 
     def begin(self) -> list[str]:
-        """How many trainings there will be."""
+        """Lines before the first training."""
         most = len(self.recipe.search.candidates)
         return [
             f"{len(self.trainings)} tasks, each fine-tunes the trunk {most} times at most and keeps the best "

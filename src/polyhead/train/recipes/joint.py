@@ -73,7 +73,7 @@ def joint_training(prepared: Sequence[Prepared]) -> Training:
 
 
 def joint_outlook(course: JointCourse) -> list[str]:
-    """What is going to be done, by whom."""
+    """Lines about the run before it starts."""
     paths = {name: [path] for name, path in course.paths.items()}
     in_a_pass, prepared = course.mixture.in_a_pass, list(course.prepared.values())
     lines = outlook(prepared, paths, course.data.architecture, kept=(), in_a_pass=in_a_pass)

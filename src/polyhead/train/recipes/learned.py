@@ -47,7 +47,7 @@ from polyhead.trunk.data import TrunkData
 
 
 class Lineage(Value):
-    """Where a learned trunk comes from."""
+    """Origin of a learned trunk."""
 
     trunk: str  # digest of the learned one
     learned_from: dict[str, str]  # name and digest of the trunk that training started from
@@ -91,7 +91,7 @@ def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recipe learned: trunk and parts, the training numbers that were used, and the search that chose them."""
+    """Result of a recipe: trunk and parts, the training settings used, and the search that chose them."""
 
     result: JointResult
     training: Training
@@ -144,7 +144,7 @@ class LearnedTrunk(BundleTraining):
         return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
 
     def _known(self, events: Events) -> Outcome | None:
-        """What an earlier run left, if it trained the same."""
+        """The outcome of an earlier run, if it trained the same."""
         known = known_bundle(self.run.root, self.fingerprint)
         if known is None:
             return None
@@ -209,7 +209,7 @@ class Searched(Value):
 
 
 def known_bundle(root: FilePath, fingerprint: str) -> tuple[Bundle, Lineage] | None:
-    """What an earlier run left under this fingerprint; raises BundleError where something else is there."""
+    """The outcome of an earlier run with this fingerprint; raises BundleError if something else is there."""
     if not (root / BUNDLE).exists():
         check_empty(root)
         return None
@@ -242,7 +242,7 @@ def tell_known(bundle: Bundle, lineage: Lineage, *, keep: bool, events: Events) 
 
 
 def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
-    """What is left of a run's scores where its lineage does not hold them."""
+    """Scores of an earlier run: of its lineage, and of the tasks in the bundle."""
     scores = {name: {"validation": row} for name, row in lineage.validation.items()}
     return scores | {name: bundle.split_scores(name) for name in bundle.tasks}
 

@@ -34,7 +34,7 @@ class LeavingOut(Bundles):
         super().__init__(run, {r.name: LeftOut(run.part(r.name), recipe, r, prepared) for r in self.rounds})
 
     def begin(self) -> list[str]:
-        """What each trunk learns from."""
+        """The tasks that each trunk learns from."""
         return [
             f"{len(self.rounds)} trunks, each with a bundle in {self.run.project.bundle}:",
             *(

@@ -31,7 +31,7 @@ from polyhead.trunk.data import TrunkData, arrays_digest
 
 
 class CandidateResult(Value):
-    """How one candidate did on validation, or why it failed."""
+    """Validation scores of one candidate, or the reason for its failure."""
 
     candidate: Candidate
     score: float | None = None  # of its best epoch, by the task's metric; None: it failed

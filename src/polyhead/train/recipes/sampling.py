@@ -78,7 +78,7 @@ class Mixture:
         return dict(zip(self.tasks, self._order.shares(epoch).tolist(), strict=True))
 
     def expected(self) -> tuple[ExpectedShares, ...]:
-        """What the whole run is expected to read of each task; fewer epochs, where patience ends it, read less."""
+        """The expected reading of each task over the whole run; less if patience ends the run early."""
         shares = np.sum([self._order.shares(epoch) for epoch in range(self._epochs)], axis=0)
         micro_batches = shares * self.steps * self.micro_batches
         passes = micro_batches / [self.in_a_pass[task] for task in self.tasks]
@@ -145,7 +145,7 @@ class MixedFeed:
         return sum(cursor[2] for cursor in self._cursors.values())
 
     def state(self) -> dict[str, list[int]]:
-        """How far each task's examples were read."""
+        """Positions in each task's examples."""
         return {name: list(cursor) for name, cursor in self._cursors.items()}
 
     def restore(self, state: dict[str, list[int]]) -> None:

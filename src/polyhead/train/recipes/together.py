@@ -147,7 +147,7 @@ class JointModel(nn.Module):
 
 
 class JointLoss(nn.Module):
-    """What learns together: the model and, where tasks' weights are learned, those. It gives a micro-batch's loss."""
+    """The modules that learn together: the model, and tasks' weights if learned. Gives a micro-batch's loss."""
 
     def __init__(self, model: JointModel, objective: Objective, tasks: Mapping[str, Task], recipe: Joint) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class KeptTexts:
                 self._found[row] = values[seen]
 
     def __call__(self, rows: np.ndarray) -> States:
-        """Those of these texts, padded to the longest."""
+        """Keys and values of these texts, padded to the longest."""
         several = [self._found[row] for row in rows.tolist()]
         lengths = torch.tensor([len(piece) for piece in several])
         padded = pad_sequence(several, batch_first=True)  # (rows, tokens, 2 * layers, width)

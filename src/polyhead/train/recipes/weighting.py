@@ -1,4 +1,4 @@
-"""What a micro-batch's loss counts: scaled by what a uniform guess would lose, times the weight of its task."""
+"""Weights of losses: each is divided by the loss of a uniform guess and multiplied by its task's weight."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Objective(nn.Module):
         self.log_variances = nn.ParameterList([nn.Parameter(torch.zeros(())) for _ in range(learned)])
 
     def forward(self, name: str, outputs: Tensor, batch: Batch, added: Tensor | None = None) -> Tensor:
-        """What to step on; `added` is a term of the same example means, such as that of smoothing."""
+        """The loss to minimize; `added` is another mean over the same examples, such as the term of smoothing."""
         value = self.loss(name, outputs, batch)
         return self.weighted(name, value if added is None else value + added)
 

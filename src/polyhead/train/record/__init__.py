@@ -1,1 +1,1 @@
-"""What training leaves of a task: card, probes, fingerprints, comparisons and lines."""
+"""Records of training: cards, probes, fingerprints, comparisons and lines for people."""

@@ -33,7 +33,7 @@ Outputs = list[np.ndarray]
 
 
 class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What the live version and a new one answer to the same rows."""
+    """Scores and answers of the live version and a new one on the same rows."""
 
     metric: str
     live: float
@@ -67,7 +67,7 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.line()}: not better, so {version} stays live"
 
     def attempt(self, fingerprint: str, record: str) -> Attempt:
-        """What is remembered of a version that lost."""
+        """The record of a version that lost."""
         return Attempt(fingerprint=fingerprint, record=record, metric=self.metric, live=self.live, tried=self.new)
 
 

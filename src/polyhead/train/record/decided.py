@@ -1,4 +1,4 @@
-"""What a run trains: tasks whose way of training is new, unless a decision about the bundle says otherwise.
+"""Choice of the tasks to train: those with a new fingerprint, unless a decision about the bundle says otherwise.
 
 People decide by `polyhead tasks rollback` and `remove`; a version that lost under `--if-better` is a decision too.
 """
@@ -76,7 +76,7 @@ def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:
 
 
 class TrainOptions(Value):
-    """What a run is asked to do about decisions: train these tasks whatever was decided; publish what is better."""
+    """Options about decisions: tasks to train whatever was decided, and whether only better versions go live."""
 
     retrain: tuple[str, ...] = ()
     if_better: bool = False
@@ -95,7 +95,7 @@ class TrainOptions(Value):
 
 
 class Decisions(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds in a bundle now."""
+    """Decisions that hold in a bundle now."""
 
     lines: Mapping[str, Live]
     removed: Collection[str]
@@ -103,12 +103,12 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, bundle: Bundle) -> Decisions:
-        """Of the tasks that read the trunk."""
+        """Decisions about the tasks that read the trunk."""
         return cls(lines=bundle.lines, removed=bundle.removed, attempts=read_attempts(bundle.root))
 
     @classmethod
     def of_models(cls, root: FilePath) -> Decisions:
-        """Of the tasks that own their models."""
+        """Decisions about the tasks that own their models."""
         file = read_models_file(root)
         return cls(lines=file.models, removed=file.removed, attempts=read_attempts(root))
 
@@ -125,7 +125,7 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run trains, and what it leaves though it is not trained this way; each with the reason."""
+    """Tasks that a run trains, and tasks that it leaves untrained, each with the reason."""
 
     todo: frozenset[str]
     left: Mapping[str, str]
@@ -136,7 +136,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def left_line(name: str, reason: str) -> str:
-    """What people read of a task that is left."""
+    """The line about a task that is left."""
     return f"{name}: {reason}; left as it is (--retrain {name} trains it)"
 
 

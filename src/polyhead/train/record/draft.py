@@ -195,13 +195,13 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, plan: Plan, 
 
 
 def said_of(task: Task) -> list[str]:
-    """What the task's outputs stand for, where it says so."""
+    """Lines about the task's labels or range."""
     labels = [f"Labels, in order: {', '.join(task.labels)}."] if task.labels else []
     return labels + ([f"Range: {task.range[0]:g} to {task.range[1]:g}."] if task.range else [])
 
 
 def _examples(prepared: Prepared, trained: Trained) -> str:
-    """How many rows it learned from, and which chose."""
+    """Words on the number of examples of each split."""
     sizes = [f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits]
     if trained.folds and prepared.whole is not None:
         sizes[:2] = [f"{len(prepared.whole.targets):,} train (each held out once, in {trained.folds} folds)"]
@@ -209,7 +209,7 @@ def _examples(prepared: Prepared, trained: Trained) -> str:
 
 
 def _kept(trained: Trained, metric: str) -> str:
-    """What was chosen by rows held out."""
+    """Words on the head and epoch that held-out rows chose."""
     chosen = f"; head: {trained.chosen}" if trained.chosen else ""
     best = trained.fitted.best_epoch
     return chosen + (f"; best epoch {best} by validation {metric}" if best else "")
@@ -253,7 +253,7 @@ def _described(path: Path) -> str:
 
 
 def _group(path: Path) -> str:
-    """Whose the prompt rows are, where they are not all the task's own."""
+    """Words on the owners of the prompt rows, if they are not all the task's own."""
     own, prompts = path.head.part, path.embed.prompts
     whose = []
     for prompt in prompts:

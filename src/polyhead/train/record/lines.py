@@ -1,4 +1,4 @@
-"""What a run says: what it is going to do and what that costs, then each task's scores beside simple answers."""
+"""Lines of a run: its plan and cost, then each task's scores beside simple baselines."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _batches(p: Prepared) -> str:
 
 
 def _updates(p: Prepared, in_a_pass: Mapping[str, int] | None) -> str:
-    """How many a training run takes at most."""
+    """The largest number of updates of a run."""
     own = -(-len(p.train.examples.targets) // p.training.batch)
     steps = own if in_a_pass is None else in_a_pass[p.task.name]
     schedule = p.training.schedule(steps, passes=None if in_a_pass is None else 1)
