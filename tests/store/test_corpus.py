@@ -154,6 +154,24 @@ def test_a_column_of_results_is_null_until_its_fragment_is_done(kind, store, tmp
     assert labels(store) == [None, None]
 
 
+def test_results_of_several_numbers_a_row_come_back_and_stay_when_fragments_are_joined(store):
+    shares = np.random.default_rng(0).random((6, 3), np.float32)
+    for start in (0, 3):
+        store.append(*documents(range(start, start + 3)))
+        store.put_results(store.fragments[-1].name, "topics", {"shares": shares[start : start + 3]})
+    assert store.compact(rows=100) == 1
+    np.testing.assert_array_equal(labels(store)[0]["shares"], shares)
+
+
+def test_ids_and_schemas_that_mean_nothing_are_refused(kind, store, tmp_path):
+    with pytest.raises(StoreError, match="ids have another shape"):
+        store.find(np.zeros((2, 8), np.uint8))
+    for change in ({"layers": 0}, {"width": 0}):
+        column = FeatureColumn(**{"digest": "d", "layers": 1, "width": 8, "codec": Codec(name="sign")} | change)
+        with pytest.raises(StoreError, match="at least one layer"):
+            kind.create(str(tmp_path / "other"), Schema(features=(column,)))
+
+
 def test_results_of_other_rows_or_a_fragment_that_is_not_there_are_refused(store):
     store.append(*documents(range(3)))
     name = store.fragments[0].name

@@ -1,0 +1,84 @@
+"""What is Lance's own in a store of a corpus: its errors, types of results, and datasets that are no stores."""
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from polyhead.errors import MissingExtra, StoreError
+from polyhead.store.corpus.arrow import ABOUT, arrow_schema, table_of
+from polyhead.store.corpus.base import PackedRows, as_ids
+from polyhead.store.corpus.lance import LanceStore, modules
+from store.test_corpus import SCHEMA, documents, labels
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = LanceStore.create(str(tmp_path / "store"), SCHEMA)
+    store.append(*documents(range(3)))
+    return store
+
+
+def test_results_of_another_type_are_refused_until_the_column_is_dropped(store):
+    name = store.fragments[0].name
+    store.drop_results("topics")  # nothing to drop
+    store.put_results(name, "topics", {"label": np.arange(3)})
+    with pytest.raises(StoreError, match="another type than before.*drop the results"):
+        store.put_results(name, "topics", {"label": np.array([0.5, 1, 2])})
+    assert labels(store)[0]["label"].tolist() == [0, 1, 2]
+    store.drop_results("topics")
+    store.put_results(name, "topics", {"label": np.array([0.5, 1, 2])})
+    assert labels(store)[0]["label"].tolist() == [0.5, 1, 2]
+
+
+def test_a_dataset_of_somebody_elses_is_no_store(tmp_path):
+    lance, pa = modules()
+    lance.write_dataset(pa.table({"x": [1]}), str(tmp_path / "theirs"))
+    with pytest.raises(StoreError, match="no store of features"):
+        LanceStore.open(str(tmp_path / "theirs"))
+    with pytest.raises(StoreError, match="cannot be made|no store of features"):
+        LanceStore.create(str(tmp_path / "theirs"), SCHEMA)
+    schema = pa.schema([pa.field("x", pa.int64())], metadata={ABOUT: b"{}"})
+    lance.write_dataset(pa.table({"x": [1]}, schema=schema), str(tmp_path / "damaged"))
+    with pytest.raises(StoreError, match="is damaged"):
+        LanceStore.open(str(tmp_path / "damaged"))
+
+
+def test_lengths_that_do_not_fit_are_named(tmp_path):
+    lance, pa = modules()
+    ids, features = documents(range(3))
+    table = table_of(pa, SCHEMA, as_ids(ids), features)
+    wrong = pa.array(np.array([9, 9, 9], np.uint32))
+    table = table.set_column(1, arrow_schema(pa, SCHEMA).field(1), wrong)
+    lance.write_dataset(table, str(tmp_path / "store"))
+    with pytest.raises(StoreError, match="lengths do not fit"):
+        LanceStore.open(str(tmp_path / "store")).verify()
+
+
+def test_a_place_that_cannot_be_written_is_a_store_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError):
+        LanceStore.create(str(tmp_path / "file"), SCHEMA)
+
+
+def test_a_store_that_was_removed_meanwhile_is_a_store_error(store, tmp_path):
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(StoreError):
+        store.append(*documents(range(3, 5)))
+
+
+def test_without_the_package_the_line_that_installs_it_is_told(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lance", None)
+    with pytest.raises(MissingExtra, match=r"polyhead\[lance\]"):
+        LanceStore.open(str(tmp_path))
+
+
+def test_rows_without_tokens_alone_are_kept(tmp_path):
+    store = LanceStore.create(str(tmp_path / "store"), SCHEMA)
+    ids, features = documents([1])
+    empty = {
+        digest: PackedRows.of([0], np.empty((0, rows.data.shape[1]), np.uint8)) for digest, rows in features.items()
+    }
+    assert store.append(ids, empty) == 1
+    assert store.take(ids, "one").lengths.tolist() == [0]
