@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import shutil
+import sys
 import threading
 
 import numpy as np
@@ -152,6 +153,37 @@ def test_a_column_of_results_is_null_until_its_fragment_is_done(kind, store, tmp
     assert list(labels(reader)[0]) == ["label"] and labels(reader)[0]["label"].tolist() == [1, 1, 1]
     store.drop_results("topics")
     assert labels(store) == [None, None]
+
+
+def test_a_store_that_others_write_to_without_end_says_so(kind, store, tmp_path, monkeypatch):
+    """Every attempt is lost to another writer; none is made here."""
+    store.append(*documents(range(3)))
+    name = store.fragments[0].name
+    store.put_results(name, "topics", {"label": np.zeros(3)})
+    monkeypatch.setattr(sys.modules[kind.__module__], "ATTEMPTS", 0)
+    for change in (
+        lambda: store.append(*documents(range(3, 5))),
+        lambda: store.put_results(name, "topics", {"label": np.ones(3)}),
+        lambda: store.drop_results("topics"),
+    ):
+        with pytest.raises(StoreError, match="too many processes|faster than it can be read"):
+            change()
+    monkeypatch.undo()
+    assert (
+        labels(kind.open(str(tmp_path / "store")))[0]["label"].tolist() == [0, 0, 0]
+        and store.append(*documents([3])) == 1
+    )
+
+
+def test_results_for_a_fragment_that_another_process_joined_are_refused(kind, store, tmp_path):
+    for start in (0, 3):
+        store.append(*documents(range(start, start + 3)))
+    name, other = store.fragments[0].name, kind.open(str(tmp_path / "store"))
+    assert other.compact(rows=100) == 1
+    with pytest.raises(StoreError, match="joined with others"):
+        store.put_results(name, "topics", {"label": np.zeros(3)})
+    other.refresh()
+    assert labels(other) == [None]
 
 
 def test_results_of_several_numbers_a_row_come_back_and_stay_when_fragments_are_joined(store):
