@@ -137,6 +137,11 @@ def test_ids_that_share_their_first_bytes_are_told_apart():
     wanted[:, 15] = [9, 1, 3, 7]
     wanted[3, 0] = 1
     assert IdIndex.of(ids).find(wanted).tolist() == [2, 3, -1, 4]
+    assert IdIndex.of(ids[:0]).find(wanted).tolist() == [-1] * 4
+
+
+def test_no_documents_make_no_fragment(store):
+    assert store.append(*documents([])) == 0 and store.fragments == ()
 
 
 def test_a_column_of_results_is_null_until_its_fragment_is_done(kind, store, tmp_path):
