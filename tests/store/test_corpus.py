@@ -13,7 +13,7 @@ from disk import FullDisk, run_forking
 from polyhead.config import from_json, to_json
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
-from polyhead.store.corpus import versions
+from polyhead.store.corpus import plain, versions
 from polyhead.store.corpus.base import FeatureColumn, IdIndex, PackedRows, Schema, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
@@ -304,6 +304,15 @@ def test_a_folder_without_a_store_says_how_to_make_one(kind, tmp_path):
         kind.open(str(tmp_path / "nothing"))
 
 
+def run_all(jobs):
+    """Starts processes, and waits until each has ended well."""
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(120)
+        assert job.exitcode == 0
+
+
 def appending(kind, location, start):
     store = kind.open(location)
     for number in range(start, start + 40, 4):
@@ -334,11 +343,7 @@ def test_two_writers_and_one_that_fills_a_column_at_once_lose_nothing_and_keep_n
     wanted = 62  # 0 to 41, and 20 to 61
     jobs = [context.Process(target=appending, args=(kind, location, start)) for start in (0, 20)]
     jobs.append(context.Process(target=filling, args=(kind, location, wanted)))
-    for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join(60)
-        assert job.exitcode == 0
+    run_all(jobs)
     store = kind.open(location)
     ids = held(store)
     assert len(ids) == len(set(ids)) == wanted and same(store, range(wanted))
@@ -366,10 +371,6 @@ def test_compaction_beside_writers_loses_nothing(kind, store, tmp_path):
     store.refresh()
     ids = held(store)
     assert len(ids) == len(set(ids)) == 60 and same(store, range(60))
-
-
-def _nothing(store):
-    pass
 
 
 def _first(store):
@@ -500,6 +501,47 @@ def test_bytes_on_disk_of_one_bit_features_are_at_most_five_percent_over_the_bit
     store.append([document_id((str(i),)) for i in range(rows)], {"bits": PackedRows.of([tokens] * rows, data)})
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != "index.bin"]
     assert sum(path.stat().st_size for path in files) <= 1.05 * rows * tokens * 384 / 8
+
+
+def test_a_writer_that_slept_through_many_versions_loses_nothing(tmp_path, monkeypatch):
+    """The number that it wanted was free again, and what it wrote there lay below the newest version."""
+    sleeper = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    sleeper.append(*documents(range(2)))
+    monkeypatch.setattr(plain, "FORGETTING", 1)
+    monkeypatch.setattr(plain, "PATIENCE", 0.0)
+    put, slept = plain.put_if_absent, []
+
+    def sleep_once(path, content, *, root):
+        if not slept:
+            slept.append(path)
+            other = PlainStore.open(str(tmp_path / "store"))
+            for number in range(10, 30):
+                other.append(*documents([number]))
+        put(path, content, root=root)
+
+    monkeypatch.setattr(plain, "put_if_absent", sleep_once)
+    assert sleeper.append(*documents([5])) == 1 and slept
+    assert same(PlainStore.open(str(tmp_path / "store")), [0, 1, 5, *range(10, 30)])
+    assert not slept[0].stat().st_size  # forgotten, and its number is taken
+
+
+def test_results_whose_version_was_put_but_not_flushed_stay_whole(tmp_path):
+    """The disk failed after the version had its name, and the file that it names was removed."""
+    location = str(tmp_path / "store")
+    PlainStore.create(location, SCHEMA).append(*documents(range(3)))
+    for failing in range(1, 60):
+        store = PlainStore.open(location)
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FullDisk(patch, failing)
+            try:
+                store.put_results(store.fragments[0].name, "topics", {"label": np.arange(3)})
+            except StoreError:
+                pass
+            else:
+                assert disk.calls < failing
+                break
+        PlainStore.open(location).verify()
+    assert failing > 5 and labels(PlainStore.open(location))[0]["label"].tolist() == [0, 1, 2]
 
 
 def test_each_file_is_hashed_once_by_a_process_and_again_when_it_is_another(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from polyhead.store.corpus.lance import LanceStore
-from store.test_corpus import SCHEMA, appending, documents, held, labels, same
+from store.test_corpus import SCHEMA, appending, documents, held, labels, run_all, same
 
 LOCATION = "s3://bucket/corpus"
 
@@ -68,11 +68,7 @@ def test_two_writers_of_an_object_store_lose_nothing_and_keep_nothing_twice(loca
     LanceStore.create(location, SCHEMA)
     context = multiprocessing.get_context("spawn")
     jobs = [context.Process(target=appending, args=(LanceStore, location, start)) for start in (0, 20)]
-    for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join(120)
-        assert job.exitcode == 0
+    run_all(jobs)
     store = LanceStore.open(location)
     ids = held(store)
     assert len(ids) == len(set(ids)) == 62 and same(store, range(62))

@@ -295,7 +295,7 @@ def as_ids(ids: Sequence[bytes] | np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(ids)
 
 
-def checked(schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows]) -> None:
+def check_features(schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows]) -> None:
     """Raises StoreError where the features are not those of the schema, or not of as many rows as there are ids."""
     wanted = {column.digest for column in schema.features}
     if set(features) != wanted:

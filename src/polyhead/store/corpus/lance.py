@@ -32,9 +32,9 @@ from polyhead.store.corpus.base import (
     Schema,
     as_ids,
     check_columns,
+    check_features,
     check_results,
     check_schema,
-    checked,
     groups,
 )
 
@@ -43,7 +43,7 @@ ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer
 
 
 class LanceStore(CorpusStore):
-    """See the module's first lines."""
+    """A store in a Lance dataset."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -114,7 +114,7 @@ class LanceStore(CorpusStore):
     def append(self, ids: Sequence[bytes] | np.ndarray, features: Mapping[str, PackedRows]) -> int:
         """Adds documents as one fragment; those that are there already are left out. Returns how many were new."""
         ids = as_ids(ids)
-        checked(self.schema, ids, features)
+        check_features(self.schema, ids, features)
         fragments: list[Any] = []
         written = np.empty(0, np.int64)
         for _ in range(ATTEMPTS):
@@ -376,7 +376,7 @@ def reading(location: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, RuntimeError) as error:
         if "not found" in str(error).lower():
-            do = "make one with `polyhead features extract`"
+            do = "give the place of a store, or make one with `create`"
             raise StoreError(f"there is no store at {location}", got=str(error).splitlines()[0], do=do) from None
         raise StoreError(f"{location} cannot be read", got=str(error).splitlines()[0], do="restore it") from None
 

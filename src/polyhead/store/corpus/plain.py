@@ -51,9 +51,9 @@ from polyhead.store.corpus.base import (
     Schema,
     as_ids,
     check_columns,
+    check_features,
     check_results,
     check_schema,
-    checked,
     groups,
 )
 from polyhead.store.corpus.versions import (
@@ -62,6 +62,8 @@ from polyhead.store.corpus.versions import (
     Version,
     check_content,
     damaged,
+    forget,
+    is_forgotten,
     is_older,
     mapped,
     memory,
@@ -72,13 +74,13 @@ from polyhead.store.corpus.versions import (
 
 FORMAT = 1
 FOLDERS = ("versions", "fragments", "results")
-KEPT_VERSIONS = 8  # the newest ones; a reader that listed an older one lists again
+FORGETTING, PATIENCE = 64, 3600.0  # every 64th commit empties versions replaced an hour ago
 LARGEST_RESULTS = 2**34  # bytes of one fragment's column
 ATTEMPTS = 1000  # at a version's number, of which each lost one means that another writer made progress
 
 
 class PlainStore(CorpusStore):
-    """See the module's first lines."""
+    """A store in plain files of one folder."""
 
     def __init__(self, folder: Path, schema: Schema) -> None:
         self._folder, self.schema = folder, schema
@@ -107,7 +109,9 @@ class PlainStore(CorpusStore):
         """The store in this folder; raises StoreError where there is none, or one of another format."""
         path = Path(location) / "store.json"
         if not path.exists():
-            raise StoreError(f"there is no store at {location}", do="make one with `polyhead features extract`")
+            raise StoreError(
+                f"there is no store at {location}", do="give the folder of a store, or make one with `create`"
+            )
         file = read_json(path, StoreFile)
         if file.format != FORMAT:
             got, allowed = f"format {file.format}", f"format {FORMAT}"
@@ -133,7 +137,7 @@ class PlainStore(CorpusStore):
             if number == self._number:
                 return
             path = self._path(number)
-            if not path.exists():  # old by now, and removed since it was listed
+            if is_forgotten(path) and max(self._numbers()) > number:  # since it was listed
                 continue
             self._version, self._number = read_version(path), number
             names = {each.name for each in self._version.fragments}
@@ -145,7 +149,7 @@ class PlainStore(CorpusStore):
     def append(self, ids: Sequence[bytes] | np.ndarray, features: Mapping[str, PackedRows]) -> int:
         """Adds documents as one fragment; those that are there already are left out. Returns how many were new."""
         ids = as_ids(ids)
-        checked(self.schema, ids, features)
+        check_features(self.schema, ids, features)
         written: Stored | None = None
         rows_written = np.empty(0, np.int64)
         for _ in range(ATTEMPTS):
@@ -203,11 +207,7 @@ class PlainStore(CorpusStore):
         def added(stored: Stored) -> Stored:
             return msgspec.structs.replace(stored, results=stored.results | {column: (file, digest)})
 
-        try:
-            self._change(fragment, added)
-        except StoreError:
-            remove_files(path.parent, [file])
-            raise
+        self._change(fragment, added)  # where that fails the file stays: a version may name it, or `sweep` removes it
 
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
         """A column of results of a fragment; None where it is not done yet."""
@@ -263,7 +263,9 @@ class PlainStore(CorpusStore):
                 opened_folder(self._folder / name, root=self._folder),
             ):
                 pass
-        versions = [read_version(path) for number in self._numbers() if (path := self._path(number)).exists()]
+        paths = list(map(self._path, self._numbers()))
+        forget(paths, age, root=self._folder)
+        versions = [read_version(path) for path in paths if not is_forgotten(path)]
         stored = [each for version in versions for each in version.fragments]
         fragments = {each.name for each in stored}
         results = {(column, file) for each in stored for column, (file, _) in each.results.items()}
@@ -385,9 +387,8 @@ class PlainStore(CorpusStore):
             except FileExistsError:
                 return False
         self._number, self._version = number, version
-        outdated = [self._path(old).name for old in self._numbers() if old <= number - KEPT_VERSIONS]
-        if outdated:
-            remove_files(self._folder / "versions", outdated)
+        if number % FORGETTING == 0:
+            forget(list(map(self._path, self._numbers())), PATIENCE, root=self._folder)
         return True
 
     def _mapped(self, stored: Stored, name: str, kind: type | np.dtype, shape: tuple[int, ...]) -> np.ndarray:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from polyhead.config import Value, ValueT, from_json, to_json
 from polyhead.errors import ConfigError, StoreError
-from polyhead.files import LARGEST_CONFIG, open_plain, read_plain
+from polyhead.files import LARGEST_CONFIG, open_plain, read_plain, replace_file
 from polyhead.store.corpus.base import Schema, is_name
 
 Stamp = tuple[int, int, int]  # what changes with a file's content: its number, size and time
@@ -69,6 +70,23 @@ def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, r
             return np.asarray(np.memmap(file, kind, "r", shape=shape))
     except OSError as error:
         raise damaged(path, "it is missing" if isinstance(error, FileNotFoundError) else str(error)) from None
+
+
+def is_forgotten(path: Path) -> bool:
+    """True if a version was emptied by `forget`."""
+    return path.lstat().st_size == 0
+
+
+def forget(versions: Sequence[Path], age: float, *, root: Path) -> None:
+    """Empties versions, oldest first, that were replaced more than `age` seconds ago; their numbers stay taken.
+
+    A number that came free could be taken by a writer that had read the version before it long ago. What it wrote there
+    would lie below the newest version, and be lost.
+    """
+    for path, following in zip(versions, versions[1:], strict=False):
+        if not is_forgotten(path) and following.lstat().st_mtime <= time.time() - age:
+            with writable(path, "an old version cannot be emptied"):
+                replace_file(path, b"", root=root)
 
 
 def is_older(entry: os.DirEntry[str], before: float) -> bool:
