@@ -32,7 +32,7 @@ from polyhead.engine.session import Session
 from polyhead.processor import CAPS, processor
 from polyhead.project.tables import DataFile, Project, read_project
 from studies.results import Claim, Study
-from studies.settings import ROOT, asked_of, report, say, study_arguments
+from studies.settings import ROOT, parsed, report, say, study_arguments
 
 NAME, FILE = "right_processor", "any_processor"
 KINDS = {"avx2": {CAPS[0]: "AVX2"}, "full": {}}
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--try", dest="trial", type=Path, metavar="BUNDLE", help="a few rows of this bundle")
     parser.add_argument("--child", type=Path, metavar="BUNDLE", help="answer what standard input asks")
     parser.add_argument("--few", action="store_true", help="of the child: rows and texts of a trial")
-    options = asked_of(parser)
+    options = parsed(parser)
     if options.child:
         child(options.child, few=options.few)
         return

@@ -87,7 +87,7 @@ def ratios(rows: list[Row], variant: str, when: str, size: int, how: str) -> lis
 
 
 def claim(rows: list[Row]) -> Claim:
-    """That no ratio grew by more than its spread."""
+    """The claim that no ratio grew by more than its spread."""
     worse, notes = 0, []
     for variant in VARIANTS:
         for how, words in RUNS.items():

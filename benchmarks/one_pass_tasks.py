@@ -36,7 +36,7 @@ from polyhead.engine.quantize.files import CACHE
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.loop.events import Events
 from polyhead.train.run import train_project
-from studies.settings import DATA, RUNS, asked_of, say
+from studies.settings import DATA, RUNS, parsed, say
 
 FOLDER = RUNS / "one_pass"
 ROWS = {"train": 1500, "validation": 300, "test": 500}
@@ -143,7 +143,7 @@ PAIRED = Chosen(  # the twenty-first
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, help="of torch; by default as many as it finds")
-    asked_of(parser)
+    parsed(parser)
     trained = Bundle.open(train())
     rows = [["task", "kind", "labels", "metric", "test"]]
     for name, record in trained.tasks.items():

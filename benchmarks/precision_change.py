@@ -27,7 +27,7 @@ from polyhead.engine.session import Session
 from polyhead.project.tables import DataFile, Project, read_project
 from polyhead.tasks.read import read
 from studies.results import Claim, Study
-from studies.settings import ROOT, RUNS, asked_of, report, say, study_arguments
+from studies.settings import ROOT, RUNS, parsed, report, say, study_arguments
 
 NAME = "precision_change"
 BACKEND, EXACT = "openvino", "float32"
@@ -40,7 +40,7 @@ FOLDER = (ROOT / PROJECT).parent
 def main() -> None:
     parser = study_arguments(__doc__, f"{NAME}.jsonl")
     parser.add_argument("--try", dest="trial", type=Path, metavar="BUNDLE", help="a few rows of this bundle")
-    options = asked_of(parser)
+    options = parsed(parser)
     project = read_project(ROOT / PROJECT)
     if options.trial:
         trial(options.trial, project)

@@ -23,7 +23,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.project.recipes import Joint
 from polyhead.project.tables import DataFile, Project, read_project
 from studies.results import Claim
-from studies.settings import ROOT, RUNS, asked_of, command, report, say
+from studies.settings import ROOT, RUNS, command, parsed, report, say
 
 NAME = "together_resume"
 EXAMPLE = ROOT / "examples" / "together" / "learn.toml"
@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, help="used by itself: one process, which writes into this folder")
     parser.add_argument("--threads", type=int, help="of torch; by default as many as it finds")
-    options = asked_of(parser)
+    options = parsed(parser)
     if options.train:
         train(options.train)
         return

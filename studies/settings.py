@@ -49,7 +49,7 @@ def study_arguments(
     return parser
 
 
-def asked_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """The arguments, with torch's threads set."""
     import torch
 
@@ -67,7 +67,7 @@ def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
     return jobs[int(number) - 1 :: int(of)]
 
 
-def one_of(listed: str, known: Iterable[str], what: str) -> list[str]:
+def checked_names(listed: str, known: Iterable[str], what: str) -> list[str]:
     """The names in a list with commas, each one of those known; ends the program where one is not."""
     names, known = [name.strip() for name in listed.split(",")], list(known)
     unknown = [name for name in names if name not in known]

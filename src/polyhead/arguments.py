@@ -39,10 +39,10 @@ def typed(function: Callable[Parameters, Returned]) -> Callable[Parameters, Retu
     return call
 
 
-def check_arguments(function: Callable[..., object], given: Mapping[str, object]) -> None:
+def check_arguments(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
     """Raises ConfigError if one of these arguments, by name, is not of the annotated type."""
     hints, name = _hints(function), function.__qualname__.removesuffix(".__init__")
-    for argument, value in given.items():
+    for argument, value in arguments.items():
         if argument in hints and not fits(value, hints[argument]):
             raise _wrong(f"{name}: '{argument}'", value, hints[argument])
         if isinstance(value, str) and "\0" in value and Path in typing.get_args(hints.get(argument)):
@@ -55,11 +55,11 @@ def check_fields(value: msgspec.Struct) -> None:
     for name, hint in _hints(type(value)).items():
         if name not in value.__struct_fields__:
             continue
-        given = getattr(value, name)
-        if not fits(given, hint):
-            raise _wrong(f"{type(value).__name__}: '{name}'", given, hint)
-        if isinstance(given, list):
-            msgspec.structs.force_setattr(value, name, tuple(given))
+        field = getattr(value, name)
+        if not fits(field, hint):
+            raise _wrong(f"{type(value).__name__}: '{name}'", field, hint)
+        if isinstance(field, list):
+            msgspec.structs.force_setattr(value, name, tuple(field))
 
 
 def fits(value: object, hint: Any) -> bool:
@@ -69,7 +69,7 @@ def fits(value: object, hint: Any) -> bool:
 
 @functools.cache
 def _check_of(hint: Any) -> Callable[[Any], bool]:
-    """The function that tells whether a value is of this type: made once, as every struct that is made is checked."""
+    """The function that tells whether a value is of this type, made once for each type."""
     origin, of = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         options = tuple(map(_check_of, of))
@@ -91,7 +91,7 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
 
 
 def _check_of_tuple(of: tuple[Any, ...]) -> Callable[[Any], bool]:
-    """Lists fit too, as long as nobody has to keep them."""
+    """A list fits the annotation of a tuple too."""
     checks = tuple(_check_of(hint) for hint in of if hint is not ...)
     if of[-1] is ...:
         return lambda value: isinstance(value, tuple | list) and all(map(checks[0], value))
@@ -103,7 +103,7 @@ def _check_of_tuple(of: tuple[Any, ...]) -> Callable[[Any], bool]:
 
 
 def _check_of_several(kind: type, check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Items of a collection; what may be read once alone is not looked into."""
+    """Checks the items of a collection; an iterator is not read, since it can be read only once."""
 
     def holds(value: object) -> bool:
         if not isinstance(value, kind) or isinstance(value, str | bytes | bytearray | Mapping):
@@ -114,7 +114,7 @@ def _check_of_several(kind: type, check: Callable[[Any], bool]) -> Callable[[Any
 
 
 def _check_of_class(hint: Any, known: Any) -> Callable[[Any], bool]:
-    """What is no class is not looked at, and a bool is no number."""
+    """Annotations that are not classes accept every value; a bool is no number."""
     kind = _NUMBERS.get(known, known)
     if hint is Any or not isinstance(kind, type):
         return lambda value: True

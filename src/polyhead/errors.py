@@ -47,24 +47,24 @@ class PolyheadError(Exception):
         super().__init__(_sentence(what, got, allowed, do))
 
     def at(self, where: str, **facts: object) -> Self:
-        """The same error, which first says where it was met; `facts` are added to its own."""
+        """The same error with a place before its message; `facts` are added to its own."""
         what, facts, error = f"{where}: {self.what}", {**self.facts, **facts}, type(self).__new__(type(self))
         PolyheadError.__init__(error, what, got=self.got, allowed=self.allowed, do=self.do, **facts)
         return error
 
 
-def nearest(given: str, names: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """A question that suggests the name that was probably meant, if one is near."""
-    near = near_name(given, names)
+    near = near_name(name, names)
     return None if near is None else f"did you mean '{near}'?"
 
 
-def near_name(given: str, names: Iterable[str]) -> str | None:
+def near_name(name: str, names: Iterable[str]) -> str | None:
     """The name that was probably meant, if one is near."""
-    return next(iter(difflib.get_close_matches(given, list(names), n=1, cutoff=0.5)), None)
+    return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)), None)
 
 
-def told(error: PolyheadError) -> str:
+def summary_of(error: PolyheadError) -> str:
     """What failed and what was given, for use in another error's message."""
     return error.what if error.got is None else f"{error.what}: {_shown(error.got)}"
 
@@ -184,10 +184,10 @@ class UnknownTask(BundleError):
     def __init__(
         self, what: str, *, got: object = None, allowed: object = None, do: str | None = None, **facts: object
     ) -> None:
-        given, names = _each(got), [str(name) for name in _each(allowed)]
-        near = nearest(str(given[0]), names) if given else None
-        others = "name one of these" if names else "name another bundle, or train the task first"
-        super().__init__(what, got=got, allowed=allowed, do=do or near or others, **facts)
+        unknown, names = _each(got), [str(name) for name in _each(allowed)]
+        near = nearest(str(unknown[0]), names) if unknown else None
+        otherwise = "name one of these" if names else "name another bundle, or train the task first"
+        super().__init__(what, got=got, allowed=allowed, do=do or near or otherwise, **facts)
 
 
 class BadName(BundleError):

@@ -25,7 +25,7 @@ from studies.aghajanyan2021.mixes import (
 )
 from studies.aghajanyan2021.runs import Runs
 from studies.results import Claim, Study
-from studies.settings import DATA, RESULTS, asked_of, one_of, part_of, report, rows_of, say, study_arguments
+from studies.settings import DATA, RESULTS, checked_names, parsed, part_of, report, rows_of, say, study_arguments
 from studies.shared.rows import over_seeds
 
 NAME = "together_quality"
@@ -56,14 +56,14 @@ JOBS = ("main", "whole", "nested", "schemes", "samplers", "sizes", "full-mixed")
 
 
 def main() -> None:
-    options = asked_of(study_arguments(__doc__, "together.jsonl", jobs=JOBS, seeds=SEEDS, part=True))
+    options = parsed(study_arguments(__doc__, "together.jsonl", jobs=JOBS, seeds=SEEDS, part=True))
     if options.report:
         write_report(rows_of(options.rows))
         return
     file = options.rows[0]
     runs = Runs(DATA, file.with_suffix(""), Study(file), say=say)
     seeds = [int(seed) for seed in options.seeds.split(",")]
-    jobs = [job for name in one_of(options.jobs, JOBS, "job") for job in jobs_of(name, runs, seeds)]
+    jobs = [job for name in checked_names(options.jobs, JOBS, "job") for job in jobs_of(name, runs, seeds)]
     for job in part_of(jobs, options.part):
         job()
 

@@ -36,7 +36,7 @@ from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import precision_of
 from polyhead.train.run import train_project
 from studies.results import Claim, Study
-from studies.settings import DATA, RUNS, asked_of, command, one_of, part_of, report, resumed, say, study_arguments
+from studies.settings import DATA, RUNS, checked_names, command, parsed, part_of, report, resumed, say, study_arguments
 
 SIZES = ("8", "64", "1500", "all")
 DRAWS = (1, 2, 3)
@@ -52,7 +52,7 @@ class Set:
     kind: str = "single_label"
     test: str = "test"
     rare: tuple[str, float] | None = None  # the label that is made so rare, and its share
-    told: dict = field(default_factory=dict)
+    declared: dict = field(default_factory=dict)  # `range` or `pair` of the task
 
 
 SETS = {
@@ -61,8 +61,8 @@ SETS = {
     "trec6": Set("trec6"),
     "emotion": Set("tweeteval_emotion"),
     "clinc150": Set("clinc150"),
-    "stsb": Set("glue_stsb", "regression", told={"range": (0.0, 5.0)}),
-    "sick_relatedness": Set("sick_relatedness", "regression", told={"range": (1.0, 5.0)}),
+    "stsb": Set("glue_stsb", "regression", declared={"range": (0.0, 5.0)}),
+    "sick_relatedness": Set("sick_relatedness", "regression", declared={"range": (1.0, 5.0)}),
     "wnut17": Set("wnut17", "tagging"),
     "restaurant8k_slots": Set("restaurant8k_slots", "tagging"),
     "hate_rare": Set("tweeteval_hate", rare=("hate", 0.05)),
@@ -71,9 +71,9 @@ SETS = {
     "sst5": Set("sst5"),
     "subj": Set("subj"),
     "trec50": Set("trec50"),
-    "mrpc": Set("glue_mrpc", told={"pair": True}),
-    "rte": Set("glue_rte", test="validation", told={"pair": True}),
-    "sick_nli": Set("sick_nli", told={"pair": True}),
+    "mrpc": Set("glue_mrpc", declared={"pair": True}),
+    "rte": Set("glue_rte", test="validation", declared={"pair": True}),
+    "sick_nli": Set("sick_nli", declared={"pair": True}),
     "snips_slots": Set("snips_slots", "tagging"),
     "mit_movie": Set("mit_movie_trivia_slots", "tagging"),
 }
@@ -84,15 +84,15 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--part", default="1/1", help="i/n: every n-th run, from the i-th on")
-    asked = asked_of(parser)
-    if not asked.report:
-        study = resumed(asked.rows[0], "right_defaults")
-        sets, sizes = one_of(asked.sets, SETS, "set"), one_of(asked.sizes, SIZES, "size")
+    options = parsed(parser)
+    if not options.report:
+        study = resumed(options.rows[0], "right_defaults")
+        sets, sizes = checked_names(options.sets, SETS, "set"), checked_names(options.sizes, SIZES, "size")
         jobs = [(name, size, draw) for size in sizes for draw in DRAWS for name in sets]
-        for name, size, draw in part_of(jobs, asked.part):
+        for name, size, draw in part_of(jobs, options.part):
             say(str(study.row(lambda a=(name, size, draw): run(*a), set=name, size=size, draw=draw)))
         return
-    rows = [row for file in asked.rows for row in Study(file).rows]
+    rows = [row for file in options.rows for row in Study(file).rows]
     lacking = [
         f"{name}, {size}: {count} of {len(DRAWS)} draws"
         for size in SIZES
@@ -104,16 +104,16 @@ def main() -> None:
 
 def run(name: str, size: str, draw: int) -> dict[str, object]:
     """The default's test score, and those of all baselines, on the same labelled rows."""
-    one = SETS[name]
-    rows = labelled(one, size, draw)
+    source = SETS[name]
+    rows = labelled(source, size, draw)
     with tempfile.TemporaryDirectory() as folder:
-        entry = written(one, rows, Path(folder), labels_of(one))
+        entry = written(source, rows, Path(folder), labels_of(source))
         project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=MAX_TOKENS), training=Training(seed=draw))
         began = time.perf_counter()
         outcome = train_project(project, folder=Path(folder), cache=RUNS / "right-cache", events=Events(say=say))
         seconds = time.perf_counter() - began
         ready = prepare(project, Path(folder))[0]
-        metric = ready.task.metric or {"regression": "pearson", "tagging": "span_f1"}.get(one.kind, "accuracy")
+        metric = ready.task.metric or {"regression": "pearson", "tagging": "span_f1"}.get(source.kind, "accuracy")
         scores = json.loads(next(Path(outcome.bundle).glob("tasks/task/*/scores.json")).read_text(encoding="utf-8"))
         return {
             "rows": len(rows),
@@ -126,63 +126,63 @@ def run(name: str, size: str, draw: int) -> dict[str, object]:
         }
 
 
-def labelled(one: Set, size: str, draw: int) -> list[dict]:
+def labelled(source: Set, size: str, draw: int) -> list[dict]:
     """The training rows of a draw: so many of each label (of tagging: sentences for each name), so many, or all."""
-    rows = read(one, "train")
+    rows = read(source, "train")
     generator = np.random.default_rng(draw)
-    if one.rare is not None:
-        label, share = one.rare
-        others = [row for row in rows if row["label"] != label]
-        there = [row for row in rows if row["label"] == label]
-        rows = others + there[: round(len(others) * share / (1 - share))]
+    if source.rare is not None:
+        label, share = source.rare
+        common = [row for row in rows if row["label"] != label]
+        rare = [row for row in rows if row["label"] == label]
+        rows = common + rare[: round(len(common) * share / (1 - share))]
     order = [rows[index] for index in generator.permutation(len(rows))]
     if size == "all":
         return order
     if int(size) >= 1000:
         return order[: int(size)]
-    if one.kind == "regression":
+    if source.kind == "regression":
         return order[: 2 * int(size)]
-    if one.kind == "tagging":
+    if source.kind == "tagging":
         names = {tag[2:] for row in rows for tag in row["tags"] if tag != "O"}
         return order[: int(size) * len(names)]
-    if one.rare is not None:  # labels as rare as they are
+    if source.rare is not None:  # labels as rare as they are
         return order[: 20 * int(size)]
-    taken: dict[str, int] = {}
-    kept = []
+    counts: dict[str, int] = {}
+    chosen = []
     for row in order:
-        taken[row["label"]] = taken.get(row["label"], 0) + 1
-        if taken[row["label"]] <= int(size):
-            kept.append(row)
-    return kept
+        counts[row["label"]] = counts.get(row["label"], 0) + 1
+        if counts[row["label"]] <= int(size):
+            chosen.append(row)
+    return chosen
 
 
-def read(one: Set, split: str) -> list[dict]:
-    with gzip.open(DATA / one.folder / f"{split}.jsonl.gz", "rt", encoding="utf-8") as file:
+def read(source: Set, split: str) -> list[dict]:
+    with gzip.open(DATA / source.folder / f"{split}.jsonl.gz", "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
-def labels_of(one: Set) -> tuple[str, ...]:
-    told = json.loads((DATA / one.folder / "meta.json").read_text(encoding="utf-8"))["labels"]
-    return tuple(map(str, told or ()))
+def labels_of(source: Set) -> tuple[str, ...]:
+    labels = json.loads((DATA / source.folder / "meta.json").read_text(encoding="utf-8"))["labels"]
+    return tuple(map(str, labels or ()))
 
 
-def written(one: Set, rows: list[dict], folder: Path, labels: tuple[str, ...]) -> TaskEntry:
+def written(source: Set, rows: list[dict], folder: Path, labels: tuple[str, ...]) -> TaskEntry:
     """A project's task as somebody with these files would declare it."""
-    test = read(one, one.test)
-    if one.rare is not None:
-        label, share = one.rare
-        others = [row for row in test if row["label"] != label]
-        test = others + [row for row in test if row["label"] == label][: round(len(others) * share / (1 - share))]
+    test = read(source, source.test)
+    if source.rare is not None:
+        label, share = source.rare
+        common = [row for row in test if row["label"] != label]
+        test = common + [row for row in test if row["label"] == label][: round(len(common) * share / (1 - share))]
     for name, several in (("train", rows), ("test", test)):
         (folder / f"{name}.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in several))
-    told = {key: value for key, value in one.told.items() if key != "pair"}
-    if one.kind == "regression" or "pair" in one.told:
-        told |= {"text": "text_a", "text_b": "text_b"}
-    if one.kind == "tagging":
-        told |= {"tokens": "tokens", "tags": "tags"}
-    if one.kind != "regression":
-        told["labels"] = labels
-    return TaskEntry(name="task", kind=one.kind, train="train.jsonl", test="test.jsonl", **told)
+    settings = {key: value for key, value in source.declared.items() if key != "pair"}
+    if source.kind == "regression" or "pair" in source.declared:
+        settings |= {"text": "text_a", "text_b": "text_b"}
+    if source.kind == "tagging":
+        settings |= {"tokens": "tokens", "tags": "tags"}
+    if source.kind != "regression":
+        settings["labels"] = labels
+    return TaskEntry(name="task", kind=source.kind, train="train.jsonl", test="test.jsonl", **settings)
 
 
 Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]  # values, targets, example of each row
@@ -210,10 +210,10 @@ def of_labels(
     sides = {"mean vectors": (train[0], test[0])}
     if ready.task.pair == "separate":
         sides["cosine"] = (cosine(train[0])[:, None], cosine(test[0])[:, None])
-    for told, (learned, asked) in sides.items():
+    for side, (learned, held) in sides.items():
         for balance in balances:
             model = logistic(balance).fit(learned, train[1])
-            scored[told + (", balanced" if balance else "")] = score(test[1], model.predict(asked))
+            scored[side + (", balanced" if balance else "")] = score(test[1], model.predict(held))
     scored["constant"] = constant(train[1], test[1], score)
     return scored
 
@@ -235,8 +235,8 @@ def of_numbers(
 
 
 def of_words(ready: Prepared, train: Vectors, test: Vectors, draw: int) -> dict[str, float]:
-    kept = np.random.default_rng(draw).permutation(len(train[0]))[:WORDS]
-    model = logistic(None).fit(train[0][kept], train[1][kept])
+    chosen = np.random.default_rng(draw).permutation(len(train[0]))[:WORDS]
+    model = logistic(None).fit(train[0][chosen], train[1][chosen])
     predicted, outputs, width = model.predict(test[0]), [], len(ready.task.labels)
     for index, target in enumerate(ready.test.examples.targets):
         answered = np.zeros((len(target), width), np.float32)
@@ -291,7 +291,7 @@ def opened() -> Extractor:
 
 def claims(rows: list[dict]) -> list[Claim]:
     """For each size the mean difference to the best baseline, and the sets that lose more than a point."""
-    found = []
+    claimed = []
     for size in SIZES:
         gains = dict(differences(rows, size))
         if not gains:
@@ -300,13 +300,13 @@ def claims(rows: list[dict]) -> list[Claim]:
         mean = statistics.mean(gains.values())
         few = [name for name in gains if draws(rows, name, size) < len(DRAWS)]
         lacking = f" Fewer than {len(DRAWS)} draws: {', '.join(few)}." if few else ""
-        told = "all rows" if size == "all" else f"{size} rows" + (" a class" if int(size) < 1000 else "")
+        amount = "all rows" if size == "all" else f"{size} rows" + (" a class" if int(size) < 1000 else "")
         if few:
-            told += f" ({len(few)} of them with fewer than {len(DRAWS)} draws)"
-        found += [
+            amount += f" ({len(few)} of them with fewer than {len(DRAWS)} draws)"
+        claimed += [
             Claim(
                 id=f"right.mean_{size}",
-                text=f"the default's test score less the best simple baseline's, mean of {len(gains)} sets, {told}",
+                text=f"the default's test score less the best simple baseline's, mean of {len(gains)} sets, {amount}",
                 target=0,
                 value=round(mean, 3),
                 unit="points",
@@ -315,7 +315,7 @@ def claims(rows: list[dict]) -> list[Claim]:
             ),
             Claim(
                 id=f"right.lost_{size}",
-                text=f"sets of {len(gains)} on which the default is more than a point below that baseline, {told}",
+                text=f"sets of {len(gains)} on which the default is more than a point below that baseline, {amount}",
                 target=2,
                 value=len(lost),
                 unit="sets",
@@ -323,7 +323,7 @@ def claims(rows: list[dict]) -> list[Claim]:
                 note=(", ".join(lost) or "none") + "." + lacking,
             ),
         ]
-    return found
+    return claimed
 
 
 def draws(rows: list[dict], name: str, size: str) -> int:

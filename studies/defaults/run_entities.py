@@ -29,7 +29,7 @@ from polyhead.train.loop.events import Events
 from polyhead.train.run import train_project
 from studies.defaults.run import MAX_TOKENS, SETS, Set, labels_of, read, written
 from studies.results import Claim, Study
-from studies.settings import RUNS, asked_of, command, one_of, report, resumed, say, study_arguments
+from studies.settings import RUNS, checked_names, command, parsed, report, resumed, say, study_arguments
 
 NAMES = ("wnut17", "snips_slots", "restaurant8k_slots")
 SIZES = ("100", "200", "all")
@@ -43,14 +43,14 @@ UPDATES, PASSES, BATCH = 1500, 3, 16  # of fine-tuning on all sentences, at leas
 def main() -> None:
     parser = study_arguments(__doc__, "right_entities.jsonl")
     parser.add_argument("--sizes", default=",".join(SIZES))
-    asked = asked_of(parser)
-    if not asked.report:
-        study, sizes = resumed(asked.rows[0], "right_entities"), one_of(asked.sizes, SIZES, "size")
+    options = parsed(parser)
+    if not options.report:
+        study, sizes = resumed(options.rows[0], "right_entities"), checked_names(options.sizes, SIZES, "size")
         for seed, size, name, method in product(SEEDS, sizes, NAMES, METHODS):
-            made = partial(run, name, size, seed, method)
-            say(str(study.row(made, set=name, size=size, seed=seed, method=method)))
+            training = partial(run, name, size, seed, method)
+            say(str(study.row(training, set=name, size=size, seed=seed, method=method)))
         return
-    rows = [row for file in asked.rows for row in Study(file).rows]
+    rows = [row for file in options.rows for row in Study(file).rows]
     lacking = [
         f"{name}, {size}, {method}: {count} of {len(SEEDS)} seeds"
         for size in SIZES
@@ -63,12 +63,12 @@ def main() -> None:
 
 def run(name: str, size: str, seed: int, method: str) -> dict[str, object]:
     """One training, and its span F1 on the whole test split."""
-    one = SETS[name]
-    rows = sentences(one, size, seed)
+    source = SETS[name]
+    rows = sentences(source, size, seed)
     training, strategy = way(method, size, len(rows), seed)
     with tempfile.TemporaryDirectory() as folder:
         held = round(len(rows) * SHARE) if method == BEFORE else 0  # by a file: no folds, and no training again
-        entry = written(one, rows[held:], Path(folder), labels_of(one))
+        entry = written(source, rows[held:], Path(folder), labels_of(source))
         entry = msgspec.structs.replace(entry, strategy=strategy, training=training)
         if held:
             content = b"".join(msgspec.json.encode(row) + b"\n" for row in rows[:held])
@@ -84,8 +84,8 @@ def run(name: str, size: str, seed: int, method: str) -> dict[str, object]:
         }
 
 
-def sentences(one: Set, size: str, seed: int) -> list[dict]:
-    rows = read(one, "train")
+def sentences(source: Set, size: str, seed: int) -> list[dict]:
+    rows = read(source, "train")
     order = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
     return order if size == "all" else order[: int(size)]
 
@@ -111,32 +111,32 @@ def scores(rows: list[dict], name: str, size: str, method: str) -> list[float]:
 
 def claims(rows: list[dict]) -> list[Claim]:
     """What the default gains over that of before, and what it loses to fine-tuning, for each size."""
-    found = []
+    claimed = []
     for size in SIZES:
         several = {name: {method: scores(rows, name, size, method) for method in METHODS} for name in NAMES}
-        several = {name: of for name, of in several.items() if all(of.values())}
+        several = {name: scored for name, scored in several.items() if all(scored.values())}
         if not several:
             continue
-        told = "all sentences" if size == "all" else f"{size} sentences"
+        amount = "all sentences" if size == "all" else f"{size} sentences"
         note = "; ".join(
             f"{name} "
             + ", ".join(
                 f"{method} {statistics.mean(values):.1f} ± {statistics.stdev(values) if len(values) > 1 else 0:.1f}"
-                for method, values in of.items()
+                for method, values in scored.items()
             )
-            for name, of in several.items()
+            for name, scored in several.items()
         )
         for id, other, text, target in (
             ("gain", BEFORE, "the default less the default of before", 0.0),
             ("loss", TUNED, "the default less fine-tuning of all layers", 0.0),
         ):
             value = statistics.mean(
-                statistics.mean(of[DEFAULT]) - statistics.mean(of[other]) for of in several.values()
+                statistics.mean(scored[DEFAULT]) - statistics.mean(scored[other]) for scored in several.values()
             )
-            found.append(
+            claimed.append(
                 Claim(
                     id=f"right.entities_{id}_{size}",
-                    text=f"span F1, {text}, mean of {len(several)} sets, {told}",
+                    text=f"span F1, {text}, mean of {len(several)} sets, {amount}",
                     target=target,
                     value=round(value, 2),
                     unit="points",
@@ -144,7 +144,7 @@ def claims(rows: list[dict]) -> list[Claim]:
                     note=note + (WHY if id == "loss" and value < target else ""),
                 )
             )
-    return found
+    return claimed
 
 
 if __name__ == "__main__":

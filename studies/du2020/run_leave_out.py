@@ -14,7 +14,7 @@ from studies.du2020.leave_out import MORE, SETS, LeaveOut, Settings
 from studies.du2020.orderings import orderings
 from studies.du2020.study import Cell, cells_of, missing, study_table
 from studies.results import Claim, Study
-from studies.settings import DATA, RESULTS, asked_of, part_of, report, rows_of, say, study_arguments
+from studies.settings import DATA, RESULTS, parsed, part_of, report, rows_of, say, study_arguments
 
 NAME = "together_leave_out"
 COMMAND = (
@@ -27,7 +27,7 @@ def main() -> None:
     parser = study_arguments(__doc__, "leave_out.jsonl", part=True)
     parser.add_argument("--more", default="", help=f"also these sets: {', '.join(dataset.task for dataset in MORE)}")
     parser.add_argument("--estimate", action="store_true")
-    options = asked_of(parser)
+    options = parsed(parser)
     if options.report:
         return write_report(rows_of(options.rows))
     file = options.rows[0]

@@ -13,7 +13,7 @@ import statistics
 from studies.du2020.leave_out import SETS
 from studies.du2020.sweep import CODECS, Sweep, missing, order, plot_sweep, sweep_lines, swept_of
 from studies.results import Claim, Study
-from studies.settings import DATA, RESULTS, asked_of, part_of, report, rows_of, say, study_arguments
+from studies.settings import DATA, RESULTS, parsed, part_of, report, rows_of, say, study_arguments
 
 NAME = "together_sweep"
 SEEDS = (1, 2, 3)
@@ -24,7 +24,7 @@ COMMAND = (
 
 
 def main() -> None:
-    options = asked_of(study_arguments(__doc__, "sweep.jsonl", seeds=SEEDS, part=True))
+    options = parsed(study_arguments(__doc__, "sweep.jsonl", seeds=SEEDS, part=True))
     if options.report:
         return write_report(rows_of(options.rows))
     file = options.rows[0]

@@ -33,7 +33,7 @@ from studies.huang2022.methods import (
 )
 from studies.huang2022.runs import Runs, Scale
 from studies.results import Claim, Study
-from studies.settings import DATA, RESULTS, asked_of, one_of, part_of, report, rows_of, say, study_arguments
+from studies.settings import DATA, RESULTS, checked_names, parsed, part_of, report, rows_of, say, study_arguments
 from studies.shared.rows import over_seeds
 
 NAME = "conditioning_nhc"
@@ -64,12 +64,12 @@ LEAST = 3  # seeds of a claim; with fewer than are planned its note says so
 def main() -> None:
     parser = study_arguments(__doc__, f"{NAME}.jsonl", jobs=JOBS, seeds=MAIN_SEEDS, part=True, device=True)
     parser.add_argument("--size", type=int, help="headlines of a category, by default all: 900")
-    options = asked_of(parser)
+    options = parsed(parser)
     if options.report:
         write_report(rows_of(options.rows))
         return
     file = options.rows[0]
-    names, seeds = one_of(options.jobs, JOBS, "job"), one_of(options.seeds, map(str, MAIN_SEEDS), "seed")
+    names, seeds = checked_names(options.jobs, JOBS, "job"), checked_names(options.seeds, map(str, MAIN_SEEDS), "seed")
     scale = Scale(size=options.size)
     runs = Runs(DATA, file.with_suffix(""), Study(file), scale=scale, device=options.device, say=say)
     for job in part_of(jobs_of(names, [int(seed) for seed in seeds]), options.part):

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from studies import stickland2019 as paper
 from studies.results import Claim, Study
-from studies.settings import DATA, RESULTS, asked_of, one_of, part_of, report, rows_of, say, study_arguments
+from studies.settings import DATA, RESULTS, checked_names, parsed, part_of, report, rows_of, say, study_arguments
 from studies.stickland2019.methods import ABLATION_SEEDS, MAIN_SEEDS
 from studies.stickland2019.runs import ON_QUESTIONS, Runs, Scale
 from studies.stickland2019.study import GLUE
@@ -55,15 +55,15 @@ def main() -> None:
     parser.add_argument("--methods", help="in place of the jobs, these methods")
     parser.add_argument("--samplings", default="annealed", help="of --methods")
     parser.add_argument("--list", action="store_true", help="name the methods and samplings")
-    options = asked_of(parser)
-    seeds = [int(seed) for seed in one_of(options.seeds, map(str, MAIN_SEEDS), "seed")]
+    options = parsed(parser)
+    seeds = [int(seed) for seed in checked_names(options.seeds, map(str, MAIN_SEEDS), "seed")]
     if options.list:
         print("\n".join(f"{method.name:20s} {method.told}" for method in paper.METHODS.values()))
         print(f"samplings: {', '.join(paper.SAMPLINGS)}")
     elif options.report:
         write_report(rows_of(options.rows))
     else:
-        jobs = [job for name in one_of(options.jobs, JOBS, "job") for job in jobs_of(name, seeds)]
+        jobs = [job for name in checked_names(options.jobs, JOBS, "job") for job in jobs_of(name, seeds)]
         if options.methods:
             jobs = chosen(options.methods.split(","), options.samplings.split(","), seeds)
         train(part_of(jobs, options.part), options.rows[0], options.device)

@@ -19,7 +19,7 @@ from polyhead.report.frontier import apart, plot_frontier
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from studies.results import Claim, Study
-from studies.settings import DATA, RESULTS, asked_of, report, say, study_arguments
+from studies.settings import DATA, RESULTS, parsed, report, say, study_arguments
 from studies.wei2021 import Run, as_published, missing, options_of, plot_figure2, runs_of
 from studies.wei2021.runs import SEEDS, Runs
 from studies.wei2021.tasks import TASKS
@@ -38,7 +38,7 @@ LEARNED = 5.0  # points above the constant answer from which a task counts as le
 def main() -> None:
     parser = study_arguments(__doc__, "branches.jsonl")
     parser.add_argument("--tasks", default=",".join(TASKS))
-    options = asked_of(parser)
+    options = parsed(parser)
     tasks = options.tasks.split(",")
     if not options.report:
         make_rows(runs_in(options.rows[0]), tasks)

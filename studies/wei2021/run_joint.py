@@ -9,7 +9,7 @@ writes the results from the rows that are there and trains nothing. `python -m s
 from __future__ import annotations
 
 from studies.results import Study
-from studies.settings import DATA, asked_of, report, rows_of, say, study_arguments
+from studies.settings import DATA, parsed, report, rows_of, say, study_arguments
 from studies.wei2021 import missing, runs_of
 from studies.wei2021.joint import TogetherRuns
 from studies.wei2021.runs import SEEDS
@@ -23,7 +23,7 @@ COMMAND = "python -m studies wei2021 run-joint --threads 1 [--jobs together], th
 def main() -> None:
     parser = study_arguments(__doc__, f"{NAME}.jsonl", jobs=JOBS, seeds=SEEDS)
     parser.add_argument("--tasks", default=",".join(TASKS), help="that are left out")
-    options = asked_of(parser)
+    options = parsed(parser)
     if options.report:  # these rows stand beside those of `branches_quality`, and claim nothing of their own
         rows = rows_of(options.rows)
         return report(NAME, command=COMMAND, rows=rows, claims=[], lacking=missing(runs_of(rows)))

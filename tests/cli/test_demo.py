@@ -59,4 +59,4 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
     ],
 )
 def test_answers_of_every_kind_can_be_said(answer, said):
-    assert demo.said(answer) == said
+    assert demo.short_answer(answer) == said

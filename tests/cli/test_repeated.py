@@ -145,7 +145,7 @@ def test_only_what_was_begun_is_forgotten(root, tmp_path):
     first = start_operation(bundle, "rollback", ["a"], lines=line, wanted=lambda: {"a": "v0001"}).begun
     other = start_operation(bundle, "rollback", ["b"], lines=line, wanted=lambda: {"a": "v0001"}).begun
     finish(bundle, first)
-    assert json.loads((bundle / ".begun.json").read_text())["asked"] == ["b"]
+    assert json.loads((bundle / ".begun.json").read_text())["arguments"] == ["b"]
     finish(bundle, other)
     assert not (bundle / ".begun.json").exists()
 
@@ -162,7 +162,7 @@ def test_only_what_was_begun_is_forgotten(root, tmp_path):
 )
 def test_done_is_what_is_live_now_and_was_not(before, wanted, live, is_done):
     begun = StartedOperation(
-        operation="rollback", asked=("a",), before={"a": Live(version=before, record="x")}, wanted={"a": wanted}
+        operation="rollback", arguments=("a",), before={"a": Live(version=before, record="x")}, wanted={"a": wanted}
     )
     assert begun.is_done({"a": Live(version=live, record="x")} if live else {}) is is_done
 

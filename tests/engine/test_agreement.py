@@ -53,13 +53,13 @@ ANNA, LAMP = (0, 4, "person"), (5, 9, "product")
     ids=["scores", "label", "labels", "span-f1", "no-span", "words", "choice", "answer"],
 )
 def test_share_of_equal_answers(task, first, second, share):
-    found = agreement_of(BY_NAME[task], list(zip(first, second, strict=True)))
-    assert found.share == pytest.approx(share) and found.difference is None and found.rows == len(first)
+    agreement = agreement_of(BY_NAME[task], list(zip(first, second, strict=True)))
+    assert agreement.share == pytest.approx(share) and agreement.difference is None and agreement.rows == len(first)
 
 
 def test_difference_of_numbers_is_a_part_of_the_range():
-    found = agreement_of(BY_NAME["alike"], [({"value": 1.0}, {"value": 1.5}), ({"value": 3.0}, {"value": 3.0})])
-    assert (found.difference, found.share) == (pytest.approx(0.25), pytest.approx(1 - 0.25 / 5))
+    agreement = agreement_of(BY_NAME["alike"], [({"value": 1.0}, {"value": 1.5}), ({"value": 3.0}, {"value": 3.0})])
+    assert (agreement.difference, agreement.share) == (pytest.approx(0.25), pytest.approx(1 - 0.25 / 5))
     assert agreement_of(BY_NAME["alike"], []) is None
 
 
@@ -68,8 +68,8 @@ def test_backends_agree_on_probes_and_another_bundle_does_not(tmp_path):
     trained = Answering(Bundle.open(root))
     reference = Session(root, backend="reference")
     for name in ("mood", "names", "alike"):
-        found = on_probes(trained, reference, name)
-        assert found.share == pytest.approx(1.0, abs=1e-3) and found.rows == len(trained.probes(name))
+        agreement = on_probes(trained, reference, name)
+        assert agreement.share == pytest.approx(1.0, abs=1e-3) and agreement.rows == len(trained.probes(name))
     assert on_probes(trained, Session(other, backend="reference"), "mood").share < 1
 
 
@@ -81,8 +81,8 @@ def test_agreements_are_kept_beside_what_digests_cover(tmp_path):
     after = contents(root)
     assert {name for name in after if after[name] != before.get(name)} == {FILE}
     Bundle.open(root).verify()
-    (found,) = read_agreements(bundle)
-    assert found.numerics == HOW and found.agreements == {"mood": Agreement(rows=5, share=0.8)}
+    (agreement,) = read_agreements(bundle)
+    assert agreement.numerics == HOW and agreement.agreements == {"mood": Agreement(rows=5, share=0.8)}
 
 
 def test_measuring_again_replaces_what_the_same_backend_and_precision_had(tmp_path):
@@ -91,8 +91,8 @@ def test_measuring_again_replaces_what_the_same_backend_and_precision_had(tmp_pa
     exact = Numerics(backend="openvino", precision="float32", version="1")
     for how, share in ((HOW, 0.5), (exact, 1.0), (newer, 0.9)):
         keep_agreements(bundle, how, {"mood": Agreement(rows=5, share=share)})
-    found = {one.numerics: one.agreements["mood"].share for one in read_agreements(bundle)}
-    assert found == {exact: 1.0, newer: 0.9}
+    agreement = {one.numerics: one.agreements["mood"].share for one in read_agreements(bundle)}
+    assert agreement == {exact: 1.0, newer: 0.9}
 
 
 def test_agreement_of_a_replaced_version_is_not_shown(tmp_path):
@@ -100,8 +100,8 @@ def test_agreement_of_a_replaced_version_is_not_shown(tmp_path):
     bundle = Bundle.open(root)
     keep_agreements(bundle, HOW, {name: Agreement(rows=5, share=1.0) for name in bundle.tasks})
     add(root, BY_NAME["mood"], seed=9, replace=True)
-    (found,) = read_agreements(Bundle.open(root))
-    assert set(found.tasks) == {"names"}
+    (agreement,) = read_agreements(Bundle.open(root))
+    assert set(agreement.tasks) == {"names"}
 
 
 def test_damaged_agreements_are_refused_and_measured_anew(tmp_path):
@@ -128,6 +128,6 @@ def test_label_says_the_version_of_the_module_whichever_package_brings_it(tmp_pa
         raise PackageNotFoundError(package)
 
     monkeypatch.setattr("importlib.metadata.distribution", nowhere)
-    found = numerics_of(session)
-    assert (found.backend, found.precision, found.calibration) == (name, "float32", "")
-    assert found.version[:1].isdigit() and str(module.__version__).startswith(found.version)
+    agreement = numerics_of(session)
+    assert (agreement.backend, agreement.precision, agreement.calibration) == (name, "float32", "")
+    assert agreement.version[:1].isdigit() and str(module.__version__).startswith(agreement.version)

@@ -244,16 +244,16 @@ def test_calls_go_on_while_the_task_that_replaces_another_is_compiled(root):
 
 def test_outputs_are_given_where_their_task_goes_while_they_are_asked(root, monkeypatch):
     """It was looked up before the call and once more in it, where it was a KeyError."""
-    session, inner = opened(root), LoadedTasks.asked
+    session, inner = opened(root), LoadedTasks.task_names
     old, inputs = bits(session, "mood")["mood"], [(text,) for text in TEXTS]
 
-    def asked(self, tasks):
+    def task_names(self, tasks):
         names = inner(self, tasks)
-        monkeypatch.setattr(LoadedTasks, "asked", inner)
+        monkeypatch.setattr(LoadedTasks, "task_names", inner)
         session.detach("mood")
         return names
 
-    monkeypatch.setattr(LoadedTasks, "asked", asked)
+    monkeypatch.setattr(LoadedTasks, "task_names", task_names)
     assert [one.tobytes() for one in session.outputs("mood", inputs)] == old
     with pytest.raises(UnknownTask, match="mood"):
         session.outputs("mood", inputs)
@@ -364,7 +364,7 @@ def test_summaries_and_records_are_those_of_the_moment(root):
     tasks = session.tasks
     session.attach(*drawn("topics", 7))
     assert "topics" not in tasks and np.all([name in session.records for name in ("topics", "mood")])
-    assert session.asked(None) == ("mood", "names", "alike", "topics")
+    assert session.task_names(None) == ("mood", "names", "alike", "topics")
 
 
 def test_arrays_that_a_caller_changed_stay_as_they_are(root, backend):

@@ -194,7 +194,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(tmp_path):
     assert list(found) == list(session.records)
     for name, some in asked.items():
         words = [None if one.words is None else np.array(one.words, np.int32) for one in some]
-        alone = session.outputs(name, [one.given for one in some], words=words)
+        alone = session.outputs(name, [one.input for one in some], words=words)
         assert [a.tobytes() for a in found[name]] == [a.tobytes() for a in alone], name
 
 

@@ -193,7 +193,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(fixed):
     asked |= {"same": [Probe.of(pair) for pair in PASSAGES], "mood": [Probe.of((c,)) for _, c in PASSAGES]}
     found = outputs_of(fixed, asked)
     for name, some in asked.items():
-        alone = fixed.outputs(name, [one.given for one in some])
+        alone = fixed.outputs(name, [one.input for one in some])
         assert [o.tobytes() for o in found[name]] == [o.tobytes() for o in alone], name
 
 
@@ -297,13 +297,13 @@ def test_a_probe_is_its_line_and_back(given):
     words = np.array([[-1, -1], [0, 1]], np.int32)
     for probe in (Probe.of(given), Probe.of(given, words)):
         line = json.loads(json.dumps(probe.line()))
-        assert msgspec.convert(line, Probe) == probe and probe.given == given
+        assert msgspec.convert(line, Probe) == probe and probe.input == given
     assert Probe.of(given).line().keys() == {"text", *(["options"] if isinstance(given, Question) else [])}
 
 
 def test_probes_of_other_tasks_and_of_the_first_form_are_told_apart():
     old = msgspec.convert({"text": ["a", "b"], "answer": 1}, Probe)
-    assert old.given == ("a", "b") and old.words is None
+    assert old.input == ("a", "b") and old.words is None
     fit = {name: old.fits(task) for name, task in BY_NAME.items()}
     assert [name for name, fits in fit.items() if fits] == ["same", "alike", "where", "who"]
     asked = Probe.of(CHOICE)

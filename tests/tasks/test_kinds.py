@@ -45,7 +45,7 @@ class Case(msgspec.Struct):
     def example(self, **where):
         """What the labels are about: a text, for `span` beside a question, or a question with the options."""
         given = ("which?", self.text) if self.task.kind == "span" else (self.text,)
-        return Example(given=Question(text="which?", options=self.options) if self.options else given, **where)
+        return Example(input=Question(text="which?", options=self.options) if self.options else given, **where)
 
     def encoded(self, label, **where):
         return kind_of(self.task).encode(self.task, label, self.example(**where))
@@ -317,14 +317,14 @@ def test_words_are_taken_from_the_window_that_read_them():
     first, second = tagged(["O", "B-drug", "O"]), tagged(["B-date", "O", "B-date"])
     first[2], second[0] = np.nan, np.nan
     merged = kind_of(task).merge_windows(task, [first, second])
-    spans = kind_of(task).decode(task, merged, Example(given=("take pills tomorrow",)))["spans"]
+    spans = kind_of(task).decode(task, merged, Example(input=("take pills tomorrow",)))["spans"]
     assert [(span["text"], span["label"]) for span in spans] == [("pills", "drug"), ("tomorrow", "date")]
 
 
 def test_spans_hold_offsets_text_and_the_mean_score():
     task = Task(name="t", kind="tagging", labels=("O", "B-x", "I-x"))
     output = np.log(np.array([[0.2, 0.7, 0.1], [0.2, 0.3, 0.5], [0.9, 0.05, 0.05]], np.float32))
-    spans = kind_of(task).decode(task, output, Example(given=("São Paulo!",)))["spans"]
+    spans = kind_of(task).decode(task, output, Example(input=("São Paulo!",)))["spans"]
     assert [dict(span, score=round(span["score"], 5)) for span in spans] == [
         {"start": 0, "end": 9, "label": "x", "text": "São Paulo", "score": 0.6}
     ]
@@ -340,7 +340,7 @@ def test_spans_of_many_texts_are_those_that_conlleval_reads_in_each(decoder, see
     outputs = [rng.standard_normal((size, 5)).astype(np.float32) * 3 for size in sizes]
     for row in outputs:
         row[rng.random(len(row)) < 0.1] = np.nan
-    examples = [Example(given=(" ".join(f"w{i}" for i in range(size)),)) for size in sizes]
+    examples = [Example(input=(" ".join(f"w{i}" for i in range(size)),)) for size in sizes]
     kind = kind_of(task)
     together = kind.decode_all(task, outputs, examples)
     for row, example, answer in zip(outputs, examples, together, strict=True):
@@ -362,7 +362,7 @@ def test_a_text_without_words_has_no_spans():
     for labels, key in ((BIO, "spans"), (("N", "V"), "words")):
         task = Task(name="t", kind="tagging", labels=labels)
         outputs = np.zeros((0, len(labels)), np.float32)
-        assert kind_of(task).decode(task, outputs, Example(given=(" ",))) == {key: []}
+        assert kind_of(task).decode(task, outputs, Example(input=(" ",))) == {key: []}
 
 
 def test_unread_words_count_as_outside_or_as_wrong():
@@ -371,12 +371,12 @@ def test_unread_words_count_as_outside_or_as_wrong():
     output[1] = np.nan
     target = kind_of(task).encode(task, ["B-drug", "B-date"], Example())
     assert kind_of(task).evaluate(task, [output], [target], []) == {"span_f1": pytest.approx(2 / 3), "accuracy": 0.5}
-    assert len(kind_of(task).decode(task, output, Example(given=("a b",)))["spans"]) == 1
+    assert len(kind_of(task).decode(task, output, Example(input=("a b",)))["spans"]) == 1
     plain = Task(name="t", kind="tagging", labels=("N", "V"))
     row = np.array([[1, 0], [np.nan, np.nan]], np.float32)
     found = kind_of(plain).evaluate(plain, [row], [np.array([0, 0])], [])
     assert found == {"accuracy": 0.5, "macro_f1": pytest.approx(2 / 3)}
-    assert len(kind_of(plain).decode(plain, row, Example(given=("a b",)))["words"]) == 1
+    assert len(kind_of(plain).decode(plain, row, Example(input=("a b",)))["words"]) == 1
 
 
 def test_words_that_nobody_read_are_missed_and_are_no_label_of_their_own():
@@ -394,7 +394,7 @@ def test_words_that_nobody_read_are_missed_and_are_no_label_of_their_own():
 def test_as_many_outputs_as_words_are_needed():
     task = Task(name="t", kind="tagging", labels=BIO)
     with pytest.raises(DataError, match="one output a word"):
-        kind_of(task).decode(task, tagged(["O"]), Example(given=("two words",)))
+        kind_of(task).decode(task, tagged(["O"]), Example(input=("two words",)))
     with pytest.raises(DataError, match="row 0"):
         kind_of(task).evaluate(task, [tagged(["O"])], [np.array([0, 0])], [])
 

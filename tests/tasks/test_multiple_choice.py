@@ -161,12 +161,12 @@ def test_a_project_declares_the_columns(tmp_path):
 def test_answers_name_the_option_and_rank_all_of_them():
     outputs = np.array([0.5, 2.0, -1.0, 2.0], np.float32)
     question = Question(text="which?", options=("a", "b", "c", "d"))
-    answer = kind_of(TASK).decode(TASK, outputs, Example(given=question))
+    answer = kind_of(TASK).decode(TASK, outputs, Example(input=question))
     assert (answer["index"], answer["option"], answer["ranked"]) == (1, "b", [1, 3, 0, 2])
     np.testing.assert_allclose(answer["scores"], softmax(outputs.astype(np.float64)), rtol=1e-12)
     for other in (("which?",), Question(text="which?", options=("a", "b"))):
         with pytest.raises(DataError, match="one output an option"):
-            kind_of(TASK).decode(TASK, outputs, Example(given=other))
+            kind_of(TASK).decode(TASK, outputs, Example(input=other))
 
 
 def test_accuracy_is_over_questions_of_any_number_of_options():

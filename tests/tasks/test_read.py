@@ -428,5 +428,5 @@ def test_real_sets_are_read_whole_and_perfect_answers_score_one(name):
     assert found.scores(task, outputs)[kind_of(task).default_metric(task)] == pytest.approx(1)
     for row in range(0, len(outputs), 97):
         words = found.words[row] if found.words else None
-        answer = kind_of(task).decode(task, outputs[row], Example(given=found.inputs[row], words=words))
+        answer = kind_of(task).decode(task, outputs[row], Example(input=found.inputs[row], words=words))
         assert json.dumps(answer)

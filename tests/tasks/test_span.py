@@ -208,13 +208,13 @@ def test_windows_without_a_word_do_not_hide_an_answer():
     empty, full = np.full((3, 2), np.nan, np.float32), np.zeros((3, 2), np.float32)
     empty[0] = 9.0
     assert best_span(KIND.merge_windows(TASK, [empty, full])) == best_span(full)
-    assert KIND.decode(TASK, KIND.merge_windows(TASK, [empty]), Example(given=("", "a b")))["text"] is None
+    assert KIND.decode(TASK, KIND.merge_windows(TASK, [empty]), Example(input=("", "a b")))["text"] is None
 
 
 def test_an_answer_has_its_text_its_characters_and_the_chance_of_both_ends():
     outputs = np.zeros((12, 2), np.float32)
     outputs[4, 0], outputs[6, 1] = math.log(10), math.log(30)
-    about = Example(given=("where?", CONTEXT))
+    about = Example(input=("where?", CONTEXT))
     answer = KIND.decode(TASK, outputs, about)
     assert {k: answer[k] for k in ("text", "start", "end")} == {"text": "in the box", "start": 14, "end": 24}
     assert answer["score"] == pytest.approx(10 / 21 * 30 / 41)

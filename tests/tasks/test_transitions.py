@@ -96,8 +96,8 @@ def test_answers_and_scores_use_the_decoder():
     kind = kind_of(task("greedy"))
     assert kind.evaluate(task("greedy"), [OUTPUTS], [target], [])["accuracy"] == pytest.approx(2 / 3)
     assert kind.evaluate(task("constrained"), [OUTPUTS], [target], []) == {"span_f1": 1.0, "accuracy": 1.0}
-    (greedy,) = kind.decode(task("greedy"), OUTPUTS, Example(given=("take red pills",)))["spans"]
-    (found,) = kind.decode(task("constrained"), OUTPUTS, Example(given=("take red pills",)))["spans"]
+    (greedy,) = kind.decode(task("greedy"), OUTPUTS, Example(input=("take red pills",)))["spans"]
+    (found,) = kind.decode(task("constrained"), OUTPUTS, Example(input=("take red pills",)))["spans"]
     assert (found["label"], found["text"]) == (greedy["label"], greedy["text"]) == ("drug", "red pills")
     second, third = (np.exp(log_softmax(OUTPUTS[i].astype(np.float64))) for i in (1, 2))
     assert found["score"] == pytest.approx((second[1] + third[2]) / 2)
@@ -109,7 +109,7 @@ def test_a_span_of_another_label_is_not_gone_on_with():
     outputs = outputs_of([0, 5, 0, 0, 0], [0, 0, 2, 0, 3])
     kind = kind_of(task("greedy"))
     spans = [
-        kind.decode(task(name), outputs, Example(given=("red pills",)))["spans"] for name in ("greedy", "constrained")
+        kind.decode(task(name), outputs, Example(input=("red pills",)))["spans"] for name in ("greedy", "constrained")
     ]
     assert [[span["label"] for span in found] for found in spans] == [["drug", "date"], ["drug"]]
 

@@ -151,7 +151,7 @@ def test_a_question_is_pinned_with_its_options_and_its_context():
     task = Task(name="t", kind="multiple_choice")
     inputs = [Question(text=f"{i:04d}", options=("a", "b", "c"), context="x" * (i % 2)) for i in range(5)]
     probes = probes_of(prepared(task, inputs, [np.asarray(i % 3, np.int64) for i in range(5)]))
-    assert [msgspec.convert(probe, Probe).given for probe in probes] == inputs
+    assert [msgspec.convert(probe, Probe).input for probe in probes] == inputs
     count = 30 * PROBES
     inputs = [Question(text=f"{i:04d}", options=("a", "b")) for i in range(count)]
     inputs[1001] = Question(text="1001", options=("a", "b " * 9))
@@ -169,4 +169,4 @@ def test_probes_of_a_span_task_show_an_answer_and_none():
     probes = probes_of(prepared(task, inputs, targets, words))
     assert len(probes) == PROBES and {0, 1001} <= set(rows_of(probes)) and 1003 not in rows_of(probes)
     one = msgspec.convert(probes[0], Probe)
-    assert (one.given, one.words) == (inputs[0], ((-1, -1), (0, 1), (2, 3))) and one.fits(task)
+    assert (one.input, one.words) == (inputs[0], ((-1, -1), (0, 1), (2, 3))) and one.fits(task)

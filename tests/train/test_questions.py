@@ -218,8 +218,8 @@ def test_what_was_asked_and_every_right_answer_decide_the_fingerprint(home):
 
 def test_a_card_says_labels_or_a_range_only_where_the_task_has_them():
     from polyhead.tasks.task import Task
-    from polyhead.train.record.draft import said_of
+    from polyhead.train.record.draft import about_task
 
-    assert said_of(Task(name="a", kind="multiple_choice")) == []
-    assert said_of(Task(name="a", kind="regression", range=(0.0, 2.5))) == ["Range: 0 to 2.5."]
-    assert said_of(Task(name="a", kind="single_label", labels=("x", "y"))) == ["Labels, in order: x, y."]
+    assert about_task(Task(name="a", kind="multiple_choice")) == []
+    assert about_task(Task(name="a", kind="regression", range=(0.0, 2.5))) == ["Range: 0 to 2.5."]
+    assert about_task(Task(name="a", kind="single_label", labels=("x", "y"))) == ["Labels, in order: x, y."]

@@ -24,9 +24,9 @@ class StartedOperation(Value):
     """A command that has not reported its end yet."""
 
     operation: str
-    asked: tuple[str, ...]  # what tells it from other commands of the operation
-    before: dict[str, Live]  # what was live of the tasks that it changes
-    wanted: dict[str, str]  # the versions that it makes live
+    arguments: tuple[str, ...]  # of the command, to recognise it when it is run again
+    before: dict[str, Live]  # live versions of the tasks that it changes
+    wanted: dict[str, str]  # versions that it makes live
 
     def is_done(self, lines: Mapping[str, Live]) -> bool:
         """True if the wanted versions are live now and others were live before."""
@@ -44,7 +44,7 @@ class OperationStart(Value):
 def start_operation(
     root: FilePath,
     operation: str,
-    asked: Sequence[str],
+    arguments: Sequence[str],
     *,
     lines: Mapping[str, Live],
     wanted: Callable[[], Mapping[str, str]],
@@ -54,12 +54,12 @@ def start_operation(
     `lines` are the live versions of the tasks; `wanted` finds the versions to make live. Call `finish` afterwards.
     """
     previous = _read_begun(root)
-    is_same = previous is not None and (previous.operation, previous.asked) == (operation, tuple(asked))
+    is_same = previous is not None and (previous.operation, previous.arguments) == (operation, tuple(arguments))
     if previous is not None and is_same and previous.is_done(lines):
         return OperationStart(begun=previous, is_done=True)
     versions = dict(wanted())
     before = {name: lines[name] for name in versions if name in lines}
-    begun = StartedOperation(operation=operation, asked=tuple(asked), before=before, wanted=versions)
+    begun = StartedOperation(operation=operation, arguments=tuple(arguments), before=before, wanted=versions)
     with writing(root, f"'{operation}' on {root} failed, and nothing was changed"):
         replace_file(root / BEGUN, to_json(begun), root=root)
     return OperationStart(begun=begun, is_done=False)

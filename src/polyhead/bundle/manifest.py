@@ -25,7 +25,7 @@ from polyhead.bundle.format import (
 )
 from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named, place_of, record_file, titled
 from polyhead.config import Value, ValueT, changed_fields, from_json, to_json
-from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk, told
+from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk, summary_of
 from polyhead.plan import TRUNK as TRUNK_OWNER
 from polyhead.plan import Delta, Embed, Head, Layers, Path, digest, owners_of, owners_of_node
 from polyhead.tasks.kinds import kind_of
@@ -344,7 +344,7 @@ def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:
     except (PolyheadError, RecursionError, UnicodeDecodeError, ValueError) as error:
         raise CorruptFile(
             f"{path} cannot be understood",
-            got=told(error).removeprefix(f"{path}").lstrip(":, ") if isinstance(error, PolyheadError) else error,
+            got=summary_of(error).removeprefix(f"{path}").lstrip(":, ") if isinstance(error, PolyheadError) else error,
             do="restore the file",
             path=path,
         ) from None

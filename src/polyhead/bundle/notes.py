@@ -19,27 +19,27 @@ from polyhead.errors import BundleError, CorruptFile
 from polyhead.files import sync_folder, write_file
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.question import Given, Question
+from polyhead.text.question import Question, TaskInput
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What else a line may hold is not needed here."""
+    """One line of a task's probes file; other keys of the line are ignored."""
 
     text: tuple[str, ...]  # one text or a pair; with options a question, and its context where it has one
     words: tuple[tuple[int, int], ...] | None = None  # of a task that answers words: where they are
     options: tuple[str, ...] | None = None  # of a question
 
     @classmethod
-    def of(cls, given: Given, words: np.ndarray | None = None) -> Probe:
-        """The probe that asks this."""
+    def of(cls, example: TaskInput, words: np.ndarray | None = None) -> Probe:
+        """The probe of an input, with its words as (words, 2) characters."""
         places = None if words is None else tuple((int(start), int(end)) for start, end in words)
-        if not isinstance(given, Question):
-            return cls(text=given, words=places)
-        context = (given.context,) if given.context.strip() else ()
-        return cls(text=(given.text, *context), words=places, options=given.options)
+        if not isinstance(example, Question):
+            return cls(text=example, words=places)
+        context = (example.context,) if example.context.strip() else ()
+        return cls(text=(example.text, *context), words=places, options=example.options)
 
     @property
-    def given(self) -> Given:
+    def input(self) -> TaskInput:
         """The input as a session takes it."""
         if self.options is not None:
             return Question(text=self.text[0], options=self.options, context="".join(self.text[1:]))

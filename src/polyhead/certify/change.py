@@ -52,20 +52,20 @@ def certified_once(
     operation: Operation,
     act: Callable[[Mapping[str, str]], object],
     *,
-    asked: Sequence[str],
+    arguments: Sequence[str],
     wanted: Callable[[], Mapping[str, str]],
     changing: Sequence[str],
 ) -> CertifiedChange:
     """What `certified` does with an operation that makes `wanted` versions live, and never twice for one command.
 
-    Where the command that asked the same was stopped after that, it is proven now, and not done again. `wanted` is
+    Where the same command was stopped after that, it is proven now, and not done again. `wanted` is
     called under the lock, and `act` with what it gave.
     """
     root = FilePath(root)
     with locked(root, operation):
         remove.sweep(root)
         lines = {name: line for name, line in read_bundle_file(root).tasks.items() if name in changing}
-        tried = start_operation(root, operation, asked, lines=lines, wanted=wanted)
+        tried = start_operation(root, operation, arguments, lines=lines, wanted=wanted)
         begun = tried.begun
         try:
             if tried.is_done:
@@ -160,8 +160,8 @@ def _before(state: _State) -> tuple[dict[str, Answered], set[str]]:
     """The others' answers: those of a certificate of exactly this version, else asked now; and which were asked."""
     lines = state.others.lines
     known = {name: answered for name, (answered, _) in state.ledger.find(lines, state.numerics).items()}
-    asked = state.answering.answered([name for name in lines if name not in known])
-    return {name: (asked if name in asked else known)[name] for name in lines}, set(asked)
+    answered_now = state.answering.answered([name for name in lines if name not in known])
+    return {name: (answered_now if name in answered_now else known)[name] for name in lines}, set(answered_now)
 
 
 def _proven(state: _State, before: dict[str, Answered], asked_now: set[str], operation: Operation) -> Certificate:

@@ -54,7 +54,7 @@ def _row(bundle: Bundle | Models, name: str, task: Task) -> dict[str, Any]:
 
 
 def trunk_lines(bundle: Bundle) -> list[str]:
-    """What trunk a bundle has."""
+    """The lines about a bundle's trunk."""
     shape = bundle.architecture
     return [
         f"  trunk     {bundle.trunk_name}: {counted(shape.layers, 'layer')} of width {shape.width}",

@@ -110,7 +110,7 @@ def _scores(scores: Sequence[Score], bundle: Bundle) -> list[list[object]]:
 def _shown(text: Sequence[str], result: Any) -> list[str]:
     lines = ["   " + "  +  ".join(text)]
     width = max(map(len, result.answers), default=0)
-    lines += [f"      {task:<{width}}  {said(answer)}" for task, answer in result.answers.items()]
+    lines += [f"      {task:<{width}}  {short_answer(answer)}" for task, answer in result.answers.items()]
     receipt = result.receipt
     facts = [
         counted(receipt.passes, "encoder pass", several="encoder passes"),
@@ -121,7 +121,7 @@ def _shown(text: Sequence[str], result: Any) -> list[str]:
     return [*lines, f"      receipt: {', '.join(facts)}"]
 
 
-def said(answer: dict[str, Any]) -> str:
+def short_answer(answer: dict[str, Any]) -> str:
     """An answer of any kind in a few words, scores in brackets."""
     if "label" in answer:
         return f"{answer['label']} ({answer['scores'][answer['label']]:.2f})"

@@ -95,20 +95,20 @@ def command(
     printer.json(outcome)
 
 
-def _names(given: Sequence[str]) -> dict[str, str]:
+def _names(options: Sequence[str]) -> dict[str, str]:
     """Folder -> task, each folder once."""
     tasks: dict[str, str] = {}
-    for folder, name in map(_named, given):
+    for folder, name in map(_folder_and_task, options):
         if folder in tasks:
             raise click.BadParameter(f"{folder} is named twice: '{tasks[folder]}' and '{name}'", param_hint="'--name'")
         tasks[folder] = name
     return tasks
 
 
-def _named(given: str) -> tuple[str, str]:
-    folder, sign, name = given.rpartition("=")
+def _folder_and_task(option: str) -> tuple[str, str]:
+    folder, sign, name = option.rpartition("=")
     if not sign or not folder or not name:
-        raise click.BadParameter(f"'{given}' is not FOLDER=TASK", param_hint="'--name'")
+        raise click.BadParameter(f"'{option}' is not FOLDER=TASK", param_hint="'--name'")
     return folder, name
 
 

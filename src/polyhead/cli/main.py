@@ -111,7 +111,7 @@ def main(arguments: list[str] | None = None, group: click.Group = commands, name
     except PolyheadError as error:
         _end(f"{type(error).__name__}: {error}", FAILED, error)
     except OSError as error:
-        _end(_said(error), FAILED, error)
+        _end(_os_error(error), FAILED, error)
     except MemoryError as error:
         _end("there is not enough memory; what was finished is kept", FAILED, error)
     except Exception as error:
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None, group: click.Group = commands, name
         )
 
 
-def _said(error: OSError) -> str:
+def _os_error(error: OSError) -> str:
     name = f" {error.filename}" if error.filename else ""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     do = " Do: make room, then run the same command again." if full else ""

@@ -167,7 +167,7 @@ def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:
     few = probes[:: max(1, len(probes) // TOGETHER)][:TOGETHER]
     words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in few]
     alone, beside = (
-        session.predict([probe.given for probe in few], tasks=tasks, words=words)
+        session.predict([probe.input for probe in few], tasks=tasks, words=words)
         for tasks in ([name], list(session.records))
     )
     return [result.answers[name] for result in alone] == [result.answers[name] for result in beside]

@@ -30,7 +30,7 @@ def update_models(printer: Printer, ours: Bundle, theirs: Bundle, called: Mappin
         printer,
         ours,
         "update",
-        asked=asked_of(theirs.root, chosen),
+        arguments=update_keys(theirs.root, chosen),
         wanted=lambda: {name: next_version(ours.root / MODELS / name) for name in called.values()},
         act=lambda wanted: copy_models(source, called, ours.root, replace=True),
         line=lambda name, old, new: f"updated {name}: {old} -> {new}",
@@ -45,7 +45,7 @@ def roll_back_models(printer: Printer, ours: Bundle, names: Sequence[str], versi
         printer,
         ours,
         "rollback",
-        asked=[*names, version or ""],
+        arguments=[*names, version or ""],
         wanted=lambda: _earlier(Models(ours.root), names, version),
         act=lambda wanted: set_models(ours.root, wanted),
         line=rolled_back,
@@ -57,7 +57,7 @@ def _change_models(
     ours: Bundle,
     operation: str,
     *,
-    asked: Sequence[str],
+    arguments: Sequence[str],
     wanted: Callable[[], dict[str, str]],
     act: Callable[[Mapping[str, str]], object],
     line: Callable[[str, str, str], str],
@@ -66,7 +66,7 @@ def _change_models(
     from polyhead.bundle.journal import finish, forgotten_if_it_fails, start_operation
     from polyhead.bundle.models import Models
 
-    tried = start_operation(ours.root, operation, asked, lines=Models(ours.root).lines, wanted=wanted)
+    tried = start_operation(ours.root, operation, arguments, lines=Models(ours.root).lines, wanted=wanted)
     if not tried.is_done:
         with forgotten_if_it_fails(ours.root, tried.begun):
             act(tried.begun.wanted)
@@ -88,8 +88,8 @@ def tell_repeated(printer: Printer, *, is_repeated: bool) -> None:
         printer.line("this command had done that when it was stopped, so it was not done again")
 
 
-def asked_of(source: Path, called: Mapping[str, tuple[str, Live]]) -> list[str]:
-    """What tells updates apart: the bundle that gives, and of each task its name there, name here and record."""
+def update_keys(source: Path, called: Mapping[str, tuple[str, Live]]) -> list[str]:
+    """What identifies an update: the source bundle, and for each task its name there, its name here and its record."""
     return [str(source.resolve()), *(f"{other} {name} {line.record}" for other, (name, line) in called.items())]
 
 

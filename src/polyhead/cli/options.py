@@ -57,7 +57,7 @@ def opened(
     from polyhead.engine.session import Session
 
     session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
-    if not session.asked(names or None):
+    if not session.task_names(names or None):
         raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
     return session
 

@@ -11,7 +11,14 @@ import click
 import msgspec
 
 from polyhead.cli.bundle_lines import answers_changed, end, listed, model_row, removed_lines, task_row
-from polyhead.cli.model_tasks import asked_of, other_sort, roll_back_models, rolled_back, tell_repeated, update_models
+from polyhead.cli.model_tasks import (
+    other_sort,
+    roll_back_models,
+    rolled_back,
+    tell_repeated,
+    update_keys,
+    update_models,
+)
 from polyhead.cli.output import Printer, counted, json_option
 
 if TYPE_CHECKING:
@@ -147,7 +154,7 @@ def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[s
         bundle,
         "update",
         lambda _: copy_tasks(theirs, list(called), Bundle.open(bundle, verify=False), replace=True, called=renamed),
-        asked=asked_of(theirs.root, {other: (name, theirs.lines[other]) for other, name in called.items()}),
+        arguments=update_keys(theirs.root, {other: (name, theirs.lines[other]) for other, name in called.items()}),
         wanted=lambda: {name: next_version(ours.root / TASKS / name) for name in chosen},
         changing=chosen,
     )
@@ -227,7 +234,7 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
         bundle,
         "rollback",
         roll_back,
-        asked=[*chosen, version or ""],
+        arguments=[*chosen, version or ""],
         wanted=lambda: made_with(ours.root, chosen, version),
         changing=chosen,
     )

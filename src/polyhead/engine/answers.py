@@ -82,7 +82,7 @@ class Column:
             return kind.answers(self.task, self._decoded)
         words = [None] * len(self.rows) if self._words is None else self._words
         examples = [
-            Example(given=plain(self._inputs[row]), words=own)
+            Example(input=plain(self._inputs[row]), words=own)
             for row, own in zip(self.rows.tolist(), words, strict=True)
         ]
         return kind.decode_all(self.task, list(self.outputs), examples)

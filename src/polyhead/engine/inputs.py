@@ -15,7 +15,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.limits import too_long
 from polyhead.tasks.task import Task
 from polyhead.text.prefix import LONGEST_TEXT
-from polyhead.text.question import Given, Question, texts_of
+from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import Input
 from polyhead.text.words import NOWHERE, joined
 
@@ -145,7 +145,7 @@ def is_blank(entry: AnyInput) -> bool:
     return not all(text.strip() for text in texts)
 
 
-def plain(entry: AnyInput) -> Given:
+def plain(entry: AnyInput) -> TaskInput:
     """The input in the form that tasks are trained on: a passage as a pair, any other as it is."""
     return (entry.question, entry.context) if isinstance(entry, Passage) else entry
 

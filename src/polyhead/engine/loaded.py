@@ -73,7 +73,7 @@ class LoadedTasks:
         self.layers: Callable[[tuple[str, ...]], int] = partial(_in_order, place, self._layers)
         self.flops: Flops = partial(_in_order, place, self._flops)
 
-    def asked(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
+    def task_names(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
         names = tuple(dict.fromkeys(_names(tasks))) if tasks is not None else tuple(self.tasks)
         unknown = [name for name in names if name not in self.tasks]

@@ -19,7 +19,7 @@ from polyhead.text.words import best_windows
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
-Given = tuple[Batch, np.ndarray]
+BatchOutputs = tuple[Batch, np.ndarray]
 """Outputs of a batch for a task: (entries, width); for words (words of all entries, width)."""
 
 Order = tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]
@@ -99,7 +99,7 @@ class Gathered:
     ) -> None:
         """`alone`: pairs are compared one by one, so that none depends on how many there are."""
         self._readings, self._known, self._compare, self._alone = readings, tasks, compare, alone
-        self._given: dict[str, list[Given]] = {}
+        self._by_task: dict[str, list[BatchOutputs]] = {}
         # Tasks that are read alike share these.
         self._orders: dict[tuple[int, ...], Order] = {}
         self._word_orders: dict[tuple[int, ...], _WordOrder] = {}
@@ -130,7 +130,7 @@ class Gathered:
                 wrong = np.unique(entries[~is_finite.reshape(len(values), -1).all(axis=1)])
                 self._wrong.setdefault(task, set()).update(batch.texts.inputs_of(task, wrong).tolist())
                 values = np.where(is_finite, values, np.float32(0))
-            self._given.setdefault(task, []).append((batch, values))
+            self._by_task.setdefault(task, []).append((batch, values))
 
     def not_finite(self, task: str) -> np.ndarray:
         """Inputs of which the task gave something else than finite numbers; `of` leaves them out."""
@@ -150,28 +150,28 @@ class Gathered:
 
     def of(self, task: str, *, batch: Batch | None = None) -> Outputs:
         """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
-        given = [one for one in self._given.get(task, []) if batch is None or one[0] is batch]
-        if not given:
+        collected = [item for item in self._by_task.get(task, []) if batch is None or item[0] is batch]
+        if not collected:
             return NO_OUTPUTS
         if kind_of(self._known[task]).per_word:
-            outputs = self._of_words(task, given)
-        elif task in given[0][0].texts.separate:
-            outputs = self._of_pairs(task, given)
+            outputs = self._of_words(task, collected)
+        elif task in collected[0][0].texts.separate:
+            outputs = self._of_pairs(task, collected)
         else:
-            outputs = self._of_rows(task, given)
+            outputs = self._of_rows(task, collected)
         wrong = self.not_finite(task)
         return outputs.only(~np.isin(outputs.rows, wrong)) if len(wrong) else outputs
 
     def _of_task(self, task: str) -> list[Readings]:
         return [reading for reading in self._readings if task in reading.tasks]
 
-    def _of_rows(self, task: str, given: Sequence[Given]) -> Outputs:
+    def _of_rows(self, task: str, outputs: Sequence[BatchOutputs]) -> Outputs:
         """Joins options and windows, as the task's kind does, for inputs of which all are there."""
-        key = tuple([id(batch) for batch, _ in given])
+        key = tuple([id(batch) for batch, _ in outputs])
         if key not in self._orders:
-            self._orders[key] = _order_of([batch for batch, _ in given])
+            self._orders[key] = _order_of([batch for batch, _ in outputs])
         (order, rows, first, counts), kind = self._orders[key], kind_of(self._known[task])
-        values = given[0][1] if len(given) == 1 else np.concatenate([values for _, values in given])
+        values = outputs[0][1] if len(outputs) == 1 else np.concatenate([values for _, values in outputs])
         values = values if order is None else values[order]
         if not kind.per_option and len(values) == len(rows) == self._expected[task]:
             return Outputs(rows=rows, values=values)
@@ -188,10 +188,10 @@ class Gathered:
             merged[i] = kind.merge_windows(self._known[task], windows)
         return Outputs(rows=rows, values=merged)
 
-    def _of_pairs(self, task: str, given: Sequence[Given]) -> Outputs:
+    def _of_pairs(self, task: str, outputs: Sequence[BatchOutputs]) -> Outputs:
         """Compares pairs read separately of which both texts are there."""
-        texts, values = given[0][0].texts, np.concatenate([values for _, values in given])
-        first, second = texts.halves(np.concatenate([batch.entries for batch, _ in given]))
+        texts, values = outputs[0][0].texts, np.concatenate([values for _, values in outputs])
+        first, second = texts.halves(np.concatenate([batch.entries for batch, _ in outputs]))
         is_paired = (first >= 0) & (second >= 0)
         rows, u, v = texts.pairs[is_paired, 0], values[first[is_paired]], values[second[is_paired]]
         if not len(rows):
@@ -206,10 +206,10 @@ class Gathered:
             self._wrong.setdefault(task, set()).update(wrong.tolist())
         return Outputs(rows=rows, values=compared)
 
-    def _of_words(self, task: str, given: Sequence[Given]) -> Outputs:
+    def _of_words(self, task: str, outputs: Sequence[BatchOutputs]) -> Outputs:
         """For each input a row for each of its words, NaN where none of its windows reads it."""
-        by_texts: dict[int, list[Given]] = {}
-        for batch, values in given:
+        by_texts: dict[int, list[BatchOutputs]] = {}
+        for batch, values in outputs:
             by_texts.setdefault(id(batch.texts), []).append((batch, values))
         orders = [
             (self._word_order(task, [batch for batch, _ in own]), np.concatenate([values for _, values in own]))
@@ -278,7 +278,7 @@ class _WordOrder(Value, eq=False):
         starts, base = starts_of(np.diff(reads.text_starts)[text[alone]]), np.zeros(len(entries), np.int64)
         base[alone] = starts[:-1]
         into = np.repeat(base, sizes) + reads.places[ranges(reads.starts[entries], sizes)]
-        own = np.repeat(is_alone, sizes)
+        collected = np.repeat(is_alone, sizes)
         windowed, window_counts = np.unique(text[~is_alone], return_counts=True)
         return cls(
             texts=texts,
@@ -286,8 +286,8 @@ class _WordOrder(Value, eq=False):
             rows=texts.row[entries[alone]],
             words=[reads.of(number) for number in text[alone].tolist()],
             starts=starts,
-            own=None if is_alone.all() else own,
-            into=into[own],
+            own=None if is_alone.all() else collected,
+            into=into[collected],
             windowed=windowed[window_counts == windows[windowed]],
         )
 

@@ -104,7 +104,7 @@ def outputs_of(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[
     for names in _read_alike(session, probes):
         inputs = list(dict.fromkeys(probe for name in names for probe in probes[name]))
         row = {probe: number for number, probe in enumerate(inputs)}
-        columns = session.columns([probe.given for probe in inputs], tasks=names, words=_words(inputs))
+        columns = session.columns([probe.input for probe in inputs], tasks=names, words=_words(inputs))
         for name in names:
             column, rows = columns[name], [row[probe] for probe in probes[name]]
             for error in (column.errors[number] for number in rows if number in column.errors):
@@ -116,7 +116,7 @@ def outputs_of(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[
 
 def answers_of(session: Session, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
     """A session's answers of a task without their scores; None where it cannot read the probe."""
-    results = session.predict([probe.given for probe in probes], tasks=[name], words=_words(probes))
+    results = session.predict([probe.input for probe in probes], tasks=[name], words=_words(probes))
     return [without_scores(result.answers[name]) if name in result.answers else None for result in results]
 
 
@@ -125,7 +125,7 @@ def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[
     probes = list(dict.fromkeys([*before.probes(name), *after.probes(name)]))
     pairs = zip(probes, before.answers(name, probes), after.answers(name, probes), strict=True)
     return len(probes), tuple(
-        AnswerChange(text=shortened(texts_of(probe.given)), before=old, after=new)
+        AnswerChange(text=shortened(texts_of(probe.input)), before=old, after=new)
         for probe, old, new in pairs
         if old != new
     )

@@ -59,7 +59,7 @@ class Request:
         `words` are an input's own words, for tasks that answer each; `deadline` counts seconds from now.
         """
         self.inputs = checked_inputs(inputs)
-        self.tasks = {name: loaded.tasks[name] for name in loaded.asked(tasks)}
+        self.tasks = {name: loaded.tasks[name] for name in loaded.task_names(tasks)}
         self._is_required = tasks is not None  # whether a task may not be left out for want of a package
         self._words, seconds = checked_words(words, self.inputs), checked_deadline(deadline)
         self._end = None if seconds is None else monotonic() + seconds

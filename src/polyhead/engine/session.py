@@ -157,7 +157,7 @@ class Session:
         self._home.check()
         with self._changing:
             now = self._loaded
-            now.asked([name])
+            now.task_names([name])
             if name in now.summaries.tasks:
                 raise UnknownTask(
                     f"task '{name}' does not read the trunk: it owns its model, which stays with the bundle",
@@ -257,6 +257,6 @@ class Session:
         """The merged plan of these tasks."""
         return self._loaded.plan(tasks)
 
-    def asked(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
+    def task_names(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
-        return self._loaded.asked(tasks)
+        return self._loaded.task_names(tasks)

@@ -96,7 +96,7 @@ def scan_folders(
         if against is not None and is_adapter(folder):
             models.append(_found_adapter(folder, against, bases))
         else:
-            models.append(_found(folder, origin, against, tell))
+            models.append(_read_folder(folder, origin, against, tell))
     tell("")
     encoders = [model.scanned for model in models if model.is_compared]
     by_name = {encoder.name: encoder for encoder in encoders}
@@ -123,13 +123,13 @@ class AdaptedEncoder(Value, eq=False):
 class BaseEncoders:
     """The encoders that adapters were trained on: the folders that they name, or else the given one."""
 
-    def __init__(self, given: str | None) -> None:
-        self._given = given
+    def __init__(self, base: str | None) -> None:
+        self._base = base
         self._read: dict[Path, ScannedEncoder] = {}
 
     def first(self, folders: Sequence[str]) -> str | None:
         """The given base, else that of the first adapter among the folders; None without adapters."""
-        return self._given or next((str(self.folder(folder)) for folder in folders if is_adapter(folder)), None)
+        return self._base or next((str(self.folder(folder)) for folder in folders if is_adapter(folder)), None)
 
     def folder(self, adapter: str) -> Path:
         """The folder of the adapter's base; raises TrunkNotFound if it does not exist and no base is given."""
@@ -137,13 +137,13 @@ class BaseEncoders:
         place = os.path.expanduser(named or "")
         if os.path.isdir(place):
             return Path(place)
-        if self._given is None:
+        if self._base is None:
             raise TrunkNotFound(
                 f"{adapter}: the encoder that the adapter was trained on is no folder here",
                 got=named or "no base_model_name_or_path in adapter_config.json",
                 do="give it with --base: a folder, a hub id, or 'minilm'",
             )
-        return find_encoder(self._given)
+        return find_encoder(self._base)
 
     def encoder(self, adapter: str) -> ScannedEncoder:
         """The digests of the adapter's base, under the adapter's name."""
@@ -184,7 +184,7 @@ def scanned_with(data: TrunkData, head: ForeignHead | None) -> ScannedEncoder:
     return scanned(data, pool=pool, head=node)
 
 
-def _found(folder: str, origin: TrunkData | None, base: ScannedEncoder | None, show: Show) -> FoundFolder:
+def _read_folder(folder: str, origin: TrunkData | None, base: ScannedEncoder | None, show: Show) -> FoundFolder:
     data = read_encoder(folder)
     head, refused = None, ""
     try:

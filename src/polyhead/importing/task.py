@@ -25,7 +25,7 @@ from polyhead.tasks.task import Task, owner_of
 from polyhead.text.tokenize import Input
 from polyhead.text.words import words_of
 from polyhead.train.loop.numerics import numerics
-from polyhead.train.record.draft import PROBES, said_of
+from polyhead.train.record.draft import PROBES, about_task
 from polyhead.trunk.data import TrunkData
 
 
@@ -171,11 +171,11 @@ def card_of(model: Checkpoint, path: Path, trunk: TrunkData, proof: Parity) -> s
             f"# {task.name}",
             "",
             f"A `{task.kind}` task" + (" on pairs read joined" if task.pair != "none" else "") + ".",
-            *said_of(task),
+            *about_task(task),
             "",
             "## Imported from",
             "",
-            f"`{model.folder}`, {_said(model, own.layer_evaluations)} the trunk `{trunk.name}`.",
+            f"`{model.folder}`, {_description(model, own.layer_evaluations)} the trunk `{trunk.name}`.",
             f"{own.parameters:,} parameters of its own; {own.flops / 1e6:.2f} MFLOP more on a text of 32 tokens.",
             "",
             "## Proof",
@@ -191,8 +191,8 @@ def card_of(model: Checkpoint, path: Path, trunk: TrunkData, proof: Parity) -> s
     )
 
 
-def _said(model: Checkpoint, own: int) -> str:
-    """What the folder holds, up to the trunk's name."""
+def _description(model: Checkpoint, own: int) -> str:
+    """The folder's content in words, up to the trunk's name."""
     if model.lora is not None:
         return f"a `{model.head.model_class}` with an adapter ({adapter_of(model)}) in the layers of"
     shared = len(model.scanned.layers) - own

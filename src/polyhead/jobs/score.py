@@ -182,7 +182,7 @@ class _Work:
         self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, OUTPUTS)
         _check_target(file, self.target, self.ending)
         self.records, self.models = session.records, session.summaries.models.lines
-        tasks = {name: session.tasks[name] for name in session.asked(wish.tasks or None)}
+        tasks = {name: session.tasks[name] for name in session.task_names(wish.tasks or None)}
         self.answers = Answers(tasks=tasks, prefix=wish.prefix, scores=wish.scores)
 
     def job(self, begun: ScoreJob | None, piece_rows: int, show: Show) -> ScoreJob:

@@ -52,7 +52,7 @@ def load_seq2seq(name: str, *, max_tokens: int | None = None, summary_tokens: in
     library = transformers_library("a summarization task")
     place = os.path.expanduser(name)
     with quiet(library):
-        config_keys = known_config(_opened(name, lambda: _said(library, place)), name)
+        config_keys = known_config(_opened(name, lambda: _config_json(library, place)), name)
         _try_tokenizer(_opened(name, lambda: _tokenizer_file(library, place)))
         config = _opened(name, lambda: library.AutoConfig.for_model(**config_keys))
         model, loading = _opened(
@@ -301,7 +301,7 @@ def _check_limits(name: str, settings: SummarySettings, limit: int) -> None:
             )
 
 
-def _said(library: Any, place: str) -> dict[str, Any]:
+def _config_json(library: Any, place: str) -> dict[str, Any]:
     """The content of config.json, of a folder or a hub id."""
     folder = Path(place)
     if folder.is_dir():

@@ -15,7 +15,7 @@ from polyhead.tasks.kinds.base import bad_value, listed, spelled
 from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.task import Example, Task
-from polyhead.text.question import Given, Question
+from polyhead.text.question import Question, TaskInput
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.text.words import joined, words_in
 
@@ -35,7 +35,7 @@ class ReadReport(Value):
 class Examples(Value, eq=False):
     """Inputs with their targets, in the order of the file."""
 
-    inputs: list[Given]
+    inputs: list[TaskInput]
     targets: list[np.ndarray]
     words: list[np.ndarray] | None  # of each row, character offsets int32 (words, 2); None unless per word
     rows: list[int]  # row numbers in the file
@@ -58,7 +58,7 @@ class Examples(Value, eq=False):
     def each(self) -> list[Example]:
         """The examples one by one, without their labels."""
         pairs = zip(self.inputs, self.words or repeat(None), strict=False)
-        return [Example(given=given, words=words) for given, words in pairs]
+        return [Example(input=example, words=words) for example, words in pairs]
 
 
 def read(source: Source, task: Task) -> Examples:
@@ -102,7 +102,7 @@ class _Reader:
                 report=report,
             )
         return Examples(
-            inputs=[example.given for example in self.used],
+            inputs=[example.input for example in self.used],
             targets=self.targets,
             words=[example.places for example in self.used] if self.kind.per_word else None,
             rows=self.rows,
@@ -129,18 +129,18 @@ class _Reader:
         self.counts["repaired"] += sum(map(lone_surrogates, (*texts, *options, context)))
 
     def _example(self, texts: list[str], options: tuple[str, ...], context: str, row: int) -> Example:
-        given: Given
+        example: TaskInput
         first, *second = map(repair, texts)
         if options:
-            given = Question(text=first, options=tuple(map(repair, options)), context=repair(context))
+            example = Question(text=first, options=tuple(map(repair, options)), context=repair(context))
             words = None
         elif self.columns.tokens:
             text, words = joined([first, *second])
-            given = (text,)
+            example = (text,)
         else:
-            given = (first, second[0]) if second else (first,)
-            words = words_in(given) if self.kind.per_word else None
-        return Example(given=given, words=words, source=self.source.path, row=row)
+            example = (first, second[0]) if second else (first,)
+            words = words_in(example) if self.kind.per_word else None
+        return Example(input=example, words=words, source=self.source.path, row=row)
 
     def _target(self, label: object, example: Example, *, from_cells: bool) -> np.ndarray:
         if self.source.spans:

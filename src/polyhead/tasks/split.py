@@ -12,7 +12,7 @@ from polyhead.config import Value
 from polyhead.errors import EmptyData
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task, kind_of
-from polyhead.text.question import Given, texts_of
+from polyhead.text.question import TaskInput, texts_of
 
 
 class TaskExamples(Value, eq=False):
@@ -186,8 +186,8 @@ def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
 def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
     """Rows with equal texts as groups, by the label of each group's first row, in the order of the labels."""
     groups: dict[tuple[str, ...], list[int]] = {}
-    for index, given in enumerate(examples.inputs):
-        groups.setdefault(_key(given), []).append(index)
+    for index, example in enumerate(examples.inputs):
+        groups.setdefault(_key(example), []).append(index)
     strata: dict[int, list[list[int]]] = {}
     for group in groups.values():
         strata.setdefault(kind_of(task).stratum(examples.targets[group[0]]), []).append(group)
@@ -220,5 +220,5 @@ def _taken(
     return taken, wanted - len(taken)
 
 
-def _key(given: Given) -> tuple[str, ...]:
-    return tuple(sorted(" ".join(text.casefold().split()) for text in texts_of(given)))
+def _key(example: TaskInput) -> tuple[str, ...]:
+    return tuple(sorted(" ".join(text.casefold().split()) for text in texts_of(example)))

@@ -14,7 +14,7 @@ from polyhead.arguments import check_fields
 from polyhead.config import Value
 from polyhead.errors import BadName, ConfigError
 from polyhead.registry import Registry
-from polyhead.text.question import Given, Question, texts_of
+from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import repair
 from polyhead.text.words import words_in
 
@@ -22,7 +22,7 @@ from polyhead.text.words import words_in
 class Example(Value, eq=False):
     """An input as its kind reads it, lone surrogates replaced, and the place that errors about it name."""
 
-    given: Given = ("",)
+    input: TaskInput = ("",)
     words: np.ndarray | None = None  # its own (words, 2), in characters; None: those of `words_in`
     source: str = ""  # the file that it is from
     row: int | None = None  # its number there
@@ -30,17 +30,17 @@ class Example(Value, eq=False):
     @property
     def text(self) -> str:
         """The only or the last text: the one that words are of, and answers are found in."""
-        return repair(texts_of(self.given)[-1])
+        return repair(texts_of(self.input)[-1])
 
     @property
     def places(self) -> np.ndarray:
         """The characters of each word of `text` that gets an output, int (words, 2)."""
-        return words_in(texts_of(self.given)) if self.words is None else np.asarray(self.words)
+        return words_in(texts_of(self.input)) if self.words is None else np.asarray(self.words)
 
     @property
     def options(self) -> tuple[str, ...]:
         """The options of a question; none of any other input."""
-        return tuple(map(repair, self.given.options)) if isinstance(self.given, Question) else ()
+        return tuple(map(repair, self.input.options)) if isinstance(self.input, Question) else ()
 
 
 PairMode = Literal["none", "joined", "separate"]

@@ -173,8 +173,8 @@ def _assert_agree(
             assert rows.mean() >= 0.25 or len(rows) < 4, f"{name}: only {rows.sum()} of {len(rows)} rows compared"
 
 
-def _outputs(backend: Backend, name: str, found: np.ndarray, task: LoadedTask) -> np.ndarray:
-    return backend.compared(name, found, np.roll(found, 1, axis=0)) if task.path.head.separate else found
+def _outputs(backend: Backend, name: str, outputs: np.ndarray, task: LoadedTask) -> np.ndarray:
+    return backend.compared(name, outputs, np.roll(outputs, 1, axis=0)) if task.path.head.separate else outputs
 
 
 def _assert_same_twice(backend: Backend, make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:

@@ -254,8 +254,8 @@ def _assert_merged(strategy: Strategy) -> None:
         together = session.predict(list(TEXTS))
         for name in session.records:
             alone = session.predict(list(TEXTS), tasks=[name])
-            for one, all_of_them in zip(alone, together, strict=True):
-                assert one.answers.get(name) == all_of_them.answers.get(name), name
+            for result, result_of_all in zip(alone, together, strict=True):
+                assert result.answers.get(name) == result_of_all.answers.get(name), name
 
 
 def _assert_isolated(strategy: Strategy) -> None:

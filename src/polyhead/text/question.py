@@ -38,15 +38,15 @@ class Question(Value):
         return (self.text, *self.options, *((self.context,) if self.context else ()))
 
 
-Given = Input | Question
+TaskInput = Input | Question
 """An example's input: a text, a pair of texts, or a question with options."""
 
 
-def texts_of(example: Given) -> tuple[str, ...]:
+def texts_of(example: TaskInput) -> tuple[str, ...]:
     """Every text of an input."""
     return example.texts if isinstance(example, Question) else example
 
 
-def read_alone(inputs: Sequence[Given]) -> list[Input]:
+def read_alone(inputs: Sequence[TaskInput]) -> list[Input]:
     """The inputs of the trunk: texts and pairs as they are, and one pair for every option of a question."""
     return [texts for example in inputs for texts in (example.pairs if isinstance(example, Question) else (example,))]

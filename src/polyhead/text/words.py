@@ -117,7 +117,7 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords
     flat = np.concatenate([np.zeros((0, 2), np.int32), *words])
     windows = np.bincount(encodings.row, minlength=len(words))
     alone = np.flatnonzero(windows[encodings.row] == 1)
-    parts = [_found(encodings, alone, flat, text_starts)]
+    parts = [_first_subtokens(encodings, alone, flat, text_starts)]
     for row in np.flatnonzero(windows > 1).tolist():
         search = Search(words[row])
         first = int(np.searchsorted(encodings.row, row))
@@ -132,7 +132,7 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords
     )
 
 
-def _found(
+def _first_subtokens(
     encodings: Encodings, entries: np.ndarray, words: np.ndarray, text_starts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`first_subtokens` of many entries: for every word that is read its entry, its index in the text and its token.

@@ -67,7 +67,7 @@ def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Seq
     by_name: dict[str, list[Tensor]] = {}
     for start in range(0, len(filled), beside):
         side, names = filled[start : start + beside], outputs[start : start + beside]
-        read_by_slots = _given(ops, x, form, side)
+        read_by_slots = _head_inputs(ops, x, form, side)
         for name, own, out in _dense(ops, read_by_slots, side, names, form):
             by_name.setdefault(name, []).append(ops.reshape(out, (len(own), -1, *positions, own[0].width)))
     return {name: side[0] if len(side) == 1 else ops.concat(side, 0) for name, side in by_name.items()}
@@ -81,7 +81,7 @@ def _beside(form: SlotForm, slots: int) -> int:
     return slots if form.pool.positions == "prompt" else 1
 
 
-def _given(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot]) -> Tensor:
+def _head_inputs(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot]) -> Tensor:
     """What the first maps of slots side by side read, (slots, texts or texts * positions, inputs)."""
     if form.pool.positions == "attention":
         return _attended(ops, x, slots, form)

@@ -78,12 +78,12 @@ def differences(exported: ExportedModel, files: TaskFiles, session: Session) -> 
     Asked are some of the task's pinned probes and a few texts of our own, as far as the trunk reads them whole; the
     files read them all at once, padded.
     """
-    task, probes = files.task, list(_asked(files, session))
+    task, probes = files.task, list(_probes_that_fit(files, session))
     places = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in probes]
-    wanted = session.outputs(task.name, [probe.given for probe in probes], words=places)
+    wanted = session.outputs(task.name, [probe.input for probe in probes], words=places)
     rows, tokens = list[Input](), list[np.ndarray]()
     for probe, words in zip(probes, places, strict=True):
-        for texts in read_alone([probe.given]):
+        for texts in read_alone([probe.input]):
             (encoded,) = session.tokenizer.encode([texts])
             rows.append(_repaired(texts))
             tokens.append(first_subtokens(encoded, words_in(texts) if words is None else words))
@@ -99,10 +99,10 @@ def differences(exported: ExportedModel, files: TaskFiles, session: Session) -> 
     return apart
 
 
-def _asked(files: TaskFiles, session: Session) -> Iterator[Probe]:
+def _probes_that_fit(files: TaskFiles, session: Session) -> Iterator[Probe]:
     pinned = Answering(session.bundle).probes(files.task.name)[:ASKED]
     for probe in (*pinned, *_of_our_own(files.task)):
-        read = session.tokenizer.encode(read_alone([probe.given]))
+        read = session.tokenizer.encode(read_alone([probe.input]))
         if not any(encoded.cut or len(encoded.ids) > files.max_tokens for encoded in read):
             yield probe
 

@@ -171,10 +171,10 @@ def _files(export: Export) -> Iterator[str]:
 
 def _notes(export: Export) -> Iterator[str]:
     for name, files in export.tasks.items():
-        yield (f"- **{name}** ({files.task.kind}): " + ". ".join(_said(files, export.tokenizer.max_tokens)) + ".")
+        yield (f"- **{name}** ({files.task.kind}): " + ". ".join(_file_notes(files, export.tokenizer.max_tokens)) + ".")
 
 
-def _said(files: TaskFiles, longest: int) -> Iterator[str]:
+def _file_notes(files: TaskFiles, longest: int) -> Iterator[str]:
     task, kind, file = files.task, kind_of(files.task), files.model
     reads, gives = (", ".join(f"`{name}`" for name in side) for side in (file.inputs, file.outputs))
     yield f"`{file.file}` reads {reads}, gives {gives}"

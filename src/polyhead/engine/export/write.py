@@ -60,7 +60,7 @@ def export_bundle(
     out = FilePath(out).absolute()
     _check_free(out)
     session = Session(bundle, backend=backend, precision="float32")
-    names, writing = session.summaries.apart(session.asked(tasks))
+    names, writing = session.summaries.apart(session.task_names(tasks))
     if tasks is not None and writing or not names:
         raise BackendError(
             "these tasks cannot be exported" if writing else "the bundle has no task to export",

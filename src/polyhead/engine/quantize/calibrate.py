@@ -123,7 +123,7 @@ def check(changes: Mapping[str, Change], limits: Limits) -> None:
     if past:
         raise BackendError(
             "int8 changes these tasks too much, or nobody knows how much; nothing was written",
-            got=[f"{name} {_said(change)}" for name, change in past.items()],
+            got=[f"{name} {_change_in_words(change)}" for name, change in past.items()],
             allowed=f"a loss of {limits.points:g} points; without labelled data {limits.agreement:g} % equal answers",
             do="give more texts, or more like those that will be asked, pairs and questions too (--texts, --rows); "
             "allow more (--bound, --agreement, --unmeasured); or stay with bfloat16 or float32",
@@ -136,7 +136,7 @@ def _change(agreement: Agreement | None, before: tuple[str, float] | None, after
     return Change(agreement=agreement, metric=before[0], before=before[1], after=after[1])
 
 
-def _said(change: Change) -> str:
+def _change_in_words(change: Change) -> str:
     if change.points is not None:
         return f"{change.points:+.2f} points"
     return f"{100 * change.agreement.share:.1f} %" if change.agreement else "(no text to measure on fits it)"

@@ -229,7 +229,7 @@ class ObservingRuntime:
             watching: Any = _WatchingOps(ops)
             outputs = dict(build(watching))
             reads.extend(watching.reads.values())
-            return outputs | {f"{OUTPUT}{i}": one.value for i, one in enumerate(reads)}
+            return outputs | {f"{OUTPUT}{i}": read.value for i, read in enumerate(reads)}
 
         graph = self._runtime.compile(watched, label=label, layers=True)
         seen = [read.seen() for read in reads]

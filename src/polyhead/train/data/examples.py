@@ -14,7 +14,7 @@ from polyhead.nn.trunk import States
 from polyhead.store.features import Features
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
-from polyhead.text.question import Given, Question, read_alone
+from polyhead.text.question import Question, TaskInput, read_alone
 from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepared import Prepared
@@ -75,7 +75,7 @@ class TextExamples(LengthSorted):
     def __init__(
         self,
         tokenizer: Tokenizer,
-        inputs: Sequence[Given],
+        inputs: Sequence[TaskInput],
         targets: Sequence[np.ndarray],
         words: Sequence[np.ndarray] | None = None,
         soft: Sequence[np.ndarray] | None = None,
@@ -146,7 +146,7 @@ def padded_words(words: Sequence[np.ndarray]) -> Tensor:
     return torch.from_numpy(out)
 
 
-def options_in(inputs: Sequence[Given]) -> np.ndarray | None:
+def options_in(inputs: Sequence[TaskInput]) -> np.ndarray | None:
     """The number of options of each input, int64 (inputs,); None for inputs that are no questions with options."""
     counts = [len(question.options) for question in inputs if isinstance(question, Question)]
     return np.array(counts, np.int64) if counts else None

@@ -15,7 +15,7 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.errors import EmptyData
-from polyhead.text.question import Given, texts_of
+from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared
 
 LEAST = 25  # letters and digits of a text that is looked for; shorter ones are the same by chance
@@ -223,7 +223,7 @@ def _parallel(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> list[int]:
     return parallel
 
 
-def _row(value: Given) -> _Row:
+def _row(value: TaskInput) -> _Row:
     letters = [_letters(text) for text in texts_of(value)]
     whole = _digest("\0".join(letters))
     texts = tuple(_digest(text) for text in letters if len(text) >= LEAST)

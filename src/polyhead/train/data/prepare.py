@@ -19,7 +19,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, read
 from polyhead.tasks.split import TaskExamples, overlapping, split, split_together
 from polyhead.tasks.task import Task
-from polyhead.text.question import Given, read_alone
+from polyhead.text.question import TaskInput, read_alone
 from polyhead.text.tokenize import Input
 from polyhead.train.data.prepared import Donor, Prepared, Split
 from polyhead.train.data.units import units_of
@@ -111,7 +111,7 @@ def _prepared(
     )
 
 
-def single_inputs(inputs: Sequence[Given], task: Task) -> list[list[Input]]:
+def single_inputs(inputs: Sequence[TaskInput], task: Task) -> list[list[Input]]:
     """The texts that the trunk reads for these inputs: themselves; for pairs read separately, first and second texts.
 
     For questions with options it is every option's pair, one question after the other.
@@ -122,7 +122,7 @@ def single_inputs(inputs: Sequence[Given], task: Task) -> list[list[Input]]:
     return [[(pair[0],) for pair in alone], [(pair[-1],) for pair in alone]]
 
 
-def asked_of_donors(strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def arrays_from_donor(strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of a donor that the strategy starts from."""
     wanted = strategy.donor_arrays()
     return {name: value for name, value in arrays.items() if wanted and name.startswith(wanted)}
@@ -175,7 +175,7 @@ def _donor(bundle: Bundle, name: str, strategy: Strategy) -> Donor:
     record = bundle.tasks[name]
     data = record.trained_with["data"]
     return Donor(
-        arrays=asked_of_donors(strategy, bundle.part(name)),
+        arrays=arrays_from_donor(strategy, bundle.part(name)),
         trunk=bundle.digest,
         held_out={split: rows["sha256"] for split, rows in data.items() if split != "train"},
     )

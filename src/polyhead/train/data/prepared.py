@@ -76,7 +76,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         donor = {} if self.donor is None else {"donor": self.donor.digest}
         return donor | {
             "trainer": TRAINER + reads_windows(self.task),  # at first it read the first window alone
-            "task": _told(self.task),
+            "task": _task_fields(self.task),
             "strategy": msgspec.to_builtins(self.strategy),
             "training": msgspec.to_builtins(self.training),
             "data": rows_of([self.train, self.validation]),
@@ -88,7 +88,7 @@ def rows_of(splits: Sequence[Split]) -> dict[str, dict[str, object]]:
     return {s.name: {"rows": len(s.examples.targets), "sha256": s.digest} for s in splits}
 
 
-def _told(task: Task) -> dict[str, object]:
+def _task_fields(task: Task) -> dict[str, object]:
     """The task's fields; those that early tasks did not have only where they say something."""
     plain: dict[str, object] = msgspec.to_builtins(task)
     fields = msgspec.structs.fields(Task)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TIMEOUT = timedelta(hours=6)  # the first process scores and writes the bundle while the others wait
 
 Copied = TypeVar("Copied")
-Given = TypeVar("Given")
+Payload = TypeVar("Payload")
 
 
 class Place(Value):
@@ -115,7 +115,7 @@ def joined(place: Place) -> Iterator[None]:
         gc.collect()  # what trained refers to itself, and to the group
 
 
-def gathered(place: Place, value: Given) -> list[Given]:
+def gathered(place: Place, value: Payload) -> list[Payload]:
     """Every process's value, by rank."""
     if place.world == 1:
         return [value]
@@ -124,7 +124,7 @@ def gathered(place: Place, value: Given) -> list[Given]:
     return values
 
 
-def from_first(place: Place, value: Given) -> Given:
+def from_first(place: Place, value: Payload) -> Payload:
     """The first process's value, in all."""
     return gathered(place, value if place.is_first else None)[0]  # type: ignore[return-value]
 

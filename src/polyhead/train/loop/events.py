@@ -185,7 +185,7 @@ def tensorboard(folder: Path) -> Listener:
         raise MissingExtra("tensorboard", "tensorboard", "writing for TensorBoard") from None
     writers: dict[str, SummaryWriter] = {}
 
-    def told(name: str, facts: Mapping[str, object]) -> None:
+    def write(name: str, facts: Mapping[str, object]) -> None:
         if name in ("training", "epoch"):
             run = str(facts.get("run", ""))
             writer = writers[run] = writers.get(run) or SummaryWriter(str(folder / run))
@@ -193,7 +193,7 @@ def tensorboard(folder: Path) -> Listener:
                 writer.add_scalar(tag, value, facts["step"])
             writer.flush()
 
-    return told
+    return write
 
 
 def _numbers(prefix: str, facts: Mapping[str, object]) -> Iterator[tuple[str, float]]:

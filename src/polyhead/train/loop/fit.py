@@ -199,7 +199,7 @@ class Curriculum:
             losses = tuple((task, value * len(tasks)) for task, value in zip(tasks, done.losses, strict=True))
             step, rate = number * steps + index + 1, training.learning_rate * share
             fact = Update(step=step, losses=losses, learning_rate=rate, tokens=done.tokens)
-            self._told(fact, total / (index + 1))
+            self._show_step(fact, total / (index + 1))
             if index + 1 < steps and (self.devices.place.world == 1 or (index + 1) % ASKED_EVERY == 0):
                 self.save_inside(_Begun(feed=begun.feed, updates=index + 1, total=total))
         return total / max(steps, 1)
@@ -265,7 +265,7 @@ class Curriculum:
         place = self.devices.place
         return stream(self.training.seed, "dropout", *numbers, *(() if place.world == 1 else (place.rank,)))
 
-    def _told(self, update: Update, mean_loss: float) -> None:
+    def _show_step(self, update: Update, mean_loss: float) -> None:
         """Long epochs show where they stand."""
         self._meter.update(update)
         if time.monotonic() - self._epoch_began > STEP_SECONDS:

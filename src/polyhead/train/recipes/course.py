@@ -26,7 +26,7 @@ from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.examples import TextExamples, outputs_of, tell_unread
-from polyhead.train.data.prepare import alone, asked_of_donors
+from polyhead.train.data.prepare import alone, arrays_from_donor
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import reads_windows
 from polyhead.train.loop.checkpoint import SUFFIX
@@ -103,7 +103,7 @@ class JointCourse:
         self.examples = {p.task.name: text_examples(p.train.examples, p.task, self.tokenizer) for p in prepared}
         self._validation = {}
         for p in prepared:
-            rows = _some(p.validation, recipe.validation_rows)
+            rows = _evenly_spaced(p.validation, recipe.validation_rows)
             self._validation[p.task.name] = (rows, text_examples(rows, p.task, self.tokenizer))
         sizes = {name: examples.count for name, examples in self.examples.items()}
         in_a_pass = batches_in_a_pass(self.examples, training, recipe.tokens) if recipe.tokens else None
@@ -226,7 +226,7 @@ def text_examples(examples: Examples, task: Task, tokenizer: Tokenizer) -> TextE
     return TextExamples(tokenizer, examples.inputs, examples.targets, words, windowed=windowed)
 
 
-def _some(split: Split, rows: int | None) -> Examples:
+def _evenly_spaced(split: Split, rows: int | None) -> Examples:
     """At most so many rows, evenly spaced."""
     count = len(split.examples.targets)
     if rows is None or rows >= count:
@@ -329,7 +329,7 @@ def donor(course: JointCourse, prepared: Prepared, checkpoint: FilePath | None) 
 
 def take(part: nn.Module, strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> None:
     """Gives a part what the strategy asks of its donor's arrays."""
-    _fill(part, asked_of_donors(strategy, arrays))
+    _fill(part, arrays_from_donor(strategy, arrays))
 
 
 def _fill(part: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:

@@ -39,7 +39,7 @@ from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.recipes.course import JointResult
 from polyhead.train.recipes.paths import joint_paths, with_owner
-from polyhead.train.recipes.refine import CandidateResult, said
+from polyhead.train.recipes.refine import CandidateResult, candidate_name
 from polyhead.train.record.draft import Trained, card_of, probes_of
 from polyhead.train.record.lines import scores_shown, warnings_of
 from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
@@ -378,5 +378,5 @@ def search_lines(learned: Learned) -> list[str]:
         result = candidate.error
         if candidate.score is not None:
             result = f"validation {candidate.score:.4f} after epoch {candidate.best_epoch}"
-        lines.append(f"  {said(candidate.candidate)}: {result}{mark}")
+        lines.append(f"  {candidate_name(candidate.candidate)}: {result}{mark}")
     return lines

@@ -75,9 +75,9 @@ def refine(
     best: tuple[Candidate, JointCourse, JointResult] | None = None
     tried: list[CandidateResult] = []
     for candidate in (search or Search()).candidates:
-        heard = events.within(said(candidate)) if events is not None else None
+        heard = events.within(candidate_name(candidate)) if events is not None else None
         course = _course(prepared, data, candidate, head, recipe, precision, checkpoints, heard, place)
-        label = f"{prepared.task.name} {said(candidate)}"
+        label = f"{prepared.task.name} {candidate_name(candidate)}"
         try:
             learned = course.learn(label, fresh=head is None)
         except NotFinite as error:
@@ -94,7 +94,7 @@ def refine(
         if best is None or fitted.score > best[2].fitted.score:
             best = (candidate, course, learned)
     if best is None:
-        failures = "; ".join(f"{said(result.candidate)}: {result.error}" for result in tried)
+        failures = "; ".join(f"{candidate_name(result.candidate)}: {result.error}" for result in tried)
         raise NotFinite(
             f"no candidate of the search for task '{prepared.task.name}' could be trained: {failures}",
             do="search among lower learning rates",
@@ -134,7 +134,7 @@ def _course(
     checkpoint = None
     if checkpoints is not None:
         tag = _tag(fingerprint_of([tuned], recipe, data), head, candidate.epsilon, precision)
-        checkpoint = checkpoints / f"{said(candidate).replace(' ', '-')}-{tag}{SUFFIX}"
+        checkpoint = checkpoints / f"{candidate_name(candidate).replace(' ', '-')}-{tag}{SUFFIX}"
     course = JointCourse(
         [tuned],
         joint_paths([tuned], data, recipe),
@@ -162,7 +162,7 @@ def _tag(fingerprint: str, head: Mapping[str, np.ndarray] | None, epsilon: float
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
-def said(candidate: Candidate) -> str:
+def candidate_name(candidate: Candidate) -> str:
     """`rate 0.0001 epsilon 1e-08 dropout 0.1`."""
     return f"rate {candidate.learning_rate:g} epsilon {candidate.epsilon:g} dropout {candidate.dropout:g}"
 

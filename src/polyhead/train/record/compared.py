@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from polyhead.errors import BundleError, PolyheadError
 from polyhead.plan import TRUNK, owners_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
-from polyhead.tasks.task import Example, Task, owner_of
+from polyhead.tasks.task import Task, owner_of
 from polyhead.train.data.prepared import Prepared, Split, rows_of
 from polyhead.train.loop.events import Events
 
@@ -160,7 +159,7 @@ def beside(
         split = prepared.test
     if split is prepared.validation and notes[1].get("folds") and prepared.whole is not None:
         split = Split(name=split.name, examples=prepared.whole)
-    examples = _some(split.examples)
+    examples = _evenly_spaced(split.examples)
     kind, metric = kind_of(task), kind_of(task).default_metric(task)
     # Each decides as it does when it is asked; what counts as good is what the new declaration says.
     asked_task = msgspec.structs.replace(task, threshold=live.threshold, decoder=live.decoder)
@@ -174,7 +173,7 @@ def beside(
     close = CLOSE * (task.range[1] - task.range[0]) if task.range is not None else None
     before, after = _answers(asked_task, old, examples), _answers(task, new, examples)
     scores = [
-        kind.evaluate(asked_task, old, examples.targets, _examples(examples))[metric],
+        kind.evaluate(asked_task, old, examples.targets, examples.each())[metric],
         examples.scores(task, new)[metric],
     ]
     if split is not prepared.test:
@@ -207,14 +206,9 @@ def unit_is_better(rivals: Sequence[VersionComparison]) -> bool:
     return new > live
 
 
-def _some(examples: Examples) -> Examples:
+def _evenly_spaced(examples: Examples) -> Examples:
     count = len(examples.targets)
     return examples if count <= MOST else examples.take([i * count // MOST for i in range(MOST)])
-
-
-def _examples(examples: Examples) -> list[Example]:
-    pairs = zip(examples.inputs, examples.words or repeat(None), strict=False)
-    return [Example(given=given, words=words) for given, words in pairs]
 
 
 def _outputs(session: Session, name: str, examples: Examples, events: Events) -> Outputs:
@@ -229,7 +223,7 @@ def _outputs(session: Session, name: str, examples: Examples, events: Events) ->
 
 def _answers(task: Task, outputs: Outputs, examples: Examples) -> list[object]:
     kind = kind_of(task)
-    return [without_scores(answer) for answer in kind.decode_all(task, outputs, _examples(examples))]
+    return [without_scores(answer) for answer in kind.decode_all(task, outputs, examples.each())]
 
 
 def _differ(old: object, new: object, close: float | None) -> bool:

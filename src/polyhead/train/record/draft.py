@@ -19,7 +19,7 @@ from polyhead.plan import Path, Plan, merge
 from polyhead.strategies.branch import private_layers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.question import Given, texts_of
+from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.loop.fit import Fitted
 from polyhead.train.record.decided import Fingerprint, tag
@@ -132,11 +132,11 @@ def _labels_in(target: np.ndarray) -> set[int]:
     return set(np.flatnonzero(target).tolist()) if target.ndim else set()
 
 
-def _longest(inputs: Sequence[Given]) -> int:
+def _longest(inputs: Sequence[TaskInput]) -> int:
     return max(range(len(inputs)), key=lambda index: sum(len(text) for text in texts_of(inputs[index])))
 
 
-def _unlike_ascii(inputs: Sequence[Given]) -> list[int]:
+def _unlike_ascii(inputs: Sequence[TaskInput]) -> list[int]:
     """The first row that is farthest from ASCII, if any is: combining or astral characters, then any other."""
     strange = [max(_strangeness(text) for text in texts_of(value)) for value in inputs]
     most = max(strange)
@@ -171,7 +171,7 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, plan: Plan, 
             f"# {task.name}",
             "",
             f"A `{task.kind}` task" + (f" on pairs read {task.pair}" if task.pair != "none" else "") + ".",
-            *said_of(task),
+            *about_task(task),
             f"Team: {prepared.team or 'not stated'}.",
             "",
             "## Trained on",
@@ -194,7 +194,7 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, plan: Plan, 
     )
 
 
-def said_of(task: Task) -> list[str]:
+def about_task(task: Task) -> list[str]:
     """Lines about the task's labels or range."""
     labels = [f"Labels, in order: {', '.join(task.labels)}."] if task.labels else []
     return labels + ([f"Range: {task.range[0]:g} to {task.range[1]:g}."] if task.range else [])

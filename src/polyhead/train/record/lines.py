@@ -113,13 +113,13 @@ def skipped(todo: Sequence[Prepared]) -> list[str]:
     lines = []
     for p in todo:
         for s in p.splits:
-            reasons = _said(s.examples.report)
+            reasons = _row_notes(s.examples.report)
             if reasons:
                 lines.append(f"{p.task.name}, {s.name}: {reasons}")
     return lines
 
 
-def _said(report: ReadReport) -> str:
+def _row_notes(report: ReadReport) -> str:
     facts = {
         "without a label, skipped": report.unlabelled,
         "with an empty text, skipped": report.empty,

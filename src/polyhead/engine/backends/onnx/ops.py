@@ -15,7 +15,7 @@ from polyhead.engine.compile.ops import InputKind, Size, Tensor
 OPSET, IR = 20, 10  # of 2023: `Gelu` is of this set; runtimes from then on read it
 INLINE = 1024  # bytes up to which an array stands among the nodes: shapes and numbers, which optimisers read
 _KINDS = {"int": TensorProto.INT64, "float": TensorProto.FLOAT}
-_TYPES: dict[np.dtype[Any], type] = {np.dtype(one): one for one in (np.int8, np.uint8)}  # kept as they are
+_TYPES: dict[np.dtype[Any], type] = {np.dtype(kind): kind for kind in (np.int8, np.uint8)}  # kept as they are
 
 
 class OnnxOps:
