@@ -248,7 +248,7 @@ def main() -> None:
         lengths |= {(int(n), int(t)) for n, t in (key.split(" x ") for key in {**way.printed, **way.over_plain})}
         for tasks, tokens in sorted(lengths):
             rows.append(measured(way, tasks, tokens, trunk, digest))
-            print(told(rows[-1]), flush=True)
+            print(line_of(rows[-1]), flush=True)
     wrong = [row for row in rows if not row["equal"]]
     file = results(NAME, command=f"python -m benchmarks.{NAME}", rows=rows, claims=claims(rows, wrong))
     write_results(RESULTS, file)
@@ -331,13 +331,13 @@ def attention_flops(query: object, key: object, value: object, *others: object, 
     return int(sdpa_flop_count(query, key, value))
 
 
-def told(row: dict[str, object]) -> str:
+def line_of(row: dict[str, object]) -> str:
     layers, flops = row["layers"], row["flops"]
     assert isinstance(layers, dict) and isinstance(flops, dict)
-    said = "equal" if row["equal"] else f"NOT EQUAL: {layers} {flops} {row['added_flops']} {row['paper']}"
+    outcome = "equal" if row["equal"] else f"NOT EQUAL: {layers} {flops} {row['added_flops']} {row['paper']}"
     return (
         f"{row['strategy']:34s} {row['tasks']:3} tasks {row['tokens']:4} tokens  {layers['cost']:4} layers  "
-        f"{flops['cost'] / 1e9:7.2f} GFLOPs  {said}"
+        f"{flops['cost'] / 1e9:7.2f} GFLOPs  {outcome}"
     )
 
 

@@ -44,7 +44,7 @@ class Measured(Value):
         return self.ratio / self.expected
 
     @property
-    def said(self) -> str:
+    def line(self) -> str:
         return f"{self.run}: {self.ratio:.2f} times, expected {self.expected:.2f}"
 
 
@@ -88,7 +88,7 @@ def layered(rows: Sequence[Row], part: str) -> Claim | None:
         value=round(worst.relative, 3),
         unit="ratio",
         holds=worst.relative <= 1.15,
-        note="; ".join(run.said for run in runs),
+        note="; ".join(run.line for run in runs),
     )
 
 
@@ -116,7 +116,7 @@ def strategies(rows: Sequence[Row]) -> Claim | None:
     if not runs:
         return None
     worst = max(abs(run.relative - 1) for run in runs)
-    far = [run.said for run in runs if abs(run.relative - 1) > NEAR]
+    far = [run.line for run in runs if abs(run.relative - 1) > NEAR]
     long = [run for run in measured(rows, LONG) if abs(run.relative - 1) > NEAR]
     note = f"{'; '.join(far)}. {WHY}" if far else "none is farther"
     return Claim(
@@ -127,7 +127,7 @@ def strategies(rows: Sequence[Row]) -> Claim | None:
         value=round(worst, 3),
         unit="of the FLOPs ratio",
         holds=worst <= NEAR,
-        note=f"{note} Of 128 tokens: {'; '.join(run.said for run in long) or 'none'}",
+        note=f"{note} Of 128 tokens: {'; '.join(run.line for run in long) or 'none'}",
     )
 
 

@@ -163,7 +163,7 @@ def in_turn(
             if key in failed:
                 continue
             try:
-                said = workers[key].run(how, texts)
+                reply = workers[key].run(how, texts)
             except RuntimeError as error:
                 say(f"lacking: {key}: {error}")
                 failed.add(key)
@@ -171,7 +171,7 @@ def in_turn(
             if repeat:
                 who, tasks = key
                 row = {"what": "time", "group": group, "who": who, "tasks": tasks, "how": how}
-                yield {**row, "texts": texts, "repeat": repeat, **said}
+                yield {**row, "texts": texts, "repeat": repeat, **reply}
         say(f"{group}: {repeat} of {repeats}")
 
 

@@ -55,7 +55,7 @@ class Ratio(Value):
     least: bool = True  # the ratio is to reach the target; False: to stay within it
     group: str = ""  # of both; left out: who the lower one is
     why: str = ""  # it is missed, where it is
-    told: str = ""  # what one has to know of it, whatever it is
+    note: str = ""  # what one has to know of it, whatever it is
     beside: Run | None = None  # in place of the lower one: what the ratio is then, as a note
 
     def claim(self, rows: Sequence[Row]) -> Claim | None:
@@ -68,8 +68,8 @@ class Ratio(Value):
         note = f"median of {len(ratios)}, {min(ratios):.3f} to {max(ratios):.3f}"
         if self.beside is not None and (others := self.ratios(rows, self.beside)):
             note += f"; {statistics.median(others):.2f} beside {self.beside.who}"
-        if self.told:
-            note += f"; {self.told}"
+        if self.note:
+            note += f"; {self.note}"
         return Claim(
             id=self.id,
             text=self.text,
@@ -108,7 +108,7 @@ def faster(id: str, rival: str, precision: str, target: float) -> Ratio:
         below=Run(who=INT8, tasks=MANY),
         target=target,
         group=rival,
-        told=LOOSE,
+        note=LOOSE,
         beside=Run(who=BF16, tasks=MANY),
     )
 
@@ -175,9 +175,9 @@ def slope(rows: Sequence[Row]) -> Claim | None:
 def memory(rows: Sequence[Row]) -> Claim | None:
     """Of the processes after their last run."""
     held = {
-        size: int(str(found[-1]["resident"]))
+        size: int(str(rows_of_size[-1]["resident"]))
         for size in (1, 50)
-        if (found := chosen(rows, group=BF16, who=BF16, tasks=size))
+        if (rows_of_size := chosen(rows, group=BF16, who=BF16, tasks=size))
     }
     if len(held) < 2:
         return None

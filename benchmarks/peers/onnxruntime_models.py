@@ -26,19 +26,19 @@ def load(job: Job):
     tokenizer.enable_truncation(MOST_TOKENS)
     tokenizer.enable_padding()
 
-    def given(texts: Sequence[str]) -> dict[str, np.ndarray]:
+    def inputs_of(texts: Sequence[str]) -> dict[str, np.ndarray]:
         rows = tokenizer.encode_batch(texts)
         columns = ([r.ids for r in rows], [r.attention_mask for r in rows], [r.type_ids for r in rows])
         return {name: np.array(column, np.int64) for name, column in zip(INPUTS, columns, strict=True)}
 
-    example = given(["as many words as a short message has, more or less"] * job["batch"])
+    example = inputs_of(["as many words as a short message has, more or less"] * job["batch"])
     waits = min((True, False), key=lambda busily: seconds(sessions_of(job, busily=busily), example))
     sessions = sessions_of(job, busily=waits)
 
     def answer(texts: Sequence[str]):
         outputs = []
         for start in range(0, len(texts), job["batch"]):
-            inputs = given(texts[start : start + job["batch"]])
+            inputs = inputs_of(texts[start : start + job["batch"]])
             outputs.append({name: session.run(None, inputs)[0] for name, session in sessions.items()})
         return outputs
 

@@ -28,8 +28,8 @@ def serve(load: Callable[[Job], Answer], packages: Iterable[str] = ()) -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        for said in _said(load, packages):
-            print(json.dumps(said), file=replies, flush=True)
+        for reply in _replies(load, packages):
+            print(json.dumps(reply), file=replies, flush=True)
     except Exception:
         traceback.print_exc()
         sys.stderr.flush()
@@ -37,7 +37,7 @@ def serve(load: Callable[[Job], Answer], packages: Iterable[str] = ()) -> None:
     os._exit(0)
 
 
-def _said(load: Callable[[Job], Answer], packages: Iterable[str]) -> Iterator[dict[str, object]]:
+def _replies(load: Callable[[Job], Answer], packages: Iterable[str]) -> Iterator[dict[str, object]]:
     job = json.loads(sys.stdin.readline())
     texts = json.loads(Path(job["texts"]).read_text(encoding="utf-8"))
     began = time.perf_counter()

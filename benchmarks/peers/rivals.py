@@ -78,14 +78,14 @@ class Worker:
                 env=os.environ | OFFLINE | threads | dict(environment or {}),
             )
         try:
-            self.loaded = self._said(job)
+            self.loaded = self._reply(job)
         except RuntimeError:
             self.close()
             raise
 
     def run(self, how: str, texts: int) -> dict[str, Any]:
         """One run over the first so many texts; see `protocol.RUNS`."""
-        return self._said({"how": how, "texts": texts})
+        return self._reply({"how": how, "texts": texts})
 
     def close(self) -> None:
         """Ends the process."""
@@ -105,7 +105,7 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _said(self, line: Mapping[str, object]) -> dict[str, Any]:
+    def _reply(self, line: Mapping[str, object]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it ended: there is no answer either
             print(json.dumps(line), file=self._process.stdin, flush=True)

@@ -71,9 +71,9 @@ def table1(files: tuple[str, ...], json_to: str | None) -> None:
     printer.lines(otherwise_lines(paper.families_printed_otherwise()))
     _, trunks = _study(files)
     ours = families(trunks)
-    said = "training rows" if trunks else "training rows at most"
+    rows_title = "training rows" if trunks else "training rows at most"
     printer.lines(["", "At our scale: the sets of the largest mix", ""])
-    cells = [["kind", "sets", said, "which"]]
+    cells = [["kind", "sets", rows_title, "which"]]
     cells += [[f.name, len(f.sets), f"{f.rows:,}", ", ".join(f.sets)] for f in ours]
     cells.append(["together", sum(len(f.sets) for f in ours), f"{sum(f.rows for f in ours):,}", ""])
     printer.lines(_last_to_the_left(cells))
@@ -230,8 +230,8 @@ def _before_and_after(
         printer.lines(_compared_lines(tasks_compared))
         if closed is not None and closed.share is not None:
             gain, gap = spread_of(closed.gain, signed=True), spread_of(closed.gap, signed=True)
-            said = f"over all {len(study.tasks_of(rows))} held-out tasks the gain is {gain} of a gap of {gap}"
-            printer.lines(["", f"{said}: {100 * closed.share:.0f} % of it are closed"])
+            words = f"over all {len(study.tasks_of(rows))} held-out tasks the gain is {gain} of a gap of {gap}"
+            printer.lines(["", f"{words}: {100 * closed.share:.0f} % of it are closed"])
         printer.lines(missing_lines(study.missing(rows)))
         if not any(task.full_mixed is not None for task in tasks_compared):
             printer.lines(["", "full fine-tuning from the pre-finetuned trunk was not run (--jobs full-mixed)"])

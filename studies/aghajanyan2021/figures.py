@@ -39,7 +39,7 @@ def plot_gains(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split:
         height = statistics.mean(points.values())
         ends = [place - 0.42, place + 0.42]
         axes.plot(ends, [height, height], color="black", label=None if number else label)
-    axes.set(ylabel=_above(split), title=f"{_told(mix)}, {_seeds(bars[task] for task in gain)}")
+    axes.set(ylabel=_above(split), title=f"{_legend(mix)}, {_seeds(bars[task] for task in gain)}")
     if places:
         figure.legend(loc="outside lower center", fontsize="small", frameon=False)
     figure.savefig(path, dpi=150)
@@ -85,7 +85,7 @@ def plot_heat(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split: 
     figure, panels = sheet(10.5, 1.4 + 0.32 * len(tasks), columns=3)
     shown = {
         "plain trunk": [scores(rows, PLAIN, size=size, split=split) for size in sizes],
-        _told(mix): [scores(rows, mix, size=size, split=split) for size in sizes],
+        _legend(mix): [scores(rows, mix, size=size, split=split) for size in sizes],
         "gain": [gains(rows, mix, size=size, split=split) for size in sizes],
     }
     for panel, (title, columns) in zip(panels, shown.items(), strict=True):
@@ -160,9 +160,9 @@ def _heat(panel: Any, cells: np.ndarray, *, signed: bool) -> None:
     for (row, column), value in np.ndenumerate(cells):
         if not np.isnan(value):
             dark = abs(value) > 0.7 * top if signed else value > low + 0.6 * (high - low)
-            said = f"{value:+.1f}" if signed else f"{value:.1f}"
+            value_text = f"{value:+.1f}" if signed else f"{value:.1f}"
             colour = "white" if dark else "black"
-            panel.text(column, row, said, ha="center", va="center", fontsize="x-small", color=colour)
+            panel.text(column, row, value_text, ha="center", va="center", fontsize="x-small", color=colour)
 
 
 def _check(there: Mapping[str, BySeed], what: str) -> None:
@@ -185,5 +185,5 @@ def _seeds(several: Iterable[BySeed]) -> str:
     return f"{count} seed{'s' if counts[-1] != 1 else ''}"
 
 
-def _told(mix: str) -> str:
+def _legend(mix: str) -> str:
     return f"trunk that learned from {mix.removeprefix('sets-')} sets" if mix.startswith("sets-") else mix

@@ -127,7 +127,7 @@ def claims(rows: Sequence[study.Row]) -> list[Claim]:
     if closed is None or closed.share is None or gain is None or closed.gain.seeds < len(SEEDS):
         print("no claims yet: they need three seeds of heads over both trunks, and of full fine-tuning")
         return []
-    said = f"mean of {gain.seeds} seeds, deviation {gain.deviation or 0.0:.2f}; {SCALE}; {ORIGIN}"
+    note = f"mean of {gain.seeds} seeds, deviation {gain.deviation or 0.0:.2f}; {SCALE}; {ORIGIN}"
     share = f"by seed {', '.join(f'{value:.2f}' for value in closed.seeds.values())}; {SCALE}; {_negative(rows)}"
     return [
         Claim(
@@ -146,7 +146,7 @@ def claims(rows: Sequence[study.Row]) -> list[Claim]:
             value=round(gain.mean, 2),
             unit="points",
             holds=gain.mean >= 2.0,
-            note=said,
+            note=note,
         ),
         Claim(
             id="together.gap-closed",
@@ -174,14 +174,14 @@ def _negative(rows: Sequence[study.Row]) -> str:
 
 def comparisons(rows: Sequence[study.Row]) -> list[Claim]:
     """Of two ways of making a trunk, whatever the outcome: of each pair that has all its seeds."""
-    found = []
+    made = []
     for id, what, name, other_name in COMPARED:
         ours, theirs = (study.mean_by_seed(rows, study.scores(rows, mix)) for mix in (name, other_name))
         spread = over_seeds({seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()})
         if spread is None or spread.seeds < len(SEEDS):
             continue
-        said = f"mean of {spread.seeds} seeds, deviation {spread.deviation or 0.0:.2f}"
-        found.append(
+        note = f"mean of {spread.seeds} seeds, deviation {spread.deviation or 0.0:.2f}"
+        made.append(
             Claim(
                 id=f"together.{id}",
                 text=f"frozen heads over the 8 held-out tasks, trunks that learned from {SMALL_SETS} sets: {what}; "
@@ -190,10 +190,10 @@ def comparisons(rows: Sequence[study.Row]) -> list[Claim]:
                 value=round(spread.mean, 2),
                 unit="points",
                 holds=round(spread.mean, 2) > 0,
-                note="; ".join([said, f"at most {SMALL_ROWS} rows a set", *([WHY[id]] if id in WHY else [])]),
+                note="; ".join([note, f"at most {SMALL_ROWS} rows a set", *([WHY[id]] if id in WHY else [])]),
             )
         )
-    return found
+    return made
 
 
 if __name__ == "__main__":

@@ -104,8 +104,8 @@ def figure4(tasks: int, plot: str | None, json_to: str | None) -> None:
     printer.lines(["GFLOPs for one text of 51 tokens, RoBERTa-large (distilled: DistilRoBERTa)", ""])
     printer.lines(table(rows))
     first = paper.break_even(counted, "frozen_attention")
-    said = "at no number of tasks shown" if first is None else f"from {first} tasks on"
-    printer.lines(["", f"frozen attention is cheaper than one distilled model a task {said}"])
+    text = "at no number of tasks shown" if first is None else f"from {first} tasks on"
+    printer.lines(["", f"frozen attention is cheaper than one distilled model a task {text}"])
     if plot is not None:
         paper.plot_figure4(counted, plot)
         printer.line(f"drawn into {plot}")
@@ -231,7 +231,7 @@ def _with_blocks(cells: Sequence[Sequence[object]], shown: Table) -> list[str]:
     from studies.du2020 import blocks_of
 
     there = {line.block for line in shown.lines}
-    words = [f"{block}  {said}" for block, said in blocks_of(len(shown.tasks)).items() if block in there]
+    words = [f"{block}  {text}" for block, text in blocks_of(len(shown.tasks)).items() if block in there]
     return [*table(cells, left=2), "", *words]
 
 

@@ -25,7 +25,7 @@ ROWS: dict[Block, tuple[str, ...]] = {
     "d": OF_GROUP,
     "e": (OWN,),
 }
-GROUPS_OF = {one.task: one.group for one in (*SETS, *MORE)}
+GROUPS_OF = {source.task: source.group for source in (*SETS, *MORE)}
 OTHERS = ("tweets",)  # sets of ours that the paper has not
 
 

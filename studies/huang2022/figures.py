@@ -35,7 +35,7 @@ def plot_methods(
         axes.plot(values, [place] * len(values), "o", color="black", markersize=2.5, zorder=3)
     axes.set_yticks(
         range(len(there)),
-        [f"{method.told} ({passes[method.name]} × encoder, {method.learned} learned)" for method in there],
+        [f"{method.title} ({passes[method.name]} × encoder, {method.learned} learned)" for method in there],
         fontsize="small",
     )
     axes.invert_yaxis()

@@ -27,7 +27,7 @@ class Method(Value):
     """
 
     name: str
-    told: str
+    title: str
     way: Way
     strategy: Strategy
     shared_pooler: bool = False  # one dense tanh layer for all tasks
@@ -54,33 +54,33 @@ PREFIX = InLayer(adapters=(Adapter(delta="prefix", size=8),))
 PREFIX_RATE = 5e-3  # of P-Tuning v2's scripts; at the trunk's rate prefixes would stay as small as they start
 
 
-def _prompted(name: str, told: str, **fields: object) -> Method:
-    return Method(name=name, told=told, way="together", strategy=msgspec.structs.replace(DONORS, **fields))
+def _prompted(name: str, title: str, **fields: object) -> Method:
+    return Method(name=name, title=title, way="together", strategy=msgspec.structs.replace(DONORS, **fields))
 
 
-SINGLE = Method(name="single", told="Single task", way="alone", strategy=FIRST)
-SHARED_POOLER = Method(name="shared-pooler", told="MT-DNN", way="together", strategy=FIRST, shared_pooler=True)
+SINGLE = Method(name="single", title="Single task", way="alone", strategy=FIRST)
+SHARED_POOLER = Method(name="shared-pooler", title="MT-DNN", way="together", strategy=FIRST, shared_pooler=True)
 MTOP = _prompted("mtop", "MTOP")
 NO_STOP = _prompted("mtop-no-stop", "MTOP without gradient stop", stop_gradient=False)
 ISOLATED = Method(
-    name="isolated-frozen", told="Isolated prompts, trunk frozen", way="frozen", strategy=Prompted(isolated=True)
+    name="isolated-frozen", title="Isolated prompts, trunk frozen", way="frozen", strategy=Prompted(isolated=True)
 )
 POOLED = Method(
-    name="pooled-frozen", told="Pooled attention, trunk frozen", way="frozen", strategy=Pooled(positions="attention")
+    name="pooled-frozen", title="Pooled attention, trunk frozen", way="frozen", strategy=Pooled(positions="attention")
 )
 MAIN = (
     SINGLE,
     SHARED_POOLER,
-    Method(name="p-tuning", told="P-Tuning", way="together", strategy=Prompted(), apart=True),
-    Method(name="p-tuning-v2", told="P-Tuning v2", way="together", strategy=PREFIX, prefix_rate=PREFIX_RATE),
-    Method(name="ca-mtl", told="CA-MTL", way="conditioned", strategy=FIRST, shared_pooler=True),
+    Method(name="p-tuning", title="P-Tuning", way="together", strategy=Prompted(), apart=True),
+    Method(name="p-tuning-v2", title="P-Tuning v2", way="together", strategy=PREFIX, prefix_rate=PREFIX_RATE),
+    Method(name="ca-mtl", title="CA-MTL", way="conditioned", strategy=FIRST, shared_pooler=True),
     MTOP,
     NO_STOP,
     _prompted("isolated-joint", "Isolated prompts", isolated=True),
     ISOLATED,
     POOLED,
 )
-PRIVATE_POOLERS = Method(name="private-poolers", told="no prompts, private poolers", way="together", strategy=FIRST)
+PRIVATE_POOLERS = Method(name="private-poolers", title="no prompts, private poolers", way="together", strategy=FIRST)
 # Rows of table 3, by their numbers there; 0 is ours: what private poolers do without prompts
 ABLATION = {
     0: PRIVATE_POOLERS,
@@ -109,15 +109,15 @@ GRID[2, 0] = ABLATION[2]
 
 
 def _at(method: Method, rate: float) -> Method:
-    name, told = f"{method.name}-{rate:g}", f"{method.told}, at {rate:g}"
-    return msgspec.structs.replace(method, name=name, told=told, learning_rate=rate, tried_for=method.name)
+    name, title = f"{method.name}-{rate:g}", f"{method.title}, at {rate:g}"
+    return msgspec.structs.replace(method, name=name, title=title, learning_rate=rate, tried_for=method.name)
 
 
-def _isolated(name: str, told: str, **fields: object) -> Method:
+def _isolated(name: str, title: str, **fields: object) -> Method:
     strategy = msgspec.structs.replace(Prompted(isolated=True), **fields)
     return Method(
         name=f"{ISOLATED.name}-{name}",
-        told=f"{ISOLATED.told}, {told}",
+        title=f"{ISOLATED.title}, {title}",
         way="frozen",
         strategy=strategy,
         tried_for=ISOLATED.name,

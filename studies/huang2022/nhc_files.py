@@ -127,7 +127,7 @@ def _card(nhc: Nhc, tasks: tuple[TaskCard, ...]) -> Card:
 
 def _lines_of(card: Card) -> list[str]:
     """The card for people."""
-    said = [
+    card_lines = [
         "# NHC: is this headline one of this category?",
         "",
         f"Binary tasks after Huang et al. 2022, section 5: {card.size:,} headlines of a category and as many "
@@ -146,9 +146,9 @@ def _lines_of(card: Card) -> list[str]:
     ]
     for task in card.tasks:
         counts = " | ".join(f"{task.rows[split]:,}" if split in task.rows else "-" for split in SPLITS)
-        said.append(f"| {task.name} | {', '.join(task.labels)} | {counts} |")
-    said += ["", "SHA-256 of every file is in `card.json`. Made from:", ""]
-    return [*said, *(f"- {name} `{digest}`" for name, digest in card.sources.items())]
+        card_lines.append(f"| {task.name} | {', '.join(task.labels)} | {counts} |")
+    card_lines += ["", "SHA-256 of every file is in `card.json`. Made from:", ""]
+    return [*card_lines, *(f"- {name} `{digest}`" for name, digest in card.sources.items())]
 
 
 def _set(data: FilePath, folder: str, split: str, files: dict[str, str]) -> list[Headline]:

@@ -143,18 +143,18 @@ def claims(rows: Sequence[paper.Row]) -> list[Claim]:
                 print(f"no claim {name}{suffix} yet: it needs {LEAST} seeds of both methods")
                 continue
             recall = over_seeds(paper.differences(rows, method.name, other.name, "recall"))
-            said = f"by seed {', '.join(f'{value:+.2f}' for value in points.values())}"
+            note = f"by seed {', '.join(f'{value:+.2f}' for value in points.values())}"
             if spread.seeds < len(MAIN_SEEDS):
-                said = f"{spread.seeds} of {len(MAIN_SEEDS)} seeds so far; {said}"
+                note = f"{spread.seeds} of {len(MAIN_SEEDS)} seeds so far; {note}"
             if recall is not None:
-                said += f"; mean recall on test {recall.mean:+.2f}"
+                note += f"; mean recall on test {recall.mean:+.2f}"
             medians = [statistics.median(paper.averages(rows, m.name, measure).values()) for m in (method, other)]
-            said += f"; medians {medians[0]:.2f} and {medians[1]:.2f}"
+            note += f"; medians {medians[0]:.2f} and {medians[1]:.2f}"
             if rates := searched(rows, (method, other), measure):
-                said += f"; {rates}"
+                note += f"; {rates}"
             if spread.mean < 0:
-                said += f"; missed: {WHY[name, measure]}"
-            said += f"; FLOPs {cost[method.name].over_plain:.2f} and {cost[other.name].over_plain:.2f} plain passes"
+                note += f"; missed: {WHY[name, measure]}"
+            note += f"; FLOPs {cost[method.name].over_plain:.2f} and {cost[other.name].over_plain:.2f} plain passes"
             claims_made.append(
                 Claim(
                     id=f"conditioning.{name}{suffix}",
@@ -164,7 +164,7 @@ def claims(rows: Sequence[paper.Row]) -> list[Claim]:
                     value=round(spread.mean, 2),
                     unit="points",
                     holds=spread.mean >= 0 and cost[method.name].passes == 1,
-                    note=f"{said}; seven tasks of {both[0].rows:,} rows on minilm, 5 epochs where a trunk learns",
+                    note=f"{note}; seven tasks of {both[0].rows:,} rows on minilm, 5 epochs where a trunk learns",
                 )
             )
     return claims_made

@@ -92,5 +92,5 @@ def missing(rows: Sequence[Row], methods: Iterable[str], *, seeds: Collection[in
         planned = set(PLANNED[method] if seeds is None else seeds)
         lacking = len(planned - averages(rows, method, "validation").keys())
         if lacking:
-            lines.append(f"{len(planned) - lacking} of {len(planned)} seeds of {METHODS[method].told}")
+            lines.append(f"{len(planned) - lacking} of {len(planned)} seeds of {METHODS[method].title}")
     return tuple(lines)

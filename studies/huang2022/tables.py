@@ -27,7 +27,7 @@ class Cell(Value):
 
 def table1(rows: Sequence[Row], measure: Measure = "validation") -> Table:
     """Table 1: the methods of the study that have runs."""
-    lines = [_line(rows, method.name, measure, method.told) for method in MAIN]
+    lines = [_line(rows, method.name, measure, method.title) for method in MAIN]
     return _table(rows, [line for line in lines if line.seeds], [method.name for method in MAIN])
 
 
@@ -50,7 +50,7 @@ def search(rows: Sequence[Row], measure: Measure = "validation") -> Table:
     for method in MAIN:
         tried = tried_for(method)
         for candidate in (method, *tried) if tried else ():
-            lines.append(_line(rows, candidate.name, measure, candidate.told, seeds=SEARCH_SEEDS[candidate.way]))
+            lines.append(_line(rows, candidate.name, measure, candidate.title, seeds=SEARCH_SEEDS[candidate.way]))
     return _table(rows, [line for line in lines if line.seeds], [method.name for method in SEARCH])
 
 
@@ -79,7 +79,7 @@ def grid(rows: Sequence[Row], measure: Measure = "validation") -> tuple[Cell, ..
 
 def _numbered(number: int) -> str:
     """A method of the ablation as the paper numbers it; what is not in the paper is called ours."""
-    return f"({number or 'ours'}) {ABLATION[number].told}"
+    return f"({number or 'ours'}) {ABLATION[number].title}"
 
 
 def _table(

@@ -21,7 +21,7 @@ from studies.stickland2019.study import (
     runs_of,
     scale_of,
 )
-from studies.stickland2019.tables import Spent, by_task, compared, curves, questions, table3, told
+from studies.stickland2019.tables import Spent, by_task, compared, curves, questions, table3, title
 
 __all__ = [
     "ABLATION",
@@ -64,5 +64,5 @@ __all__ = [
     "size_notes",
     "table1",
     "table3",
-    "told",
+    "title",
 ]

@@ -57,7 +57,7 @@ def table1(json_to: str | None) -> None:
     for row in formulas:
         counts = [f"{row.value:,}", f"{row.counted.own:,}"]
         ratios = [f"{r:.3f}" for r in (row.counted.ratio, row.counted.layer_ratio, ours[row.method].ratio)]
-        cells.append([paper.told(row.method), row.formula, *counts, *ratios])
+        cells.append([paper.title(row.method), row.formula, *counts, *ratios])
     printer.lines(["Table 1: eight tasks' functions on BERT-base, matrices alone; T tasks, d wide, n layers", ""])
     printer.lines([*table(cells, left=2), ""])
     printer.line("Ratios are of all parameters with biases, over one encoder with its pooler; and over its layers.")
@@ -85,7 +85,7 @@ def table2(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
         cells: list[list[object]] = [["method", *GLUE.values(), "mean of 8", *COSTS]]
         for method in methods:
             shown = [*(_mean(method.tasks.get(task)) for task in GLUE), _mean(method.average)]
-            cells.append([method.told, *shown, *_costs(method.costs)])
+            cells.append([method.title, *shown, *_costs(method.costs)])
         printer.lines([*table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
     printer.json({"published": published, "study": methods})
 
@@ -102,9 +102,9 @@ def table3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str 
     printed = paper.table3()
     cells: list[list[object]] = [["method", "parameters", "counted", "new layers", *samplings]]
     for line in printed:
-        said = MISSING if line.printed_ratio is None else f"{line.printed_ratio:.2f} ×"
+        ratio = MISSING if line.printed_ratio is None else f"{line.printed_ratio:.2f} ×"
         shown = [_mean(line.published.get(s), digits=2) for s in samplings]
-        cells.append([line.told, said, f"{line.ratio:.3f} ×", line.new_layers, *shown])
+        cells.append([line.title, ratio, f"{line.ratio:.3f} ×", line.new_layers, *shown])
     printer.lines(["Table 3 as printed: GLUE dev, mean of eight tasks, ± standard error of 3 seeds", ""])
     printer.lines([*table(cells), "", paper.RATIO_NOTE])
     rows, _ = _study(printer, files, f"{split}, {ABOUT}")
@@ -114,7 +114,7 @@ def table3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str 
         for line in lines:
             if line.costs is not None and line.measured:
                 shown = [_mean(line.measured.get(s), digits=2) for s in samplings]
-                cells.append([line.told, *_costs(line.costs), *shown])
+                cells.append([line.title, *_costs(line.costs), *shown])
         printer.lines([*table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
     names = [line.name for line in paper.TABLE3]
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, methods=names, split=split))
@@ -139,7 +139,7 @@ def ablations(plot: str | None, files: tuple[str, ...], split: Split, json_to: s
         for method in methods:
             shown = [_mean(method.average, digits=2), _mean(method.above_pals, digits=2, signed=True)]
             ends = [method.average.seeds, method.costs.learned]
-            cells.append([method.told, method.sampling, *_costs(method.costs), *shown, *ends])
+            cells.append([method.title, method.sampling, *_costs(method.costs), *shown, *ends])
         printer.lines([*table(cells, left=2), *missing_lines(paper.missing(rows)), "", COLUMNS])
         printer.lines(paper.size_notes(MINILM))
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, split=split))
@@ -171,7 +171,7 @@ def curves(methods: str, plot: str | None, files: tuple[str, ...], json_to: str 
     for task, lines in points_by_task.items():
         for name, points in lines.items():
             at = {point.step: number(point.mean, point.deviation) for point in points}
-            cells.append([task, paper.told(name), *(at.get(step, MISSING) for step in steps)])
+            cells.append([task, paper.title(name), *(at.get(step, MISSING) for step in steps)])
     printer.lines(table(cells, left=2) if steps else [])
     _draw(printer, plot, rows, lambda file: paper.plot_curves(points_by_task, file))
     printer.json({"curves": points_by_task})
@@ -186,7 +186,7 @@ def squad(files: tuple[str, ...], json_to: str | None) -> None:
 
     printer = Printer(json_to)
     cells: list[list[object]] = [["method", "mean"]]
-    cells += [[method.told, _mean(method.published, digits=3)] for method in paper.questions()]
+    cells += [[method.title, _mean(method.published, digits=3)] for method in paper.questions()]
     printer.lines(["Table 1 of the appendix as printed: mean of SQuAD's EM and F1 and of SWAG's accuracy", ""])
     printer.lines(table(cells))
     about = "SQuAD and SocialIQA, 2,000 rows each, round robin, 250 updates of 16, ± standard error, trunk minilm"
@@ -196,7 +196,7 @@ def squad(files: tuple[str, ...], json_to: str | None) -> None:
     for method in methods:
         shown = [_mean(method.scores.get(name)) for name in ("EM", "F1", "accuracy")]
         seeds = method.average.seeds if method.average else MISSING
-        cells.append([method.told, *shown, _mean(method.average, digits=2), seeds, *_costs(method.costs)])
+        cells.append([method.title, *shown, _mean(method.average, digits=2), seeds, *_costs(method.costs)])
     printer.lines([*table(cells), "", COLUMNS] if methods else [])
     printer.json({"published": paper.published_questions(), "study": methods})
 
@@ -220,7 +220,7 @@ def costs(tokens: int, json_to: str | None) -> None:
         heads += [f"layers, {count}", "GFLOPs", "share"]
     cells = [heads]
     for name, by_number in costs_by_method.items():
-        line: list[object] = [paper.told(name), f"{by_number[8].ratio:.3f} ×"]
+        line: list[object] = [paper.title(name), f"{by_number[8].ratio:.3f} ×"]
         for counted in by_number.values():
             line += [counted.layers, f"{counted.flops / 1e9:.1f}", f"{counted.share:.3f}"]
         cells.append(line)

@@ -125,7 +125,7 @@ def size_notes(shape: Architecture) -> tuple[str, ...]:
             exact = (paper.size or 0) * shape.width / WIDTH
             if paper.delta == "projected_attention" and ours.size != exact:
                 notes.append(
-                    f"{method.told}: {ours.size} wide where {exact:g} would be in proportion, which {ours.heads} heads "
+                    f"{method.title}: {ours.size} wide where {exact:g} would be in proportion, which {ours.heads} heads "
                     f"do not divide; {costs(method, shape).own:,} parameters in matrices, PALs {pals:,}"
                 )
     return tuple(notes)
@@ -136,11 +136,11 @@ def table1() -> tuple[Formula, ...]:
     return tuple(
         Formula(
             method=name,
-            formula=said,
+            formula=formula,
             value=value(BERT_BASE.width, BERT_BASE.layers, TASKS),
             counted=costs(METHODS[name], BERT_BASE),
         )
-        for name, (said, value) in FORMULAS.items()
+        for name, (formula, value) in FORMULAS.items()
     )
 
 

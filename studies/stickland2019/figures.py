@@ -9,7 +9,7 @@ from polyhead.errors import DataError
 from studies.shared.drawing import sheet
 from studies.shared.rows import Split
 from studies.stickland2019.study import GLUE, Row, averages
-from studies.stickland2019.tables import Point, compared, told
+from studies.stickland2019.tables import Point, compared, title
 
 _COLOURS = {
     "alone": "#555555",
@@ -40,7 +40,7 @@ def plot_methods(
         axes.plot(seeds, [place] * len(seeds), "o", color="black", markersize=2, zorder=3)
     costs = {line.method: line.costs for line in lines}
     labels = [
-        f"{told(name)} ({costs[name].ratio:.2f} × parameters, {costs[name].share:.2f} of the FLOPs)" for name in order
+        f"{title(name)} ({costs[name].ratio:.2f} × parameters, {costs[name].share:.2f} of the FLOPs)" for name in order
     ]
     axes.set_yticks(range(len(order)), labels, fontsize="small")
     axes.invert_yaxis()
@@ -84,6 +84,6 @@ def plot_curves(points_by_task: Mapping[str, Mapping[str, Sequence[Point]]], pat
     figure.supxlabel("updates", fontsize="small")
     figure.supylabel(f"validation points, {seeds} seed{'s' * (seeds != 1)}", fontsize="small")
     for index, name in enumerate(names):
-        places[0].plot([], [], color=_LINES[index % len(_LINES)], label=told(name))
+        places[0].plot([], [], color=_LINES[index % len(_LINES)], label=title(name))
     figure.legend(loc="outside upper center", ncols=len(names), fontsize="small", frameon=False)
     figure.savefig(path, dpi=150)

@@ -39,7 +39,7 @@ class Method(Value):
     """One row of a table. All tasks share one dense tanh pooler, as in the paper, where the strategy says no other."""
 
     name: str
-    told: str
+    title: str
     strategy: Strategy  # in the paper's sizes
     base: Base = "learned"
     within: str = ""  # a method whose parameters bound it: the size of the adapter is what is left
@@ -81,23 +81,23 @@ def _adapter(adapter: Adapter, shape: Architecture) -> Adapter:
     return msgspec.structs.replace(adapter, **changed)
 
 
-def _in_layer(name: str, told: str, *adapters: Adapter, base: Base = "learned") -> Method:
+def _in_layer(name: str, title: str, *adapters: Adapter, base: Base = "learned") -> Method:
     strategy = InLayer(adapters=adapters or (Adapter(size=204),), pooler="shared")
-    return Method(name=name, told=told, strategy=strategy, base=base)
+    return Method(name=name, title=title, strategy=strategy, base=base)
 
 
-def _pals(name: str, told: str, *, base: Base = "learned", **fields: object) -> Method:
-    return _in_layer(name, told, msgspec.structs.replace(Adapter(size=204), **fields), base=base)
+def _pals(name: str, title: str, *, base: Base = "learned", **fields: object) -> Method:
+    return _in_layer(name, title, msgspec.structs.replace(Adapter(size=204), **fields), base=base)
 
 
-def _on_top(name: str, told: str, **fields: object) -> Method:
+def _on_top(name: str, title: str, **fields: object) -> Method:
     strategy = OnTop(layers=6, width=204, pooler="shared")
-    return Method(name=name, told=told, strategy=msgspec.structs.replace(strategy, **fields))
+    return Method(name=name, title=title, strategy=msgspec.structs.replace(strategy, **fields))
 
 
 LOW_RANK = Adapter(delta="low_rank", size=100)
-SINGLE = Method(name="single", told="Single task", strategy=FIRST, base="single")
-SHARED = Method(name="shared", told="Shared", strategy=FIRST)
+SINGLE = Method(name="single", title="Single task", strategy=FIRST, base="single")
+SHARED = Method(name="shared", title="Shared", strategy=FIRST)
 PALS = _pals("pals", "PALs (204)")
 LOW = _in_layer("low-rank", "Low rank (100)", LOW_RANK)
 TOP_HALF = _pals("pals-top", "PALs (276, top)", size=276, start=6)
@@ -119,7 +119,7 @@ ABLATION = (
     _pals("pals-serial-legacy", "PALs in series, norm begun as released", serial=True, norm_init="legacy"),
     Method(
         name="pals-own-pooler",
-        told="PALs, a pooler a task, no more parameters",
+        title="PALs, a pooler a task, no more parameters",
         strategy=InLayer(adapters=(Adapter(size=204),)),
         within=PALS.name,
     ),

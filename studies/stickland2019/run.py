@@ -58,7 +58,7 @@ def main() -> None:
     options = parsed(parser)
     seeds = [int(seed) for seed in checked_names(options.seeds, map(str, MAIN_SEEDS), "seed")]
     if options.list:
-        print("\n".join(f"{method.name:20s} {method.told}" for method in paper.METHODS.values()))
+        print("\n".join(f"{method.name:20s} {method.title}" for method in paper.METHODS.values()))
         print(f"samplings: {', '.join(paper.SAMPLINGS)}")
     elif options.report:
         write_report(rows_of(options.rows))
@@ -151,13 +151,13 @@ def draw(rows: Sequence[paper.Row], runs: Sequence[paper.Run]) -> None:
 def claims(rows: Sequence[paper.Row]) -> list[Claim]:
     """Of parameters alone: whatever the scores, they have no target."""
     there = {row.method: row for row in rows if row.task in GLUE}  # others say what two tasks cost
-    lacking = [method.told for method in paper.MAIN if method.name not in there]
+    lacking = [method.title for method in paper.MAIN if method.name not in there]
     if lacking:
         print(f"no claim yet: {', '.join(lacking)} lack runs")
         return []
-    each = [(method.told, there[method.name]) for method in paper.MAIN]
+    each = [(method.title, there[method.name]) for method in paper.MAIN]
     most = max(row.ratio for _, row in each)
-    said = ", ".join(f"{told} {row.ratio:.3f} ({row.ratio_bert_base:.3f})" for told, row in each)
+    ratios = ", ".join(f"{title} {row.ratio:.3f} ({row.ratio_bert_base:.3f})" for title, row in each)
     return [
         Claim(
             id="conditioning.adapter-parameters",
@@ -167,7 +167,7 @@ def claims(rows: Sequence[paper.Row]) -> list[Claim]:
             value=most,
             unit="times",
             holds=most <= MOST,
-            note=f"minilm, sizes in the paper's proportion; in brackets BERT-base: {said}",
+            note=f"minilm, sizes in the paper's proportion; in brackets BERT-base: {ratios}",
         )
     ]
 

@@ -167,6 +167,6 @@ def missing(rows: Sequence[Row]) -> tuple[str, ...]:
         seeds = set(PLANNED.get((method, sampling), ABLATION_SEEDS))
         lacking = len(seeds - averages(rows, method, sampling).keys())
         if lacking:
-            title = METHODS[method].told if method in METHODS else method
+            title = METHODS[method].title if method in METHODS else method
             lines.append(f"{len(seeds) - lacking} of {len(seeds)} seeds of {title}, {sampling}")
     return tuple(lines)

@@ -28,7 +28,7 @@ class Table3Line(Value):
     """A method in the paper and in our study, by sampling."""
 
     method: str
-    told: str
+    title: str
     printed_ratio: float | None  # of parameters
     ratio: float  # counted, of BERT-base
     new_layers: int  # of BERT-base
@@ -41,7 +41,7 @@ class ByTask(Value):
     """A method's scores by task, and their mean."""
 
     method: str
-    told: str
+    title: str
     sampling: str
     tasks: dict[str, Cell]
     average: Cell | None
@@ -52,7 +52,7 @@ class Compared(Value):
     """A method under a sampling, and how it stands to PALs annealed, paired by seed."""
 
     method: str
-    told: str
+    title: str
     sampling: str
     average: Cell
     above_pals: Cell | None
@@ -72,7 +72,7 @@ class Questions(Value):
     """A method on questions: SQuAD's exact match and F1, the options' accuracy, and their mean."""
 
     method: str
-    told: str
+    title: str
     published: Cell
     scores: dict[str, Cell]
     average: Cell | None
@@ -88,7 +88,7 @@ def table3(rows: Sequence[Row] = (), *, split: Split = "test") -> tuple[Table3Li
         lines.append(
             Table3Line(
                 method=method.name,
-                told=method.told,
+                title=method.title,
                 printed_ratio=RATIOS.get(method.name),
                 ratio=counted.ratio,
                 new_layers=counted.new_layers,
@@ -109,7 +109,7 @@ def by_task(rows: Sequence[Row], *, sampling: str = "annealed", split: Split = "
             lines.append(
                 ByTask(
                     method=method,
-                    told=told(method),
+                    title=title(method),
                     sampling=its,
                     tasks=_there({task: cell_of(points[task]) for task in GLUE}),
                     average=cell_of(averages(rows, method, its, split=split)),
@@ -128,7 +128,7 @@ def compared(rows: Sequence[Row], *, split: Split = "test") -> tuple[Compared, .
         if average is not None and its is not None:
             lines.append(
                 Compared(
-                    method=method, told=told(method), sampling=sampling, average=average, above_pals=above, costs=its
+                    method=method, title=title(method), sampling=sampling, average=average, above_pals=above, costs=its
                 )
             )
     return tuple(lines)
@@ -168,7 +168,7 @@ def questions(rows: Sequence[Row] = ()) -> tuple[Questions, ...]:
         lines.append(
             Questions(
                 method=method.name,
-                told=method.told,
+                title=method.title,
                 published=published[method.name],
                 scores=_there({name: cell_of(several) for name, several in points.items()}),
                 average=cell_of(seeds_with_all(points.values())),
@@ -178,9 +178,9 @@ def questions(rows: Sequence[Row] = ()) -> tuple[Questions, ...]:
     return tuple(lines)
 
 
-def told(method: str) -> str:
+def title(method: str) -> str:
     """The method's name in a table."""
-    return METHODS[method].told if method in METHODS else method
+    return METHODS[method].title if method in METHODS else method
 
 
 def _there(cells: Mapping[str, Cell | None]) -> dict[str, Cell]:

@@ -54,7 +54,7 @@ def test_table1_has_medians_by_task_and_the_mean_of_the_averages():
     assert line.average == pytest.approx(83.0)
     assert line.mean == pytest.approx(83.0 + statistics.mean(SPREAD.values()))
     assert line.spread == pytest.approx(statistics.stdev(SPREAD.values()))
-    assert [found.name for found in table.lines] == [method.told for method in MAIN]
+    assert [found.name for found in table.lines] == [method.title for method in MAIN]
 
 
 @pytest.mark.parametrize(("measure", "lower"), [("validation", 0.0), ("test", DROP), ("recall", DROP / 2)])
@@ -113,7 +113,7 @@ def test_figures_are_drawn(tmp_path):
     paper.plot_methods(found, tmp_path / "methods.svg")
     paper.plot_figure2(found, tmp_path / "grid.svg")
     told = (tmp_path / "methods.svg").read_text()
-    assert all(f"<!-- {method.told} (" in told for method in MAIN)
+    assert all(f"<!-- {method.title} (" in told for method in MAIN)
     assert "<!-- shared rows -->" in (tmp_path / "grid.svg").read_text()
     with pytest.raises(DataError, match="figure 2"):
         paper.plot_figure2([row for row in found if row.method == "mtop"], tmp_path / "none.svg")

@@ -71,7 +71,7 @@ def test_every_method_makes_rows_that_the_tables_read(runs):
     assert len(rows) == len(MAIN) * len(TASKS)
     names = [method.name for method in MAIN]
     assert missing(rows, names, seeds=[1]) == ()
-    assert missing(rows, names) == tuple(f"1 of 5 seeds of {method.told}" for method in MAIN)
+    assert missing(rows, names) == tuple(f"1 of 5 seeds of {method.title}" for method in MAIN)
     assert all(0 <= getattr(row, name) <= 1 for row in rows for name in ("validation", "test", "recall"))
     assert [line.seeds for line in table1(rows).lines] == [1] * len(MAIN)
     before = list(runs.study.rows)
@@ -236,7 +236,7 @@ def test_the_ablation_changes_one_thing_at_a_time():
     assert NO_STOP.strategy == msgspec.structs.replace(DONORS, stop_gradient=False)
     assert all(method.strategy.stop_gradient for number, method in ABLATION.items() if number not in (0, 1, 6))
     as_shared = msgspec.structs.replace(PRIVATE_POOLERS, shared_pooler=True)
-    assert as_shared == msgspec.structs.replace(SHARED_POOLER, name=as_shared.name, told=as_shared.told)
+    assert as_shared == msgspec.structs.replace(SHARED_POOLER, name=as_shared.name, title=as_shared.title)
     assert {(m.strategy.rows, m.strategy.shared) for m in GRID.values()} == set(GRID)
     assert len({method.name for method in MAIN}) == len(MAIN) == 10
 

@@ -108,7 +108,7 @@ def test_all_methods_share_one_pooler_but_those_that_say_so():
 
 def test_methods_differ_and_have_one_name_each():
     several = [*paper.TABLE3, *paper.ABLATION]
-    assert len({one.name for one in several}) == len({one.told for one in several}) == len(several)
+    assert len({one.name for one in several}) == len({one.title for one in several}) == len(several)
     told = [msgspec.json.encode([one.strategy, one.base, one.within]) for one in several]
     assert len(set(told)) == len(told)
     assert set(paper.FORMULAS) <= set(METHODS)

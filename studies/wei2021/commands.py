@@ -209,9 +209,9 @@ def _costs(line: Line) -> list[object]:
     return [line.layers if line.layers is not None else "-", *shares]
 
 
-def _numbers(said: str) -> list[float]:
+def _numbers(option: str) -> list[float]:
     try:
-        prices = [float(word) for word in said.split(",") if word.strip()]
+        prices = [float(word) for word in option.split(",") if word.strip()]
     except ValueError:
         prices = []
     if not prices or any(not 0 <= number < float("inf") for number in prices):

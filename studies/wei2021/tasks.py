@@ -36,7 +36,7 @@ def entries(data: str) -> dict[str, TaskEntry]:
     single = {"text": "text"}
     pair = {"pair": "joined", "text": "text_a", "text_b": "text_b"}
     entailment = ("entailment", "not_entailment")
-    said: dict[str, tuple[str, str, dict[str, Any]]] = {
+    declared: dict[str, tuple[str, str, dict[str, Any]]] = {
         "cola": ("glue_cola", "validation", {"labels": ("unacceptable", "acceptable"), "metric": "matthews", **single}),
         "sst2": ("glue_sst2", "test", {"labels": ("negative", "positive"), "metric": "accuracy", **single}),
         "mrpc": ("glue_mrpc", "test", {"labels": ("not_equivalent", "equivalent"), "metric": "accuracy", **pair}),
@@ -62,7 +62,7 @@ def entries(data: str) -> dict[str, TaskEntry]:
             test=f"{data}/{folder}/{split}.jsonl.gz",
             **facts,
         )
-        for name, (folder, split, facts) in said.items()
+        for name, (folder, split, facts) in declared.items()
     }
 
 

@@ -34,18 +34,18 @@ def session(root):
     return Session(root, backend="reference")
 
 
-def by_formula(session, name, given):
+def by_formula(session, name, entry):
     """The numbers of an answer from its outputs, by the formula of its kind; None for an input that does not fit."""
     try:
-        (outputs,) = session.outputs(name, [given])
+        (outputs,) = session.outputs(name, [entry])
     except Exception:
         return None
-    raw = [float(one) for one in outputs]
+    raw = [float(number) for number in outputs]
     if name in ("mood", "same"):
-        parts = [math.exp(one - max(raw)) for one in raw]
+        parts = [math.exp(number - max(raw)) for number in raw]
         return [part / sum(parts) for part in parts]
     if name == "topics":
-        return [1 / (1 + math.exp(-one)) for one in raw]
+        return [1 / (1 + math.exp(-number)) for number in raw]
     low, high = session.tasks[name].range
     return [min(max(low + raw[0] * (high - low), low), high)]
 
@@ -56,8 +56,8 @@ def test_a_column_holds_the_numbers_of_each_input_and_says_where_there_are_none(
     numbers = column.value[:, None] if column.scores is None else column.scores
     assert len(numbers) == len(INPUTS)
     answered = 0
-    for given, row in zip(INPUTS, numbers, strict=True):
-        wanted = by_formula(session, name, given)
+    for entry, row in zip(INPUTS, numbers, strict=True):
+        wanted = by_formula(session, name, entry)
         if wanted is None:
             assert np.isnan(row).all()
         else:
@@ -80,12 +80,12 @@ def test_labels_are_those_of_the_largest_score_and_of_scores_over_the_threshold(
 def test_results_hold_what_columns_hold_and_single_calls_give(session):
     columns, results = session.columns(INPUTS), session.predict(INPUTS)
     assert results == columns.results()
-    for row, (given, result) in enumerate(zip(INPUTS, results, strict=True)):
-        (alone,) = session.predict([given])
+    for row, (entry, result) in enumerate(zip(INPUTS, results, strict=True)):
+        (alone,) = session.predict([entry])
         receipt = alone.receipt
-        if given in ((LONG, "late"), ("sad", "the bill " * 40)):  # an input and another pair hold the first text
-            (one,) = session.predict([given[:1]], tasks=["mood"])
-            less = {name: getattr(receipt, name) - getattr(one.receipt, name) for name in PASS}
+        if entry in ((LONG, "late"), ("sad", "the bill " * 40)):  # an input and another pair hold the first text
+            (first,) = session.predict([entry[:1]], tasks=["mood"])
+            less = {name: getattr(receipt, name) - getattr(first.receipt, name) for name in PASS}
             receipt = msgspec.structs.replace(receipt, **less)
         assert receipt == result.receipt == columns.receipt(row)
         assert (alone.skipped, result.failed, result.late) == (result.skipped, {}, ())
@@ -105,18 +105,18 @@ def test_texts_that_stand_packed_in_rows_are_answered_as_each_alone(root, sessio
     packed = Session(root, backend="openvino", precision="float32")
     assert packed.backend.packs
     inputs = [*INPUTS, *((word,) for word in ["where", "is", "my", "order", "and", "the", "lamp"])]
-    for one, other in zip(packed.predict(inputs), session.predict(inputs), strict=True):
-        assert one.receipt == other.receipt and one.skipped == other.skipped
-        assert one.answers.keys() == other.answers.keys()
+    for result, expected in zip(packed.predict(inputs), session.predict(inputs), strict=True):
+        assert result.receipt == expected.receipt and result.skipped == expected.skipped
+        assert result.answers.keys() == expected.answers.keys()
         for name in ("mood", "topics", "same", "reply"):
-            if name in one.answers:
-                scores = [one.answers[name]["scores"], other.answers[name]["scores"]]
+            if name in result.answers:
+                scores = [result.answers[name]["scores"], expected.answers[name]["scores"]]
                 assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
 def test_many_inputs_are_answered_in_their_order_piece_by_piece(session, monkeypatch):
     inputs = INPUTS * 3
-    words = [np.array([[0, 3]], np.int32) if given == ("good",) else None for given in inputs]
+    words = [np.array([[0, 3]], np.int32) if entry == ("good",) else None for entry in inputs]
     whole = session.predict(inputs, words=words)
     monkeypatch.setattr(batch, "FIRST", 2)
     monkeypatch.setattr(batch, "INPUTS", 5)
@@ -178,7 +178,7 @@ def test_where_no_task_has_any_answer_the_failure_is_raised(session, monkeypatch
 
 
 def test_a_failure_of_the_trunk_itself_is_raised_and_not_hidden(session, monkeypatch):
-    def states(*given):
+    def states(*batches):
         raise BackendError("out of memory")
 
     monkeypatch.setattr(ReferenceBackend, "_states", states)
@@ -197,8 +197,8 @@ def test_nothing_runs_for_a_column_that_nobody_knows(session):
 
 
 def test_a_passage_is_a_pair_for_tasks_that_read_words_alone(session):
-    given = Passage(question="who is late?", context="ben is late")
-    columns = session.columns([given, ("who is late?", "ben is late")])
+    passage = Passage(question="who is late?", context="ben is late")
+    columns = session.columns([passage, ("who is late?", "ben is late")])
     assert columns["who"].answers[0] == columns["who"].answers[1]
     assert columns["same"].rows.tolist() == [1]
 
@@ -209,18 +209,18 @@ def test_kept_pieces_are_ready_one_by_one_while_the_next_are_made():
 
     threads, made = set(), []
 
-    def make(one):
+    def make(number):
         threads.add(threading.current_thread().name)
-        if one == 5:
-            raise KeyError(one)
-        made.append(one)
-        return one * 10
+        if number == 5:
+            raise KeyError(number)
+        made.append(number)
+        return number * 10
 
-    given = batch.ahead(make, range(8))
-    assert next(given) == 0 and max(made, default=0) <= batch.AHEAD
-    assert [next(given) for _ in range(4)] == [10, 20, 30, 40]
+    pieces = batch.ahead(make, range(8))
+    assert next(pieces) == 0 and max(made, default=0) <= batch.AHEAD
+    assert [next(pieces) for _ in range(4)] == [10, 20, 30, 40]
     with pytest.raises(KeyError, match="5"):
-        next(given)
+        next(pieces)
     assert threads.isdisjoint({threading.current_thread().name}) and max(made) <= 4 + 1 + batch.AHEAD
     threads.clear()
     assert list(batch.ahead(make, [3])) == [30] and threads == {threading.current_thread().name}
