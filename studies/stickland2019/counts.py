@@ -125,8 +125,8 @@ def size_notes(shape: Architecture) -> tuple[str, ...]:
             exact = (paper.size or 0) * shape.width / WIDTH
             if paper.delta == "projected_attention" and ours.size != exact:
                 notes.append(
-                    f"{method.title}: {ours.size} wide where {exact:g} would be in proportion, which {ours.heads} heads "
-                    f"do not divide; {costs(method, shape).own:,} parameters in matrices, PALs {pals:,}"
+                    f"{method.title}: {ours.size} wide where {exact:g} would be in proportion, which {ours.heads} "
+                    f"heads do not divide; {costs(method, shape).own:,} parameters in matrices, PALs {pals:,}"
                 )
     return tuple(notes)
 
