@@ -8,6 +8,7 @@ from polyhead.cost import row_bytes
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.store.codec import calibrate, decode, encode, through
+from polyhead.store.codecs import CODECS
 
 FINITE = st.floats(-1e4, 1e4, width=32)
 MATRICES = arrays(np.float32, array_shapes(min_dims=2, max_dims=4, max_side=9), elements=FINITE)
@@ -117,3 +118,15 @@ def test_missing_constants_and_foreign_bytes_are_refused():
         calibrate(np.zeros((0, 4), np.float32), name="uint8")
     with pytest.raises(StoreError, match="finite"):
         calibrate(np.array([[np.inf]], np.float32), name="uint8")
+
+
+@pytest.mark.parametrize("name", [*CODECS])
+@pytest.mark.parametrize("width", [16, 21])
+@pytest.mark.parametrize("per", ["tensor", "dimension"])
+def test_numbers_of_every_codec_with_its_scale_and_shift_are_what_it_decodes(name, width, per):
+    values = np.random.default_rng(width).normal(0.3, 2, (40, width)).astype(np.float32)
+    codec = calibrate(values, name=name, per=per)
+    raw, numbers = encode(values, codec), np.empty(values.shape, np.float32)
+    codec.format.numbers(raw, codec, numbers)
+    affine = codec.format.affine(codec)
+    np.testing.assert_allclose(affine.scale * numbers + affine.shift, decode(raw, codec, width), rtol=1e-5, atol=1e-5)

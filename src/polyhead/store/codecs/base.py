@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from polyhead.config import Value
 from polyhead.errors import StoreError
 from polyhead.registry import Registry
 
@@ -21,6 +22,13 @@ class Constants(Protocol):
     @property
     def zero(self) -> tuple[float, ...]:
         """As many finite numbers."""
+
+
+class Affine(Value, eq=False):
+    """Decoded values are `scale * numbers + shift`; float64, one number a tensor or one a dimension."""
+
+    scale: np.ndarray
+    shift: np.ndarray
 
 
 class FeatureCodec(ABC):
@@ -50,6 +58,17 @@ class FeatureCodec(ABC):
     def calibrate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scales and zero points, float64 (columns,) each, fixed from training features (rows, columns)."""
         raise StoreError(f"codec '{self.name}' has no constants", do="leave the calibration out")
+
+    def affine(self, constants: Constants) -> Affine:
+        """How `numbers` become decoded values: a reader folds it into what it multiplies them by."""
+        return Affine(scale=np.ones(1), shift=np.zeros(1))
+
+    def numbers(self, raw: np.ndarray, constants: Constants, out: np.ndarray) -> None:
+        """Writes uint8 (rows, row_bytes) into `out`, contiguous float32 (rows, width), up to what `affine` says.
+
+        By default the decoded values. Overridden, with `affine`, where the numbers of the code itself are quicker.
+        """
+        out[...] = self.decode(raw, out.shape[-1], constants)
 
     def graph(self, ops: Any, x: Any, constants: Constants) -> Any:
         """Decoded values in a compiled graph; `ops` are the operators of `engine.compile.ops.Ops`, `x` is a tensor."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from polyhead.errors import StoreError
-from polyhead.store.codecs.base import Constants, FeatureCodec
+from polyhead.store.codecs.base import Affine, Constants, FeatureCodec
 
 # float32 divides x by the scale well enough while |x / scale| stays below this: error under 2^-8 of a scale.
 LARGEST_ZERO = 2.0**16
@@ -36,6 +36,16 @@ class UInt8(FeatureCodec):
         values -= zero
         values *= scale
         return values
+
+    def affine(self, constants: Constants) -> Affine:
+        """s q - s z of levels q."""
+        scale = np.array(constants.scale, np.float64)
+        return Affine(scale=scale, shift=-scale * np.array(constants.zero, np.float64))
+
+    def numbers(self, raw: np.ndarray, constants: Constants, out: np.ndarray) -> None:
+        """The levels, 0 to 255."""
+        self._arrays(constants, out.shape[-1])
+        out[...] = raw
 
     def calibrate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`s = (max - min) / 255` and `z = round(-min / s)` of each column, float64 (columns,).
