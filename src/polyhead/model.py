@@ -13,7 +13,7 @@ from polyhead.errors import PlanError
 from polyhead.nn.deltas import SideBySide
 from polyhead.nn.layer import LayerDelta
 from polyhead.nn.trunk import Noise, States, Trunk
-from polyhead.plan import TRUNK, Codec, Delta, Embed, Layers, Plan, Pool, Prompt
+from polyhead.plan import TRUNK, Codec, Delta, Embed, Layers, Path, Plan, Pool, Prompt
 from polyhead.plan.passes import Aside, Passes, form_of, layers_at, legs, passes_of, prompt_rows, read_first, stages
 from polyhead.sharing.part import Family, Part, PooledPart
 from polyhead.store.codec import through
@@ -312,6 +312,20 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
             total = total + layer
         return Pooled(values=(total / len(layers)).unsqueeze(2), mask=mask)
     return Pooled(values=torch.stack([h.float() for h in layers], dim=2), mask=mask)
+
+
+def stored_values(trunk: Trunk, paths: Sequence[Path], batch: TextBatch) -> list[np.ndarray]:
+    """Of each stored path over the trunk's own layers its value before the codec, from one pass without gradients.
+
+    float32 (positions of all texts, layers, width): every token, or one a text.
+    """
+    depths = [path.layers[-1].stop if path.layers else 0 for path in paths]
+    states = trunk.go_on(trunk.start(batch.ids, batch.mask, segments=batch.segments), stop=max(depths, default=0))
+    values = []
+    for path, depth in zip(paths, depths, strict=True):
+        value = stored_value(states.upto(depth), path.pool, None)
+        values.append(value.values[value.mask].cpu().numpy())
+    return values
 
 
 def coded(value: Pooled, codec: Codec) -> Pooled:

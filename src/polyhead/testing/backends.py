@@ -12,7 +12,8 @@ from polyhead import cost, plan
 from polyhead.engine.backends.base import Backend, LoadedTask, TokenBatch
 from polyhead.errors import PolyheadError
 from polyhead.plan import Layers, Path, Pool, Positions
-from polyhead.store.codec import encode
+from polyhead.store.codec import encode, through
+from polyhead.store.features import FeatureBatch
 from polyhead.testing.check import Check
 from polyhead.testing.conditioned import tiny_conditioned, tiny_siblings
 from polyhead.testing.tiny import (
@@ -50,6 +51,11 @@ def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
                 name=f"equals the reference, {codec_name}, {name}",
                 run=partial(_assert_agree, backends[codec_name], codec_name, trunk, tasks, lengths),
             )
+        yield Check(
+            subject=subject,
+            name=f"answers from kept features as from texts, {codec_name}",
+            run=partial(_assert_stored, backends[codec_name], codec_name, trunk, tasks),
+        )
     # Most checks share one backend: what one of them leaves behind must not matter to the next.
     (trunk, tasks), ours = made["float32"], backends["float32"]
     for name, run, maker in (
@@ -171,6 +177,51 @@ def _assert_agree(
             assert worst <= ours.tolerance + HALF_STEP, f"{name}: differs by {worst} beside a border"
         else:
             assert rows.mean() >= 0.25 or len(rows) < 4, f"{name}: only {rows.sum()} of {len(rows)} rows compared"
+
+
+def _assert_stored(ours: Backend, which: str, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
+    """Features equal the reference's; heads over them answer as the reference does over texts."""
+    from polyhead.engine.backends.reference import ReferenceBackend
+
+    lengths = BATCHES["ragged"]
+    expected, batch, yardstick = _expected(which, lengths), tiny_batch(trunk, lengths), ReferenceBackend(trunk, tasks)
+    paths = {name: every_token(task.path.stored()) for name, task in tasks.items()}
+    distinct = list(dict.fromkeys(paths.values()))
+    before = ours.layers_run
+    values = dict(zip(distinct, ours.features(distinct, batch), strict=True))
+    assert ours.layers_run - before == max(path.layers[-1].stop for path in distinct), "layers ran more than once"
+    for path, theirs in zip(distinct, yardstick.features(distinct, batch), strict=True):
+        assert values[path].shape == theirs.shape, f"{path.pool}: {values[path].shape} for {theirs.shape}"
+        worst = float(np.abs(values[path] - theirs).max())
+        assert worst <= max(ours.tolerance, 1e-5), f"features of {path.pool} differ by {worst}"
+        values[path] = theirs  # so that rounding writes no code otherwise
+    for name, task in tasks.items():
+        kept = kept_features(values[paths[name]], task.path.stored().pool, batch)
+        outputs = _outputs(ours, name, ours.heads([name], kept)[name], task)
+        seen = batch.words >= 0 if task.path.pool.positions == "tokens" else slice(None)
+        worst = float(np.abs(outputs - expected.outputs[name])[seen].max())
+        assert worst <= max(ours.tolerance, 1e-5), f"{name}: heads differ by {worst}, stated {ours.tolerance}"
+
+
+def every_token(path: Path) -> Path:
+    """The stored path; one of words with every token in their place."""
+    pool = path.pool
+    if pool.positions == "tokens":
+        pool = msgspec.structs.replace(pool, positions="all")
+    return Path(nodes=(*path.nodes[:-1], pool))
+
+
+def kept_features(values: np.ndarray, pool: Pool, batch: TokenBatch) -> FeatureBatch:
+    """What a reader of a store gets of these values (positions of all texts, layers, width) for a stored pool."""
+    coded = through(values, pool.codec)
+    if pool.positions in ("first", "mean"):
+        return FeatureBatch(values=coded[:, None], mask=np.ones((len(coded), 1), bool))
+    padded = np.zeros((*batch.mask.shape, *values.shape[1:]), np.float32)
+    padded[batch.mask] = coded
+    if pool.positions == "all":
+        return FeatureBatch(values=padded, mask=batch.mask)
+    words = np.take_along_axis(padded, np.maximum(batch.words, 0)[:, :, None, None], axis=1)
+    return FeatureBatch(values=words, mask=batch.words >= 0)
 
 
 def _outputs(backend: Backend, name: str, outputs: np.ndarray, task: LoadedTask) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -12,6 +12,7 @@ import numpy as np
 
 from polyhead.errors import BackendError
 from polyhead.plan import Path, Plan
+from polyhead.store.features import FeatureBatch
 
 
 class LoadedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,19 @@ class Runner(Protocol):
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Outputs (rows, labels) of a task over pairs read separately, from the features of both texts."""
+
+    def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
+        """The stored value of each path before its codec, from one pass: float32 (positions, layers, width).
+
+        Positions of the texts follow each other without padding: every token, or one a text where the path reads the
+        first or the mean. Raises BackendError for a path over other layers than the trunk's own, or that reads words.
+        """
+
+    def heads(self, tasks: Sequence[str], features: FeatureBatch) -> dict[str, np.ndarray]:
+        """Outputs of tasks from the stored value that all of them read, as `run` gives them; no layer is run.
+
+        Raises BackendError for tasks whose path stores other layers or another width, or reads rows of a prompt.
+        """
 
 
 class Backend(Runner, Protocol):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
 import msgspec
 import numpy as np
 
 from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
+from polyhead.engine.compile import stored
 from polyhead.engine.compile.arrangement import Arrangement
 from polyhead.engine.compile.compose import composed
 from polyhead.engine.compile.heads import compared_outputs
@@ -18,7 +19,8 @@ from polyhead.engine.compile.ops import Ops, Runtime, Tensor
 from polyhead.engine.compile.program import Graph, GraphCall, Graphs, Program, Recipe
 from polyhead.engine.compile.walk import Walk
 from polyhead.errors import BackendError
-from polyhead.plan import Plan
+from polyhead.plan import Path, Plan
+from polyhead.store.features import FeatureBatch
 from polyhead.trunk.data import TrunkData
 
 PROGRAMS = 64  # plans that are remembered
@@ -80,6 +82,17 @@ class GraphBackend:
         graph = loaded.comparing(task)
         self._left(loaded)
         return np.array(graph({"first": first, "second": second})["out"])
+
+    def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
+        values, layers = stored.features(self._loaded.arranged, self._graphs, paths, batch)
+        self._count.add(layers)
+        return values
+
+    def heads(self, tasks: Sequence[str], features: FeatureBatch) -> dict[str, np.ndarray]:
+        loaded = self._loaded
+        outputs = stored.heads(loaded.arranged, self._graphs, tasks, features)
+        self._left(loaded)
+        return outputs
 
     def _stages(self, loaded: _Loaded, plan: Plan, batch: TokenBatch, *, apart: bool) -> Iterator[Stage]:
         program = loaded.program(plan)

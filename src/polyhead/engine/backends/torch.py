@@ -13,13 +13,15 @@ import torch
 from torch import nn
 
 from polyhead.engine.backends.base import TORCH_POOL, Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
+from polyhead.engine.backends.prefix import check_features, depth_of, stored_paths
 from polyhead.errors import BackendError, without_frames
-from polyhead.model import Model, Pooled, TextBatch
+from polyhead.model import Model, Pooled, TextBatch, stored_values
 from polyhead.nn.runtime import deterministic as equal_bits
 from polyhead.nn.trunk import Trunk
-from polyhead.plan import Plan
+from polyhead.plan import Path, Plan
 from polyhead.sharing.make import make_families, make_part
 from polyhead.sharing.part import compared
+from polyhead.store.features import FeatureBatch
 from polyhead.trunk.data import TrunkData
 
 NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
@@ -137,6 +139,23 @@ class TorchBackend:
             features = torch.from_numpy(both).to(self._device)
             outputs: np.ndarray = self._loaded.model.parts[task].head(features).cpu().numpy()
         return outputs
+
+    def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
+        stored = stored_paths(paths)
+        with torch.inference_mode(), self._guard():
+            values = stored_values(self._trunk, stored, self._texts(batch))
+        self._count.add(max(map(depth_of, stored), default=0))
+        return values
+
+    def heads(self, tasks: Sequence[str], features: FeatureBatch) -> dict[str, np.ndarray]:
+        loaded = self._loaded
+        for name in tasks:
+            if name not in loaded.tasks:
+                raise BackendError(f"task '{name}' is not loaded", allowed=list(loaded.tasks))
+            check_features(name, loaded.tasks[name].path, features, self._shape.width)
+        values, mask = (torch.from_numpy(a).to(self._device) for a in (features.values, features.mask))
+        stored = dict.fromkeys(tasks, Pooled(values=values, mask=mask))
+        return whole(iter([self._stage(loaded.model, stored, 0)]))
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         self._loaded = self._made(tasks)

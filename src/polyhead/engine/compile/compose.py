@@ -257,31 +257,21 @@ class _Composer:
     def _group_call(
         self, group: Group[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
     ) -> GraphCall:
-        arranged, outputs = self._arranged, _outputs_of(self._arranged, group)
+        arranged, outputs = self._arranged, outputs_of(self._arranged, group)
         key, label = tuple(seat.tokens for seat in group.seats), f"poolers and heads of {', '.join(group.members)}"
-        build = _slots_graph(arranged, group, outputs)
+        build = slots_graph(arranged, group, outputs)
         graph = self._graph(("heads", group.form.form, key), build, label, layers=False, outputs=outputs)
         return GraphCall(
             graph=graph,
             tasks=tuple(names),
             inputs=inputs,
-            answers=tuple(self._answers(group, names, graph.recipe.outputs)),
+            answers=tuple(answer_places(arranged, group, names, graph.recipe.outputs)),
             alone=lambda: (
                 [self._group_call(self._only(group, name), [name], inputs) for name in names]
                 if len(group.members) > 1
                 else []
             ),
         )
-
-    def _answers(
-        self, group: Group[HeadForm, str], names: Sequence[str], outputs: Sequence[str]
-    ) -> Iterator[OutputPlace]:
-        """Where the tasks' outputs stand; `outputs` are those of the graph, which may know tasks that left since."""
-        for number, seat in enumerate(group.seats):
-            if seat.member is not None and seat.member in names:
-                head, output = self._arranged.tasks[seat.member].path.head, outputs[number]
-                slot = outputs[:number].count(output)
-                yield OutputPlace(seat.member, output, slot, None if head.separate else head.width)
 
     def _only(self, group: Group[HeadForm, str], name: str) -> Group[HeadForm, str]:
         """The group with one member: in its seat, where its place among the others matters."""
@@ -291,14 +281,25 @@ class _Composer:
         return Group(group.form, tuple(seats))
 
 
-def _outputs_of(arranged: Arrangement, group: Group[HeadForm, str]) -> tuple[str, ...]:
+def answer_places(
+    arranged: Arrangement, group: Group[HeadForm, str], names: Sequence[str], outputs: Sequence[str]
+) -> Iterator[OutputPlace]:
+    """Where the tasks' outputs stand; `outputs` are those of the graph, which may know tasks that left since."""
+    for number, seat in enumerate(group.seats):
+        if seat.member is not None and seat.member in names:
+            head, output = arranged.tasks[seat.member].path.head, outputs[number]
+            slot = outputs[:number].count(output)
+            yield OutputPlace(seat.member, output, slot, None if head.separate else head.width)
+
+
+def outputs_of(arranged: Arrangement, group: Group[HeadForm, str]) -> tuple[str, ...]:
     """The name of each slot's output; a spare slot is as wide as the first that is none."""
     names = [None if seat.member is None else output_of(arranged.tasks[seat.member].path.head) for seat in group.seats]
     first = next(name for name in names if name is not None)
     return tuple(name or first for name in names)
 
 
-def _slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Sequence[str]) -> Build:
+def slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Sequence[str]) -> Build:
     """All slots' answers, under the names of their outputs."""
     form, tasks = group.form.form, [arranged.tasks[name] for name in group.members]
     filled: list[tuple[Path, Arrays, Arrays, Arrays] | None] = []

@@ -101,7 +101,7 @@ class Walk:
             texts, positions = inputs["places"].shape
             is_pooled = "keep" in inputs or "share" in inputs
             lengths = self._batch.mask.sum(axis=1) if is_pooled else np.full(texts, positions)
-            return _answered(call.graph, inputs, TEXTS, lengths)
+            return answered(call.graph, inputs, TEXTS, lengths)
         is_word = self._batch.words >= 0
         if not is_word.any():
             shape = (len(call.graph.recipe.outputs), *is_word.shape, max(place.width or 0 for place in call.answers))
@@ -113,7 +113,7 @@ class Walk:
             self._failed.setdefault(name, error)
 
 
-def _answered(
+def answered(
     graph: Graph, inputs: Mapping[str, np.ndarray], sizes: tuple[int, ...], lengths: np.ndarray
 ) -> GraphOutputs:
     """A group's outputs, (slots, texts, ...): some texts after others, for what lies between takes memory for each.
@@ -139,7 +139,7 @@ def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], is_word: np.ndarra
     """The same for words, (slots, texts, words, ...), each as a text of one position; 0 where there is no word."""
     outputs = {}
     flat = {**inputs, "places": inputs["places"][is_word][:, None]}
-    for name, out in _answered(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64)).items():
+    for name, out in answered(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64)).items():
         outputs[name] = np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype)
         outputs[name][:, is_word] = out[:, :, 0]
     return outputs

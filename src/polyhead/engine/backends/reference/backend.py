@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from polyhead import cost
 from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
+from polyhead.engine.backends.prefix import check_features, depth_of, stored_paths
 from polyhead.engine.backends.reference.layer import Array, Arrays, dense, gelu, norm, run_layers, softmax
 from polyhead.errors import BackendError, PlanError
-from polyhead.plan import TRUNK, Activation, Embed, Layers, Plan, Pool
+from polyhead.plan import TRUNK, Activation, Embed, Layers, Path, Plan, Pool
 from polyhead.store.codec import through
+from polyhead.store.features import FeatureBatch
 from polyhead.trunk.data import TrunkData
 
 
@@ -75,6 +77,31 @@ class ReferenceBackend:
                     failed[task] = error
             yield Stage(outputs=outputs, failed=failed, layers_left=total - run)
 
+    def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[Array]:
+        """The stored value of each path before its codec, (positions of all texts, layers, width)."""
+        values = []
+        for path in stored_paths(paths):
+            states = self._embed(path.embed, "", batch)
+            for node in path.layers:
+                states = self._layers(node, "", states)
+            value = _uncoded(states, path.pool, batch)
+            is_there = batch.mask if path.pool.positions == "all" else np.ones(value.shape[:2], bool)
+            values.append(np.ascontiguousarray(value[is_there], np.float32))
+        self._count.add(max((depth_of(path) for path in paths), default=0))
+        return values
+
+    def heads(self, tasks: Sequence[str], features: FeatureBatch) -> dict[str, Array]:
+        """Outputs of tasks from their stored value."""
+        outputs = {}
+        for task in tasks:
+            if task not in self.tasks:
+                raise BackendError(f"task '{task}' is not loaded", allowed=list(self.tasks))
+            path = self.tasks[task].path
+            check_features(task, path, features, self.trunk.architecture.width)
+            value = self._pooled(task, path.pool, features.values, slice(0), slice(None), features.mask)
+            outputs[task] = value if path.head.separate else self._headed(task, value)
+        return outputs
+
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         owned_arrays(tasks)  # raises where they do not fit each other
         self.tasks = dict(tasks)
@@ -96,7 +123,8 @@ class ReferenceBackend:
                 continue
             for task in step.tasks:
                 try:
-                    pooled[task] = self._pooled(task, step.node, value, before, batch.mask)
+                    own = _own_rows(step.node, before) if step.node.positions == "prompt" else slice(0)
+                    pooled[task] = self._pooled(task, step.node, value, own, before.text, batch.mask)
                 except Exception as error:  # of this task's own pooler
                     failed[task] = error
             yield step.tasks, pooled, failed
@@ -126,8 +154,10 @@ class ReferenceBackend:
         return dense(features, self._owned(task, head.part), "head.output")
 
     def _owned(self, task: str, owner: str) -> Arrays:
+        if owner == TRUNK:
+            return self.trunk.arrays
         loaded = self.tasks[task]
-        known = {**loaded.others, TRUNK: self.trunk.arrays, loaded.path.head.part: loaded.arrays}
+        known = {**loaded.others, loaded.path.head.part: loaded.arrays}
         if owner not in known:
             raise BackendError(
                 f"task '{task}' reads layers or other arrays of an owner that is not loaded",
@@ -173,17 +203,17 @@ class ReferenceBackend:
         )
         return msgspec.structs.replace(states, layers=(*states.layers, *new))
 
-    def _pooled(self, task: str, node: Pool, value: Array, states: _States, mask: Array) -> Array:
-        """The stored value mixed over layers, then over positions: those of the text, or the own prompt rows."""
+    def _pooled(self, task: str, node: Pool, value: Array, own: slice, text: slice, mask: Array) -> Array:
+        """The stored value mixed over layers, then over positions: those of the `text`, or the `own` prompt rows."""
         owned = {} if node.part is None else self._owned(task, node.part)
         if node.layers == "learned":
             mixed = owned["mix.scale"] * np.einsum("l,rtlw->rtw", softmax(owned["mix.weights"]), value)
         else:
             mixed = np.mean(value, axis=2)
         if node.positions == "prompt":
-            return np.asarray(mixed[:, _own_rows(node, states)].mean(axis=1))
+            return np.asarray(mixed[:, own].mean(axis=1))
         if node.positions == "attention":
-            return _attention_pool(mixed[:, states.text], mask, owned, node.heads)
+            return _attention_pool(mixed[:, text], mask, owned, node.heads)
         return np.asarray(mixed) if node.positions == "tokens" else np.asarray(mixed[:, 0])
 
 
@@ -220,11 +250,17 @@ def _own_rows(node: Pool, states: _States) -> slice:
 
 
 def _stored(states: _States, node: Pool, batch: TokenBatch) -> Array:
-    """The stored form of a pool, through its codec: (rows, positions, layers, width).
+    """The stored form of a pool, through its codec: (rows, positions, layers, width)."""
+    pool = node.stored()
+    return through(np.ascontiguousarray(_uncoded(states, pool, batch), np.float32), pool.codec)
+
+
+def _uncoded(states: _States, pool: Pool, batch: TokenBatch) -> Array:
+    """The stored form of a pool before its codec: (rows, positions, layers, width).
 
     Positions `all` keeps prompt rows before the text; the others read the text alone.
     """
-    pool, layers = node.stored(), states.layers
+    layers = states.layers
     if pool.layers == "mean" and pool.of >= len(layers):
         raise PlanError("a pool averages more layers than its path runs", got=pool.of, allowed=len(layers) - 1)
     mixed = layers[{"last": len(layers) - 1, "mean": len(layers) - pool.of, "all": 1}[pool.layers] :]
@@ -242,7 +278,7 @@ def _stored(states: _States, node: Pool, batch: TokenBatch) -> Array:
         value = words * (batch.words >= 0)[..., None, None]
     if pool.layers == "mean" and not pool.codec.before_mean:
         value = value.mean(axis=2, keepdims=True)
-    return through(np.ascontiguousarray(value, np.float32), pool.codec)
+    return value
 
 
 def _attention_pool(features: Array, mask: Array, arrays: Arrays, heads: int) -> Array:
