@@ -194,16 +194,16 @@ def test_a_kill_loses_the_unwritten_segment_alone(trunk, extractor, tmp_path, mo
     monkeypatch.setattr(extraction, "TOKEN_BUDGET", 8)
     monkeypatch.setattr(extraction, "FLUSH_BYTES", 2 * 16 * 4)  # two vectors to a segment
     wanted = FeatureRequest(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
-    states, calls = Extractor.states, []
+    features, calls = Extractor.features, []
 
-    def failing(self, batch, **named):
+    def failing(self, paths, batch):
         calls.append(batch)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return states(self, batch, **named)
+        return features(self, paths, batch)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Extractor, "states", failing)
+        patched.setattr(Extractor, "features", failing)
         with pytest.raises(KeyboardInterrupt):
             extractor.fill([wanted])
     lacking = extractor.store(wanted.path).missing(wanted.keys())
@@ -223,19 +223,19 @@ def test_a_resumed_extraction_goes_on_in_the_same_batches(trunk, tmp_path, monke
     monkeypatch.setattr(extraction, "TOKEN_BUDGET", 40)
     monkeypatch.setattr(extraction, "FLUSH_BYTES", 5 * 16 * 4)
     seen = {}
-    states = Extractor.states
+    features = Extractor.features
     for name, stop in (("whole", None), ("killed", 4), ("killed", None)):
         seen.setdefault(name, [])
         extractor = Extractor(trunk, folder=tmp_path / name, precision="float32")
 
-        def told(self, batch, name=name, calls=stop, **named):
+        def told(self, paths, batch, name=name, calls=stop):
             if calls is not None and len(seen[name]) == calls:
                 raise KeyboardInterrupt
             seen[name].append(batch.ids.tobytes())
-            return states(self, batch, **named)
+            return features(self, paths, batch)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Extractor, "states", told)
+            patched.setattr(Extractor, "features", told)
             if stop is None:
                 extractor.fill([wanted])
             else:

@@ -540,7 +540,7 @@ def test_extraction_interrupted_loses_only_what_was_not_yet_written(home, tmp_pa
     monkeypatch.setattr(extraction, "TOKEN_BUDGET", 64)
     with monkeypatch.context() as patched:
         patched.setattr(extraction, "FLUSH_BYTES", 1)
-        patched.setattr(extraction.Extractor, "states", failing_after(extraction.Extractor.states, 4))
+        patched.setattr(extraction.Extractor, "features", failing_after(extraction.Extractor.features, 4))
         with pytest.raises(KeyboardInterrupt):
             train_project(tiny.project(folder, "mood"), folder=folder)
     outcome = train_project(tiny.project(folder, "mood"), folder=folder)
@@ -556,11 +556,11 @@ def test_extraction_interrupted_loses_only_what_was_not_yet_written(home, tmp_pa
 def failing_after(method, calls):
     count = [0]
 
-    def wrapped(self, batch, **named):
+    def wrapped(self, *arguments, **named):
         count[0] += 1
         if count[0] > calls:
             raise KeyboardInterrupt
-        return method(self, batch, **named)
+        return method(self, *arguments, **named)
 
     return wrapped
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from polyhead import cost, plan
 from polyhead.engine.backends.base import Backend, LoadedTask, TokenBatch
+from polyhead.engine.backends.prefix import with_every_token
 from polyhead.errors import PolyheadError
 from polyhead.plan import Layers, Path, Pool, Positions
 from polyhead.store.codec import encode, through
@@ -185,7 +186,7 @@ def _assert_stored(ours: Backend, which: str, trunk: TrunkData, tasks: Mapping[s
 
     lengths = BATCHES["ragged"]
     expected, batch, yardstick = _expected(which, lengths), tiny_batch(trunk, lengths), ReferenceBackend(trunk, tasks)
-    paths = {name: every_token(task.path.stored()) for name, task in tasks.items()}
+    paths = {name: with_every_token(task.path.stored()) for name, task in tasks.items()}
     distinct = list(dict.fromkeys(paths.values()))
     before = ours.layers_run
     values = dict(zip(distinct, ours.features(distinct, batch), strict=True))
@@ -201,14 +202,6 @@ def _assert_stored(ours: Backend, which: str, trunk: TrunkData, tasks: Mapping[s
         seen = batch.words >= 0 if task.path.pool.positions == "tokens" else slice(None)
         worst = float(np.abs(outputs - expected.outputs[name])[seen].max())
         assert worst <= max(ours.tolerance, 1e-5), f"{name}: heads differ by {worst}, stated {ours.tolerance}"
-
-
-def every_token(path: Path) -> Path:
-    """The stored path; one of words with every token in their place."""
-    pool = path.pool
-    if pool.positions == "tokens":
-        pool = msgspec.structs.replace(pool, positions="all")
-    return Path(nodes=(*path.nodes[:-1], pool))
 
 
 def kept_features(values: np.ndarray, pool: Pool, batch: TokenBatch) -> FeatureBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from polyhead.errors import BackendError, PlanError
@@ -29,6 +30,14 @@ def stored_paths(paths: Sequence[Path]) -> list[Path]:
         if path.pool.layers == "mean" and path.pool.of > depth_of(path):
             raise PlanError("a pool averages more layers than its path runs", got=path.pool.of, allowed=depth_of(path))
     return stored
+
+
+def with_every_token(path: Path) -> Path:
+    """The stored path; one of words with every token in their place, since words are picked of these."""
+    pool = path.pool
+    if pool.positions == "tokens":
+        pool = msgspec.structs.replace(pool, positions="all")
+    return Path(nodes=(*path.nodes[:-1], pool))
 
 
 def check_features(task: str, path: Path, features: FeatureBatch, width: int) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path as FilePath
 
 import msgspec
@@ -13,18 +13,21 @@ import numpy as np
 import torch
 
 from polyhead import plan as planning
+from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.backends.prefix import stored_layers, with_every_token
+from polyhead.engine.fill import EncodeFeatures, batch_values, batches
 from polyhead.files import open_plain, remove_leftovers, replace_file
-from polyhead.model import Pooled, stored_value
-from polyhead.nn.trunk import States, Trunk
-from polyhead.plan import Codec, Path, Pool
+from polyhead.model import TextBatch, stored_values
+from polyhead.nn.trunk import Trunk
+from polyhead.plan import Codec, Path
 from polyhead.store.codec import calibrate
 from polyhead.store.codecs import EXACT
 from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
-from polyhead.text.batch import Batch, batches
-from polyhead.text.tokenize import Encoded, Input, Tokenizer, windows_of
+from polyhead.text.encodings import Encodings
+from polyhead.text.processes import Piece, TokenizerPool
+from polyhead.text.tokenize import Encoded, Input, Tokenizer, encoded_at, windows_of
 from polyhead.text.words import first_subtokens
-from polyhead.train.data.examples import padded_words
 from polyhead.train.data.windows import WindowedExamples
 from polyhead.trunk.data import TrunkData
 
@@ -93,7 +96,7 @@ class Extractor:
         return FeatureStore.open(
             self.folder,
             digest=planning.digest(path.stored()),
-            layers=stored_layers(pool, _depth(path)),
+            layers=stored_layers(path),
             width=self.data.architecture.width,
             codec=pool.codec,
         )
@@ -109,8 +112,9 @@ class Extractor:
         if not pool.codec.format.has_constants:
             return pool.codec
         raw = msgspec.structs.replace(pool, codec=Codec(name=EXACT, before_mean=pool.codec.before_mean))
+        path = with_every_token(Path(nodes=(*path.stored().nodes[:-1], raw)))
         spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
-        values = list(self._values([inputs[i] for i in spaced], raw))
+        values = list(self._values([inputs[i] for i in spaced], path))
         return calibrate(
             np.concatenate(values),
             name=pool.codec.name,
@@ -125,70 +129,54 @@ class Extractor:
         journal = Journal(self.folder, [planning.digest(request.path.stored()) for request in wanted])
         inputs = journal.begin(list(pending.waiting), [text for request in wanted for text in request.inputs])
         passes = done = tokens = cut = 0
-        deepest = max((_depth(request.path) for request in wanted), default=0)
         windowed = {text for request in wanted if request.windows is not None for text in request.inputs}
-        for encoded, texts in self._encoded(inputs, pending, windowed):
-            for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokenizer.pad_id):
-                rows = [(encoded[i], texts[encoded[i].row]) for i in batch.members]
-                if not any(text in pending.waiting for _, text in rows):
-                    continue
-                pending.add(self.states(batch, stop=deepest), rows)
-                passes += len(rows)
-                done += sum(encoding.window == 0 and text in pending.waiting for encoding, text in rows)
-                tokens += int(batch.mask.sum())
-                cut += sum(encoding.cut > 0 for encoding, _ in rows)
-                if update is not None:
-                    update(done, len(pending.waiting))
+        with TokenizerPool(self.data.tokenizer, self.data.settings) as pool:
+            for piece, encodings in pool.tokenized(self._pieces(inputs, pending, windowed)):
+                texts = [piece.inputs[row] for row in encodings.row.tolist()]
+                for entries, batch in batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET):
+                    if not any(texts[entry] in pending.waiting for entry in entries.tolist()):
+                        continue
+                    pending.add(self.features, encodings, entries, [texts[entry] for entry in entries.tolist()], batch)
+                    passes += len(entries)
+                    is_first = encodings.window[entries] == 0
+                    done += sum(texts[entry] in pending.waiting for entry in entries[is_first].tolist())
+                    tokens += int(batch.mask.sum())
+                    cut += int((encodings.cut[entries] > 0).sum())
+                    if update is not None:
+                        update(done, len(pending.waiting))
         pending.flush()
         journal.end()
         seconds = time.monotonic() - began
         return Extraction(passes=passes, reused=pending.reused, tokens=tokens, cut=cut, seconds=seconds)
 
-    def states(self, batch: Batch, *, stop: int | None = None) -> States:
-        """The states of one batch after every layer, or after those up to `stop`."""
+    def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
+        """The stored value of each path before its codec, from one pass (see `Backend.features`)."""
+        ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
         with torch.inference_mode():
-            states = self.trunk.start(
-                torch.from_numpy(batch.ids),
-                torch.from_numpy(batch.mask),
-                segments=torch.from_numpy(batch.segments).long(),
-            )
-            return self.trunk.go_on(states, stop=self.data.architecture.layers if stop is None else stop)
+            return stored_values(self.trunk, paths, TextBatch(ids=ids, mask=mask, segments=segments, words=words))
 
-    def _values(self, inputs: Sequence[Input], pool: Pool) -> Iterator[np.ndarray]:
-        kept = msgspec.structs.replace(pool, positions="all") if pool.positions == "tokens" else pool
-        encoded = self.tokenizer.encode(inputs)
-        for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokenizer.pad_id):
-            yield from _rows(stored_value(self.states(batch), kept, None))
+    def _values(self, inputs: Sequence[Input], path: Path) -> Iterator[np.ndarray]:
+        for size in sorted({len(texts) for texts in inputs}):
+            encodings = self.tokenizer.encodings([texts for texts in inputs if len(texts) == size])
+            for _, batch in batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET):
+                yield from self.features([path], batch)
 
-    def _encoded(
-        self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]
-    ) -> Iterator[tuple[list[Encoded], Sequence[Input]]]:
+    def _pieces(self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]) -> Iterator[Piece]:
         """Pieces of the inputs that hold a lacking one; the next piece is tokenized while the trunk reads this one."""
-        plain = [text for text in inputs if text not in windowed]
-        long, windows = [text for text in inputs if text in windowed], windows_of(self.tokenizer.max_tokens)
-        pieces = [
-            (texts[start : start + PIECE], how)
-            for texts, how in ((plain, None), (long, windows))
-            for start in range(0, len(texts), PIECE)
-        ]
-        with ThreadPoolExecutor(1) as pool:
-            waiting = None
-            for piece, how in pieces:
-                if not any(text in pending.waiting for text in piece):
-                    continue
-                ahead = pool.submit(self.tokenizer.encode, piece, windows=how)
-                if waiting is not None:
-                    yield waiting[0].result(), waiting[1]
-                waiting = (ahead, piece)
-            if waiting is not None:
-                yield waiting[0].result(), waiting[1]
+        windows = windows_of(self.tokenizer.max_tokens)
+        for is_windowed, size in itertools.product((False, True), (1, 2)):
+            texts = [text for text in inputs if (text in windowed) == is_windowed and len(text) == size]
+            for start in range(0, len(texts), PIECE):
+                piece = texts[start : start + PIECE]
+                if any(text in pending.waiting for text in piece):
+                    yield Piece(inputs=piece, windows=windows if is_windowed else None, offsets=pending.reads_words)
 
 
 class _Open:
     """A store being filled: which keys it lacks, and the values not yet written."""
 
     def __init__(self, store: FeatureStore, request: FeatureRequest) -> None:
-        self.store, self.pool, self.depth = store, request.path.stored().pool, _depth(request.path)
+        self.store, self.path = store, with_every_token(request.path.stored())
         keys = request.keys()
         lacking = store.missing(keys)
         self.reused = len(keys) - len(lacking)
@@ -218,36 +206,36 @@ class _Pending:
     def __init__(self, stores: Sequence[_Open]) -> None:
         self.stores = stores
         self.reused = sum(store.reused for store in stores)
+        self.reads_words = any(store.request.words is not None for store in stores)
         self.waiting: dict[Input, list[tuple[_Open, bytes, int]]] = {}
         for store in stores:
             for key, index in store.lacking.items():
                 self.waiting.setdefault(store.request.inputs[index], []).append((store, key, index))
 
-    def add(self, states: States, rows: Sequence[tuple[Encoded, Input]]) -> None:
-        """Takes one batch's states; `rows` gives each row's encoding and its text."""
-        wanted: dict[int, list[tuple[int, bytes, int]]] = {}
-        for row, (encoded, text) in enumerate(rows):
+    def add(
+        self,
+        encode: EncodeFeatures,
+        encodings: Encodings,
+        entries: np.ndarray,
+        texts: Sequence[Input],
+        batch: TokenBatch,
+    ) -> None:
+        """Encodes one batch and takes what stores lack; `texts` are those of its rows."""
+        windows = encodings.window[entries].tolist()
+        lacking: list[list[tuple[int, bytes, int]]] = [[] for _ in self.stores]
+        number = {id(store): place for place, store in enumerate(self.stores)}
+        for row, (text, window) in enumerate(zip(texts, windows, strict=True)):
             for store, key, index in self.waiting.get(text, ()):
-                if encoded.window == store.window(index):
-                    wanted.setdefault(id(store), []).append((row, key, index))
-        shared: dict[tuple[int, Pool], list[np.ndarray]] = {}
-        for store in self.stores:
-            lacking = wanted.get(id(store), [])
-            if not lacking:
-                continue
-            if store.request.words is not None:
-                words = [first_subtokens(rows[row][0], store.request.words[index]) for row, _, index in lacking]
-                picked = states.upto(store.depth).rows([row for row, _, _ in lacking])
-                values = _rows(stored_value(picked, store.pool, padded_words(words)), ragged=False)
-                kept = [v[: len(w)] for v, w in zip(values, words, strict=True)]
-                for (_, key, _), value in zip(lacking, kept, strict=True):
-                    store.add(key, value)
-                continue
-            kind = (store.depth, store.pool)
-            if kind not in shared:
-                shared[kind] = _rows(stored_value(states.upto(store.depth), store.pool, None))
-            for row, key, _ in lacking:
-                store.add(key, shared[kind][row])
+                if window == store.window(index):
+                    lacking[number[id(store)]].append((row, key, index))
+        paths = list(dict.fromkeys(store.path for store, rows in zip(self.stores, lacking, strict=True) if rows))
+        values = dict(zip(paths, batch_values(encode, paths, batch), strict=True)) if paths else {}
+        for store, rows in zip(self.stores, lacking, strict=True):
+            for row, key, index in rows:
+                value = values[store.path].of(row)
+                if store.request.words is not None:
+                    value = _of_words(value, encoded_at(encodings, int(entries[row])), store.request.words[index])
+                store.add(key, value)
         if sum(store.bytes for store in self.stores) >= FLUSH_BYTES:
             self.flush()
 
@@ -256,24 +244,10 @@ class _Pending:
             store.flush()
 
 
-def _depth(path: Path) -> int:
-    return path.layers[-1].stop if path.layers else 0
-
-
-def stored_layers(pool: Pool, depth: int) -> int:
-    """The number of layers that a store keeps for a pool in stored form."""
-    if pool.layers == "all":
-        return depth
-    return pool.of if pool.codec.before_mean else 1
-
-
-def _rows(value: Pooled, *, ragged: bool = True) -> list[np.ndarray]:
-    """One array (positions, layers, width) a row, without padding where `ragged`."""
-    values = value.values.numpy()
-    if not ragged:
-        return list(values)
-    lengths = value.mask.sum(dim=1).tolist()
-    return [row[:length] for row, length in zip(values, lengths, strict=True)]
+def _of_words(value: np.ndarray, encoded: Encoded, words: np.ndarray) -> np.ndarray:
+    """The value at the first token of each word, (words, layers, width); 0 where the word has none."""
+    tokens = first_subtokens(encoded, words)
+    return np.asarray(value[np.maximum(tokens, 0)] * (tokens >= 0)[:, None, None])
 
 
 KEY_BYTES = len(document_id(("",)))

@@ -1,0 +1,56 @@
+"""Tokenized texts to stored values, batch by batch: what training and corpora fill their stores with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.engine.backends.base import TokenBatch
+from polyhead.plan import Path
+from polyhead.text.batch import Cut, cuts, padded, together
+from polyhead.text.encodings import Encodings, starts_of
+
+EncodeFeatures = Callable[[Sequence[Path], TokenBatch], list[np.ndarray]]
+"""`Backend.features`."""
+
+
+class BatchValues(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored values of one batch: `values` are float32 (positions, layers, width), text after text."""
+
+    starts: np.ndarray  # int64 (texts + 1,): where each text's positions begin
+    values: np.ndarray
+
+    def of(self, text: int) -> np.ndarray:
+        """The value of one text, (positions, layers, width), not copied."""
+        return self.values[self.starts[text] : self.starts[text + 1]]
+
+
+def batches(
+    encodings: Encodings, *, pad_id: int, budget: int, width: int | None = None
+) -> Iterator[tuple[np.ndarray, TokenBatch]]:
+    """The entries of each batch, int64 (texts,), and their tokens: every entry once, the longest first.
+
+    With the `width` of a trunk whose backend reads no padding, texts stand together that fill rows together. `budget`
+    is of tokens, with their padding where it is read.
+    """
+    lengths = encodings.lengths
+    if width is None:
+        several = cuts(lengths, token_budget=budget)
+    else:
+        groups = together(lengths, budget=budget, width=width)
+        several = (Cut(members=group, rows=len(group), tokens=int(lengths[group[0]])) for group in groups)
+    for cut in several:
+        rows = padded(encodings, cut, pad_id=pad_id)
+        words = np.full((len(rows.ids), 1), -1, np.int64)
+        yield cut.members, TokenBatch(ids=rows.ids, mask=rows.mask, segments=rows.segments, words=words)
+
+
+def batch_values(encode: EncodeFeatures, paths: Sequence[Path], batch: TokenBatch) -> list[BatchValues]:
+    """The value of each path for the texts of a batch, from one pass."""
+    every, single = starts_of(batch.mask.sum(axis=1)), np.arange(len(batch.ids) + 1)
+    return [
+        BatchValues(starts=every if path.pool.positions == "all" else single, values=values)
+        for path, values in zip(paths, encode(paths, batch), strict=True)
+    ]

@@ -1,0 +1,99 @@
+"""Texts tokenized ahead of an encoder: in a thread, or in processes of their own."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Self
+
+import msgspec
+
+from polyhead.text.encodings import Encodings
+from polyhead.text.tokenize import Input, Tokenizer, Windows
+from polyhead.trunk.data import TextSettings
+
+log = logging.getLogger(__name__)
+AHEAD = 2  # pieces that wait for the encoder, beside those that are being tokenized
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs that are tokenized at once: all single texts, or all pairs."""
+
+    inputs: Sequence[Input]
+    windows: Windows | None = None
+    offsets: bool = False
+
+
+class TokenizerPool:
+    """Tokenizes pieces in order, some ahead of their reader; a context manager, whose end stops what works for it.
+
+    With `processes` that many processes tokenize (`spawn`), so that the reader's interpreter is free; else a thread
+    does. A process that is killed costs nothing: its piece is tokenized here.
+    """
+
+    def __init__(self, tokenizer: bytes, settings: TextSettings, *, processes: int = 0) -> None:
+        self.tokenizer, self._processes, self._executor = Tokenizer(tokenizer, settings), processes, _thread()
+        if processes:
+            context = multiprocessing.get_context("spawn")
+            self._executor = ProcessPoolExecutor(
+                processes, mp_context=context, initializer=_open, initargs=(tokenizer, settings)
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def tokenized(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Encodings]]:
+        """Each piece and its encodings, in order."""
+        waiting: deque[tuple[Piece, Future[Encodings]]] = deque()
+        try:
+            for piece in pieces:
+                waiting.append((piece, self._submit(piece)))
+                if len(waiting) > AHEAD + max(0, self._processes - 1):
+                    yield self._finished(*waiting.popleft())
+            while waiting:
+                yield self._finished(*waiting.popleft())
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+    def _submit(self, piece: Piece) -> Future[Encodings]:
+        if self._processes:
+            try:
+                return self._executor.submit(_encode, piece)
+            except BrokenProcessPool:
+                self._processes, self._executor = 0, _thread()
+        return self._executor.submit(encode, self.tokenizer, piece)
+
+    def _finished(self, piece: Piece, future: Future[Encodings]) -> tuple[Piece, Encodings]:
+        try:
+            return piece, future.result()
+        except BrokenProcessPool:
+            log.warning("a process that tokenized was ended: this process tokenizes from here on")
+            return piece, encode(self.tokenizer, piece)
+
+
+def encode(tokenizer: Tokenizer, piece: Piece) -> Encodings:
+    """The piece's encodings."""
+    return tokenizer.encodings(piece.inputs, windows=piece.windows, offsets=piece.offsets)
+
+
+def _thread() -> Executor:
+    return ThreadPoolExecutor(1, "polyhead-tokenize")
+
+
+_OPENED: list[Tokenizer] = []  # of a process that tokenizes: its tokenizer
+
+
+def _open(tokenizer: bytes, settings: TextSettings) -> None:
+    _OPENED[:] = [Tokenizer(tokenizer, settings)]
+
+
+def _encode(piece: Piece) -> Encodings:
+    return encode(_OPENED[0], piece)
