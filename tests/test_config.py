@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyhead.config import Value, from_json, read_toml, to_json, to_value
+from polyhead.config import Value, digested, from_json, read_toml, to_json, to_value
 from polyhead.errors import BadName, ConfigError
 from tiny import to_toml
 
@@ -399,3 +399,15 @@ def test_msgspec_errors_never_leave_the_module():
         with pytest.raises(ConfigError):
             to_value(data, Project, source="a test")
     assert not issubclass(ConfigError, msgspec.MsgspecError)
+
+
+def test_a_field_with_a_new_name_keeps_its_old_one_in_digests():
+    class Before(Value):
+        told: str
+        size: int = 3
+
+    class After(Value):
+        title: str = msgspec.field(name="told")
+        size: int = 3
+
+    assert digested(After(title="a")) == digested(Before(told="a")) == {"told": "a"}

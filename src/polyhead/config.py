@@ -30,14 +30,12 @@ class Value(msgspec.Struct, metaclass=_KeywordOnly, frozen=True, forbid_unknown_
 
 
 class Open:
-    """Base of tagged values whose classes are registered: a table's tag chooses among `classes`, which may grow."""
+    """Base of tagged values whose classes are registered: a table's tag chooses one of them, and more may be added."""
 
     __slots__ = ()
 
-    @classmethod
-    def classes(cls) -> tuple[type[Any], ...]:
-        """The registered classes."""
-        raise NotImplementedError
+    registered: typing.ClassVar[Mapping[str, type[Any]]]
+    """The classes by tag; each base sets it."""
 
 
 ValueT = TypeVar("ValueT", bound=msgspec.Struct)
@@ -77,7 +75,7 @@ def _registered(kind: type[Open], data: object) -> object:
     if isinstance(data, kind):
         return data
     try:
-        return msgspec.convert(data, typing.Union[kind.classes()], strict=True, dec_hook=_registered)  # noqa: UP007
+        return msgspec.convert(data, typing.Union[tuple(kind.registered.values())], strict=True, dec_hook=_registered)  # noqa: UP007
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None  # which msgspec raises again with the path to this value
 
@@ -99,10 +97,11 @@ def digested(value: object) -> Any:
     """Plain data for a digest: fields that equal their default are left out.
 
     A later version may therefore add a field without changing older digests, and never changes the default of a field
-    that goes into digests.
+    that goes into digests. A field that got another name keeps its old one here as its encoded name.
     """
     if isinstance(value, msgspec.Struct):
-        kept = {name: digested(getattr(value, name)) for name in changed_fields(value)}
+        keys = {field.name: field.encode_name for field in _fields(type(value))}
+        kept = {keys[name]: digested(getattr(value, name)) for name in changed_fields(value)}
         tag = value.__struct_config__.tag
         return kept if tag is None else {str(value.__struct_config__.tag_field): tag, **kept}
     if isinstance(value, dict):
@@ -320,7 +319,7 @@ def _keys(struct: Any) -> tuple[str, ...]:
 
 def _options(kind: Any) -> tuple[Any, ...]:
     kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    return tuple(option for kind in kinds for option in (kind.classes() if _is_open(kind) else (kind,)))
+    return tuple(option for kind in kinds for option in (kind.registered.values() if _is_open(kind) else (kind,)))
 
 
 def _is_open(kind: Any) -> bool:

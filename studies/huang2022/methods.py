@@ -27,7 +27,7 @@ class Method(Value):
     """
 
     name: str
-    title: str
+    title: str = msgspec.field(name="told")  # the name in digests of rows
     way: Way
     strategy: Strategy
     shared_pooler: bool = False  # one dense tanh layer for all tasks

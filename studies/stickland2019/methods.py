@@ -39,7 +39,7 @@ class Method(Value):
     """One row of a table. All tasks share one dense tanh pooler, as in the paper, where the strategy says no other."""
 
     name: str
-    title: str
+    title: str = msgspec.field(name="told")  # the name in digests of rows
     strategy: Strategy  # in the paper's sizes
     base: Base = "learned"
     within: str = ""  # a method whose parameters bound it: the size of the adapter is what is left

@@ -12,7 +12,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.project.tables import read_project, training_of
 from polyhead.strategies import STRATEGIES, Strategy, register_strategy
-from polyhead.testing import tiny_tasks, yield_strategy_checks
+from polyhead.testing import tiny_tasks, tiny_trunk, yield_strategy_checks
 from polyhead.train.run import train_project
 
 SETTINGS = 'kind = "bottleneck", of = 1, size = 3'
@@ -116,3 +116,11 @@ def test_a_name_is_taken_once_and_a_strategy_needs_one():
     with pytest.raises(ConfigError, match="no strategy that a project file can name"):
         register_strategy(Untagged)
     assert register_strategy(Bottleneck) is Bottleneck
+
+
+def test_a_strategy_without_a_path_says_what_to_define():
+    class Pathless(Strategy, Value, tag="pathless", tag_field="kind"):
+        pass
+
+    with pytest.raises(ConfigError, match="'pathless' has no path. Do: define `path`"):
+        Pathless().path(tiny_tasks()[0], trunk="", shape=tiny_trunk().architecture)

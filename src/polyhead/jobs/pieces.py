@@ -51,7 +51,7 @@ class Job(Value):
     @property
     def total(self) -> int:
         """The rows of all pieces together."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not define `total`")
 
 
 JobT = TypeVar("JobT", bound=Job)

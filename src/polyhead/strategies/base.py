@@ -6,7 +6,7 @@ Everything here is light. A trainer stands in the torch half and is named by a s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -43,6 +43,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     solver: Literal["linear", "steps"]
 
 
+def kind_of_strategy(strategy: type[Strategy]) -> str:
+    """The tag of a strategy's class."""
+    assert issubclass(strategy, msgspec.Struct)
+    return str(strategy.__struct_config__.tag)
+
+
+STRATEGIES: Registry[type[Strategy]] = Registry("strategy", name_of=kind_of_strategy)
+"""The strategies that are registered, by name."""
+
+
 class Strategy(Open):
     """A way of sharing the trunk: a tagged value whose fields are the keys of `strategy = { kind = "...", ... }`.
 
@@ -53,6 +63,7 @@ class Strategy(Open):
 
     __slots__ = ()
 
+    registered = STRATEGIES
     trainer: ClassVar[str] = "polyhead.train.heads.run:KeptFeatures"
     """`module:Class` of the `train.job.Trainer` that trains its tasks over a frozen trunk."""
     default_training: ClassVar[Training] = Training()
@@ -74,11 +85,6 @@ class Strategy(Open):
     group_fields: ClassVar[tuple[str, ...]] = ()
     """Settings that all tasks of one prompt group have alike."""
 
-    @classmethod
-    def classes(cls) -> tuple[type[Any], ...]:
-        """The registered strategies."""
-        return tuple(STRATEGIES.values())
-
     @property
     def kind(self) -> str:
         """The name under which it is registered."""
@@ -92,7 +98,7 @@ class Strategy(Open):
         `group` holds the owners of its prompt group in order, by default its own alone; `codec` is that of kept
         features, with its constants.
         """
-        raise NotImplementedError
+        raise ConfigError(f"strategy '{self.kind}' has no path", do="define `path` in its class")
 
     def candidates(self, task: Task, depth: int) -> tuple[Candidate, ...]:
         """The heads that are tried over kept features of a trunk of `depth` layers, the simplest first."""
@@ -169,14 +175,6 @@ class LiveStrategy(Strategy):
     is_live: ClassVar[bool] = True
 
 
-def kind_of_strategy(strategy: type[Strategy]) -> str:
-    """The tag of a strategy's class."""
-    assert issubclass(strategy, msgspec.Struct)
-    return str(strategy.__struct_config__.tag)
-
-
-STRATEGIES: Registry[type[Strategy]] = Registry("strategy", name_of=kind_of_strategy)
-"""The strategies that are registered, by name."""
 StrategyT = TypeVar("StrategyT", bound=type[Strategy])
 
 
