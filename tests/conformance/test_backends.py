@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from polyhead.engine.backends import BACKENDS, open_backend
+from polyhead.store.codecs import EXACT
 from polyhead.testing import BATCHES, CODECS, yield_backend_checks, yield_deterministic_checks
 
 CODED = tuple(
