@@ -47,7 +47,7 @@ BATCHES: Mapping[str, tuple[int, ...]] = {
 
 def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
     """Checks of one backend; `make` opens it with a trunk and tasks loaded."""
-    # Most checks of one case share a backend, opened by the first: what a check leaves behind must not matter to others.
+    # Most checks of a case share a backend, opened by the first: what one leaves behind must not matter to the next.
     cases = {codec_name: _case(codec_name) for codec_name in CODECS}
     opened = cache(lambda codec_name: make(*cases[codec_name]))
     for codec_name, (trunk, tasks) in cases.items():
