@@ -1,4 +1,4 @@
-"""What each form of `polyhead.testing.conditioned` puts into a layer, as its paper has it, in the words of `by_hand`.
+"""What each form of `polyhead.testing.tiny` puts into a layer, as its paper has it, in the words of `by_hand`.
 
 Sizes, heads and scales are written out here and read from no plan.
 """

@@ -12,7 +12,7 @@ from polyhead import cost, plan
 from polyhead.engine.backends.torch import TorchBackend
 from polyhead.errors import BackendError
 from polyhead.testing import tiny_batch, tiny_trunk
-from polyhead.testing.conditioned import tiny_conditioned
+from polyhead.testing.tiny import tiny_conditioned
 
 TRUNK = tiny_trunk()
 TASKS = tiny_conditioned(TRUNK)

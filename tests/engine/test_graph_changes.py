@@ -16,7 +16,7 @@ from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.errors import BackendError
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
-from polyhead.testing.conditioned import delta_path, prompted_path, tiny_deltas
+from polyhead.testing.tiny import delta_path, prompted_path, tiny_deltas
 
 TRUNK = tiny_trunk(max_tokens=24)
 BATCH = tiny_batch(TRUNK, (7, 3, 5))

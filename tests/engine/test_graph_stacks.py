@@ -12,7 +12,7 @@ from polyhead.engine.compile import program
 from polyhead.engine.compile.arrangement import LANES
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
-from polyhead.testing.conditioned import delta_path, on_top_path, prompted_path, tiny_deltas
+from polyhead.testing.tiny import delta_path, on_top_path, prompted_path, tiny_deltas
 
 TRUNK = tiny_trunk(max_tokens=24)
 BATCH = tiny_batch(TRUNK, (7, 3, 1, 5))

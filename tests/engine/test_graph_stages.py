@@ -11,7 +11,7 @@ from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.compile import heads, program, walk
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
-from polyhead.testing.conditioned import prompted_path
+from polyhead.testing.tiny import prompted_path
 
 TRUNK = tiny_trunk(layers=4, max_tokens=24)
 BATCH = tiny_batch(TRUNK, (7, 3, 5))

@@ -15,7 +15,7 @@ from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import Codec, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
-from polyhead.testing.conditioned import delta_path, on_top_path, prompted_path, tiny_deltas
+from polyhead.testing.tiny import delta_path, on_top_path, prompted_path, tiny_deltas
 
 LENGTHS = (6, 3, 1)
 NEAR = 2e-5

@@ -14,7 +14,6 @@ from polyhead.tasks.task import kinds_with
 
 if TYPE_CHECKING:
     from polyhead.cli.declare import Declared
-    from polyhead.tasks.read import ReadReport
 
 DATA = click.Path(dir_okay=False)
 
@@ -104,7 +103,9 @@ def _after(before: str, declared: Declared, output: str) -> str:
 def _lines(declared: Declared, output: str) -> list[str]:
     entry = declared.entry
     lines = [f"{output}: task '{entry['name']}' ({entry['kind']})"]
-    lines += [f"{split}: {_rows(report)}" for split, report in declared.reports.items()]
+    for split, report in declared.reports.items():
+        counts = [counted(report.rows, "row"), f"{report.used:,} used", *report.notes()]
+        lines.append(f"{split}: {', '.join(counts)}")
     if "validation" not in entry:
         lines.append("validation: a tenth of train is held out; below 1,000 rows five folds")
     if entry.get("empty") == "none":
@@ -124,15 +125,3 @@ def _lines(declared: Declared, output: str) -> list[str]:
     if declared.unseen:
         lines.append(f"not in train, so it cannot be learned: {', '.join(declared.unseen)}")
     return [*lines, f"next: polyhead train {output}"]
-
-
-def _rows(report: ReadReport) -> str:
-    skipped = {
-        "without a label, skipped": report.unlabelled,
-        "with an empty text, skipped": report.empty,
-        "with an empty label cell, read as none of the labels": report.none,
-        "lone surrogates replaced": report.repaired,
-        "spans widened to whole words": report.widened,
-    }
-    parts = [f"{number:,} {what}" for what, number in skipped.items() if number]
-    return ", ".join([f"{counted(report.rows, 'row')}, {report.used:,} used", *parts])

@@ -15,13 +15,9 @@ from polyhead.config import Value
 
 if TYPE_CHECKING:
     from polyhead.bundle.merge import ChosenTasks
-    from polyhead.bundle.notes import Probe
     from polyhead.bundle.read import Bundle
-    from polyhead.certify import Answered, Certificate
-    from polyhead.engine.session import Session
+    from polyhead.certify import Certificate
     from polyhead.plan import Path as TaskPath
-
-TOGETHER = 8  # probes of each task that are also answered with the merged plan, all tasks at once
 
 
 class Source(Value):
@@ -67,6 +63,7 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
     """
     from polyhead.bundle.merge import merge_bundles, taken_of
     from polyhead.bundle.read import Bundle
+    from polyhead.certify.merged import certify_merged
 
     printer = Printer(json_to)
     sources = [_source(argument) for argument in bundles]
@@ -78,7 +75,7 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
 
     def prove(merged: Bundle) -> None:
         taken.extend(taken_of(bundle, source.tasks) for source, bundle in zip(sources, opened, strict=True))
-        certificates.append(_certificate(merged, [source.tasks for source in taken], printer))
+        certificates.append(certify_merged(merged, [source.tasks for source in taken], show=printer.show))
 
     merged = merge_bundles(out, opened, tasks=chosen, prove=prove)
     printer.show("")
@@ -106,84 +103,6 @@ def _source(argument: str) -> Source:
     if not folder or not chosen:
         raise click.BadParameter(f"'{argument}' names no task or no folder", param_hint="'BUNDLE[:TASKS]'")
     return Source(folder=folder, tasks=chosen)
-
-
-def _certificate(merged: Bundle, taken: Sequence[Bundle], printer: Printer) -> Certificate:
-    """Writes the certificate into the merged bundle; raises IsolationError if a task answers otherwise there."""
-    from polyhead.certify import Answering, Certificate, numerics
-    from polyhead.certify.certificate import Ledger, bundle_hash
-    from polyhead.certify.change import locked
-
-    before: dict[str, Answered] = {}
-    for bundle in taken:
-        printer.show(f"asking {counted(len(bundle.lines), 'task')} of {bundle.root}")
-        before |= Answering(bundle).answered(bundle.lines)
-    printer.show("asking the merged bundle")
-    after = Answering(merged).answered(merged.lines)
-    moved = {name for source in taken for name in source.lines if source.tasks[name] != merged.tasks[name]}
-    _check(before, after, moved)
-    _check_together(merged)
-    with locked(merged.root, "merge"):
-        return Ledger(merged.root).write(
-            Certificate(
-                operation="merge",
-                changed={name: (None, line.version) for name, line in merged.lines.items()},
-                numerics=numerics(),
-                before=before,
-                after=after,
-                unchanged=True,
-                bundle=bundle_hash(merged.root),
-            )
-        )
-
-
-def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[str]) -> None:
-    """Refuses tasks whose answers differ, or whose records do; those in `moved` read a family under a new name."""
-
-    def compared(name: str, answered: Answered) -> tuple[str, int, str]:
-        return "" if name in moved else answered.record, answered.probes, answered.sha256
-
-    _refuse([name for name in before if compared(name, before[name]) != compared(name, after[name])])
-
-
-def _check_together(merged: Bundle) -> None:
-    """Answers some probes with the merged plan, all tasks of one precision at once, and with each task alone."""
-    from polyhead.engine.pinned import Answering, precision_here
-    from polyhead.engine.session import Session
-
-    answering = Answering(merged)
-    precisions = {name: precision_here(record, answering.backend) for name, record in merged.tasks.items()}
-    for precision in sorted(set(precisions.values())):
-        names = [name for name in merged.tasks if precisions[name] == precision]
-        view = merged.view({name: merged.lines[name] for name in names})
-        session = Session(view, backend=answering.backend, precision=precision, deterministic=True)
-        _refuse([name for name in names if not _is_alike(session, name, answering.probes(name))])
-
-
-def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:
-    """Whether the task's answers, scores included, do not depend on what else is asked."""
-    import numpy as np
-
-    few = probes[:: max(1, len(probes) // TOGETHER)][:TOGETHER]
-    words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in few]
-    alone, beside = (
-        session.predict([probe.input for probe in few], tasks=tasks, words=words)
-        for tasks in ([name], list(session.records))
-    )
-    return [result.answers[name] for result in alone] == [result.answers[name] for result in beside]
-
-
-def _refuse(names: Sequence[str]) -> None:
-    from polyhead.errors import IsolationError
-
-    if names:
-        raise IsolationError(
-            "tasks answer their probes otherwise in the merged bundle, so it was not written",
-            got=names,
-            allowed="the bits of the bundles that they come from",
-            do="run `polyhead tasks verify` on those; if it finds no file that was touched, report it",
-            tasks=tuple(names),
-        )
 
 
 def _proofs(

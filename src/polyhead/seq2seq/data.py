@@ -112,7 +112,7 @@ class Seq2SeqData(msgspec.Struct, frozen=True, kw_only=True):
         return shape_of(self.config)
 
 
-class _Config(msgspec.Struct):
+class _ShapeKeys(msgspec.Struct):
     """The keys of config.json that say the shape of a BART-type model (Lewis et al. 2020)."""
 
     d_model: int
@@ -127,12 +127,12 @@ class _Config(msgspec.Struct):
 def shape_of(config: bytes) -> Seq2SeqShape:
     """The shape that a config.json states."""
     try:
-        keys = msgspec.json.decode(config, type=_Config)
+        keys = msgspec.json.decode(config, type=_ShapeKeys)
     except msgspec.DecodeError as error:
         raise TrunkError(
             "the shape of the encoder-decoder cannot be read from its config.json",
             got=error,
-            allowed=list(_Config.__struct_fields__),
+            allowed=list(_ShapeKeys.__struct_fields__),
             do="give a BART-type model",
         ) from None
     return Seq2SeqShape(

@@ -31,6 +31,17 @@ class ReadReport(Value):
     none: int = 0  # of those used: an empty cell that says that no label applies
     widened: int = 0  # spans of characters that begin or end inside a word, and took the whole word
 
+    def notes(self) -> list[str]:
+        """How many rows were skipped or changed, a note for each reason."""
+        counts = {
+            "without a label, skipped": self.unlabelled,
+            "with an empty text, skipped": self.empty,
+            "with an empty label cell, read as none of the labels": self.none,
+            "lone surrogates replaced": self.repaired,
+            "spans widened to whole words": self.widened,
+        }
+        return [f"{count:,} {reason}" for reason, count in counts.items() if count]
+
 
 class Examples(Value, eq=False):
     """Inputs with their targets, in the order of the file."""

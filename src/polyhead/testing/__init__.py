@@ -9,15 +9,15 @@ Nothing is downloaded and nothing needs a network. torch is imported inside func
 """
 
 from polyhead.testing.backends import BATCHES, stable_rows, yield_backend_checks
-from polyhead.testing.check import Check
-from polyhead.testing.conditioned import tiny_conditioned
 from polyhead.testing.deterministic import yield_deterministic_checks
 from polyhead.testing.strategies import yield_strategy_checks
 from polyhead.testing.tiny import (
     CODECS,
     PIECES,
     WORDS,
+    Check,
     tiny_batch,
+    tiny_conditioned,
     tiny_loaded,
     tiny_owned,
     tiny_part,

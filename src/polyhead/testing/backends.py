@@ -16,14 +16,15 @@ from polyhead.plan import Layers, Path, Pool, Positions
 from polyhead.store.codec import encode, through
 from polyhead.store.codecs import EXACT
 from polyhead.store.features import FeatureBatch
-from polyhead.testing.check import Check
-from polyhead.testing.conditioned import tiny_conditioned, tiny_siblings
 from polyhead.testing.tiny import (
     CODECS,
+    Check,
     tiny_batch,
+    tiny_conditioned,
     tiny_loaded,
     tiny_part,
     tiny_path,
+    tiny_siblings,
     tiny_tasks,
     tiny_trunk,
     tiny_widths,

@@ -11,9 +11,7 @@ from polyhead import plan
 from polyhead.engine.backends.base import Backend, ChangingBackend, LoadedTask, TokenBatch
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing.backends import MakeBackend
-from polyhead.testing.check import Check
-from polyhead.testing.conditioned import prompted_path, tiny_siblings
-from polyhead.testing.tiny import tiny_batch, tiny_owned, tiny_trunk
+from polyhead.testing.tiny import Check, prompted_path, tiny_batch, tiny_owned, tiny_siblings, tiny_trunk
 from polyhead.trunk.data import TrunkData
 
 LENGTHS = (7, 2, 12, 5, 1)

@@ -27,8 +27,7 @@ from polyhead.store.codecs import EXACT
 from polyhead.strategies import Pooled, Strategy, prompt_groups
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import LossName, Task
-from polyhead.testing.check import Check
-from polyhead.testing.tiny import tiny_batch, tiny_owned, tiny_part, tiny_tasks, tiny_trunk
+from polyhead.testing.tiny import Check, tiny_batch, tiny_owned, tiny_part, tiny_tasks, tiny_trunk
 from polyhead.text.question import Question
 from polyhead.trunk.data import TrunkData
 

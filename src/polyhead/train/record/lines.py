@@ -9,7 +9,6 @@ from polyhead.bundle.owners import is_family
 from polyhead.plan import Path, Plan, merge, owners_of
 from polyhead.progress import duration
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.read import ReadReport
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.units import units_of
@@ -109,26 +108,11 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def skipped(todo: Sequence[Prepared]) -> list[str]:
-    """A line for each split of which rows were left out or changed."""
-    lines = []
-    for p in todo:
-        for s in p.splits:
-            reasons = _row_notes(s.examples.report)
-            if reasons:
-                lines.append(f"{p.task.name}, {s.name}: {reasons}")
-    return lines
-
-
-def _row_notes(report: ReadReport) -> str:
-    facts = {
-        "without a label, skipped": report.unlabelled,
-        "with an empty text, skipped": report.empty,
-        "with an empty label cell, read as none of the labels": report.none,
-        "lone surrogates replaced": report.repaired,
-        "spans widened to whole words": report.widened,
-    }
-    facts_shown = [f"{count:,} {what}" for what, count in facts.items() if count]
-    return f"of {report.rows:,} rows: {', '.join(facts_shown)}" if facts_shown else ""
+    """A line for each split that had rows skipped or changed."""
+    reports = [(f"{p.task.name}, {split.name}", split.examples.report) for p in todo for split in p.splits]
+    return [
+        f"{name}: of {report.rows:,} rows: {', '.join(report.notes())}" for name, report in reports if report.notes()
+    ]
 
 
 FEW = 20  # rows of a split of which a score says little

@@ -1,0 +1,88 @@
+"""Proof of a merge: in the merged bundle each task answers its probes with the bits of the bundle it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from polyhead.bundle.notes import Probe
+from polyhead.bundle.read import Bundle
+from polyhead.certify.certificate import Certificate, Ledger, bundle_hash
+from polyhead.certify.change import locked
+from polyhead.engine.pinned import Answered, Answering, numerics, precision_here
+from polyhead.engine.session import Session
+from polyhead.errors import IsolationError
+
+TOGETHER = 8  # probes of each task that are also answered with the merged plan, all tasks at once
+
+
+def certify_merged(merged: Bundle, sources: Sequence[Bundle], *, show: Callable[[str], None]) -> Certificate:
+    """Writes the certificate into the merged bundle; raises IsolationError if a task answers otherwise there.
+
+    `sources` hold the tasks that were taken from each bundle.
+    """
+    before: dict[str, Answered] = {}
+    for bundle in sources:
+        tasks = "1 task" if len(bundle.lines) == 1 else f"{len(bundle.lines):,} tasks"
+        show(f"asking {tasks} of {bundle.root}")
+        before |= Answering(bundle).answered(bundle.lines)
+    show("asking the merged bundle")
+    after = Answering(merged).answered(merged.lines)
+    moved = {name for source in sources for name in source.lines if source.tasks[name] != merged.tasks[name]}
+    _check(before, after, moved)
+    _check_together(merged)
+    with locked(merged.root, "merge"):
+        return Ledger(merged.root).write(
+            Certificate(
+                operation="merge",
+                changed={name: (None, line.version) for name, line in merged.lines.items()},
+                numerics=numerics(),
+                before=before,
+                after=after,
+                unchanged=True,
+                bundle=bundle_hash(merged.root),
+            )
+        )
+
+
+def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[str]) -> None:
+    """Refuses tasks whose answers or records differ; those in `moved` read a family under a new name."""
+
+    def compared(name: str, answered: Answered) -> tuple[str, int, str]:
+        return "" if name in moved else answered.record, answered.probes, answered.sha256
+
+    _refuse([name for name in before if compared(name, before[name]) != compared(name, after[name])])
+
+
+def _check_together(merged: Bundle) -> None:
+    """Answers some probes with the merged plan, all tasks of one precision at once, and with each task alone."""
+    answering = Answering(merged)
+    precisions = {name: precision_here(record, answering.backend) for name, record in merged.tasks.items()}
+    for precision in sorted(set(precisions.values())):
+        names = [name for name in merged.tasks if precisions[name] == precision]
+        view = merged.view({name: merged.lines[name] for name in names})
+        session = Session(view, backend=answering.backend, precision=precision, deterministic=True)
+        _refuse([name for name in names if not _is_alike(session, name, answering.probes(name))])
+
+
+def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:
+    """Whether the task's answers, scores included, do not depend on what else is asked."""
+    few = probes[:: max(1, len(probes) // TOGETHER)][:TOGETHER]
+    words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in few]
+    alone, beside = (
+        session.predict([probe.input for probe in few], tasks=tasks, words=words)
+        for tasks in ([name], list(session.records))
+    )
+    return [result.answers[name] for result in alone] == [result.answers[name] for result in beside]
+
+
+def _refuse(names: Sequence[str]) -> None:
+    if names:
+        raise IsolationError(
+            "tasks answer their probes otherwise in the merged bundle, so it was not written",
+            got=names,
+            allowed="the bits of the bundles that they come from",
+            do="run `polyhead tasks verify` on those; if it finds no file that was touched, report it",
+            tasks=tuple(names),
+        )
