@@ -331,7 +331,7 @@ def _structs(kinds: Iterable[Any]) -> list[Any]:
 
 
 def _chosen(structs: list[Any], data: object) -> list[Any]:
-    """Of a tagged union, the struct whose tag the data names."""
+    """The struct of a tagged union whose tag the data names."""
     if len(structs) < 2 or not isinstance(data, dict):
         return structs
     tagged = [s for s in structs if data.get(s.__struct_config__.tag_field) == s.__struct_config__.tag]

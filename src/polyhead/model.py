@@ -315,7 +315,7 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
 
 
 def stored_values(trunk: Trunk, paths: Sequence[Path], batch: TextBatch) -> list[np.ndarray]:
-    """Of each stored path over the trunk's own layers its value before the codec, from one pass without gradients.
+    """The value of each stored path over the trunk's own layers before its codec, from one pass without gradients.
 
     float32 (positions of all texts, layers, width): every token, or one a text.
     """

@@ -53,7 +53,7 @@ class Registry(Mapping[str, Item]):
 
     @contextmanager
     def temporary(self) -> Iterator[None]:
-        """What is registered inside is taken back at the end."""
+        """Items that are registered inside are removed at the end."""
         items = dict(self._items)
         try:
             yield

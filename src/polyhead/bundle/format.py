@@ -23,7 +23,7 @@ LIST, MODELS, MODEL = "models.json", "models", "model.safetensors"
 SCORES, PROBES, CARD = "scores.json", "probes.jsonl", "README.md"
 CERTIFICATES = "certificates"
 LOCK = ".lock"
-BEGUN = ".begun.json"  # what a command set out to do that has not said yet that it is done
+BEGUN = ".begun.json"  # a command that has not reported its end, and its aim
 TEMPORARY = files.TEMPORARY  # no task name starts with a point
 
 # Far above any real file, far below what would hurt: a hostile bundle must not fill the memory or hang a

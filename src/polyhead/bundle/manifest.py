@@ -95,7 +95,7 @@ class TaskRecord(Value, frozen=True, kw_only=True):
     needs: dict[str, str] = {}  # owner -> digest of its arrays: families and other tasks that the path reads
 
 
-# Of the values in task.json, when format 1 was made.
+# The fields of the values in task.json when format 1 was made.
 FIRST_KEYS: Mapping[type, tuple[str, ...]] = {
     TaskRecord: ("task", "path", "trunk", "prefix", "owner", "arrays", "files", "trained_with"),
     Task: ("name", "kind", "labels", "pair", "metric", "threshold", "range", "positive", "long_texts"),
@@ -171,9 +171,9 @@ def check_lines(path: FilePath, lines: Mapping[str, Live], removed: Collection[s
 
 
 def check_digest(path: FilePath, value: str) -> None:
-    """Raises CorruptFile for what is no SHA-256 in hex."""
+    """Raises CorruptFile for a value that is not a SHA-256 in hex."""
     if not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise CorruptFile(f"{path} holds something that is no digest", got=value)
+        raise CorruptFile(f"{path} holds a value that is not a digest", got=value)
 
 
 def read_record(root: FilePath, owner: str, live: Live, kind: type[ValueT]) -> tuple[ValueT, FilePath]:

@@ -295,7 +295,7 @@ def _copies(source: Bundle, owners: Mapping[str, str], target: Mapping[str, Owne
 
 
 def _copy_trunk(sources: Sequence[Bundle], folder: FilePath) -> None:
-    """The first one's, and the lineage of the first that has one: they stand on one trunk, and it has one origin."""
+    """Copies the first bundle's trunk, and the first lineage that any of them has: one trunk has one origin."""
     source = sources[0]
     source.trunk()  # its arrays are those of its digest, which the file's hash alone does not say
     record = read_trunk_record(source.root)
@@ -310,7 +310,7 @@ def _copy_trunk(sources: Sequence[Bundle], folder: FilePath) -> None:
 
 
 def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePath) -> str:
-    """All files of a task's live version into a new folder; the SHA-256 of its task.json, which comes last.
+    """Copies all files of a task's live version into a new folder; returns the SHA-256 of its task.json, the last file.
 
     `record` is the task's, or says otherwise what owners are called.
     """
@@ -328,7 +328,7 @@ def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePat
 
 
 def _copy_family(source: Bundle, family: str, called: str, folder: FilePath) -> str:
-    """The same of a family, its arrays byte for byte; the SHA-256 of its family.json."""
+    """Copies a family's live version, its arrays byte for byte; returns the SHA-256 of its family.json."""
     record, place = source.family(family), (*place_of(family), source.families[family].version)
     folder.mkdir()
     _copy(source.root, (*place, PART), folder, record.part)
@@ -338,7 +338,7 @@ def _copy_family(source: Bundle, family: str, called: str, folder: FilePath) -> 
 
 
 def _copy_model(source: Models, name: str, called: str, folder: FilePath) -> str:
-    """The same of a task that owns its model; under another name its task.json alone is written anew."""
+    """Copies a task that owns its model; under another name only its task.json is written anew."""
     source.data(name)
     record, place = source.record(name), (MODELS, name, source.version(name))
     _copy_files(source.root, place, folder, record.files)

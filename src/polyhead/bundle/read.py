@@ -269,7 +269,9 @@ class Bundle(LiveVersions):
 
     def _check_names(self, name: str) -> None:
         for file in self.record(name).files:
-            _check_file_name(name, file)
+            if file not in (PART, SCORES, PROBES):
+                allowed = [PART, SCORES, PROBES]
+                raise CorruptFile(f"task.json of '{name}' names a foreign file", got=file, allowed=allowed)
 
     @cached_property
     def _record(self) -> TrunkRecord:
@@ -338,8 +340,3 @@ def _errors(checks: Iterable[Callable[[], object]]) -> Iterator[PolyheadError]:
             if str(error) not in seen:  # a trunk.json that cannot be read stops every task
                 seen.add(str(error))
                 yield error
-
-
-def _check_file_name(task: str, file: str) -> None:
-    if file not in (PART, SCORES, PROBES):
-        raise CorruptFile(f"task.json of '{task}' names a foreign file", got=file, allowed=[PART, SCORES, PROBES])

@@ -1,4 +1,4 @@
-"""What a certificate says, and the chain of them in a bundle's folder `certificates/`."""
+"""The content of a certificate, and the chain of certificates in a bundle's folder `certificates/`."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def certified_once(
 def _proven_since(
     root: FilePath, begun: StartedOperation, operation: Operation, changing: Sequence[str]
 ) -> Certificate:
-    """The certificate of what was done already: the one that it left, else one that is written now."""
+    """The certificate of an operation that was done already: the one that it left, else one that is written now."""
     last = next(Ledger(root).sound(), None)
     if last is not None and last.operation == operation and last.bundle == bundle_hash(root):
         return last
@@ -157,7 +157,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _before(state: _State) -> tuple[dict[str, Answered], set[str]]:
-    """The others' answers: those of a certificate of exactly this version, else asked now; and which were asked."""
+    """Answers of the other tasks, from a certificate of exactly this version or asked now; and who was asked now."""
     lines = state.others.lines
     known = {name: answered for name, (answered, _) in state.ledger.find(lines, state.numerics).items()}
     answered_now = state.answering.answered([name for name in lines if name not in known])
@@ -199,7 +199,7 @@ def _proven(state: _State, before: dict[str, Answered], asked_now: set[str], ope
 
 
 def _check_lines(before: Mapping[str, Answered], lines: Mapping[str, Live], operation: str) -> None:
-    """That bundle.json names the same versions of the tasks to be left alone, also of those without probes."""
+    """Checks that bundle.json names the same versions of the other tasks, also of those without probes."""
     reasons = {name: "is gone" for name in before if name not in lines}
     for name, line in lines.items():
         if name in before and not before[name].is_of(line):
@@ -250,7 +250,7 @@ def _compared(state: _State, answering: Answering, changed: Changed) -> dict[str
 
 
 def _put_back(state: _State, operation: str, error: BaseException) -> None:
-    """bundle.json as it was; versions that the operation added go. Says so where that is not possible."""
+    """Restores bundle.json and removes the versions that the operation added; says so where that is not possible."""
     try:
         now = read_bundle_file(state.root)
     except BundleError:

@@ -33,7 +33,7 @@ class Finding(Value):
 
 
 class Verification(Value):
-    """What a repeated proof found. Nothing differs if there are no findings."""
+    """The result of a repeated proof. Nothing differs if there are no findings."""
 
     findings: tuple[Finding, ...]
     tasks: int
@@ -47,7 +47,7 @@ class Verification(Value):
 
 
 def verify(root: FilePath | str) -> list[Finding]:
-    """Whatever is not as it was: see `checked`."""
+    """Everything that differs from what was written or proven: the findings of `checked`."""
     return list(checked(root).findings)
 
 
@@ -86,7 +86,7 @@ def checked(root: FilePath | str) -> Verification:
 
 
 class _Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tasks answer now of which all files are whole, and what the certificates say."""
+    """Answers of the tasks whose files are all whole, and what the certificates say."""
 
     bundle: Bundle
     numerics: dict[str, str]
@@ -97,7 +97,7 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, bundle: Bundle, ledger: Ledger, touched: Sequence[Finding]) -> _Proof:
         """Asks them; none where the trunk itself was touched, and none that reads arrays of an owner that was."""
-        label, damaged = numerics(), {_owner(finding) for finding in touched}
+        label, damaged = numerics(), {f.family if f.task is None else owner_named(f.task) for f in touched}
         lines = {
             name: line
             for name, line in bundle.lines.items()
@@ -130,7 +130,7 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def certificate(self, last: Certificate | None) -> Certificate:
-        """What was proven, for the operations after the certificate `last`."""
+        """The certificate of the operations after the certificate `last`."""
         old, lines = last.after if last is not None else {}, self.bundle.lines
         changed = [n for n in {**old, **lines} if n not in old or n not in lines or not old[n].is_of(lines[n])]
         return Certificate(
@@ -162,7 +162,7 @@ def _answered(bundle: Bundle, lines: Mapping[str, Live]) -> tuple[dict[str, Answ
 
 
 def _old_versions(bundle: Bundle, ledger: Ledger) -> Iterator[PolyheadError]:
-    """Of versions that a task could be rolled back to: each file against task.json, and that against a certificate."""
+    """Damage in versions to roll back to: each file is compared with task.json, and task.json with a certificate."""
     for name, live in bundle.lines.items():
         for version in bundle.versions(name):
             if version == live.version:
@@ -177,7 +177,7 @@ def _old_versions(bundle: Bundle, ledger: Ledger) -> Iterator[PolyheadError]:
 
 
 def _old_families(bundle: Bundle) -> Iterator[PolyheadError]:
-    """Of versions of families that are not live: each file against family.json."""
+    """Damage in versions of families that are not live: each file is compared with family.json."""
     for owner in families_on_disk(bundle.root):
         live = bundle.families.get(owner)
         for version in on_disk(bundle.root, owner):
@@ -202,7 +202,3 @@ def _finding(root: FilePath, error: PolyheadError) -> Finding:
         task=parts[1] if len(parts) > 1 and parts[0] in (TASKS, MODELS) else None,
         family=owner_at(*parts[:2]) if len(parts) > 1 and parts[0] == FAMILIES else None,
     )
-
-
-def _owner(finding: Finding) -> str | None:
-    return owner_named(finding.task) if finding.task is not None else finding.family

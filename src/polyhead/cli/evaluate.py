@@ -107,7 +107,7 @@ def _homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, 
 
 
 def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
-    """Which of the tasks the bundle has; a missing bundle, or one whose training was stopped, has none."""
+    """The tasks of these names in the bundle; none where it is missing or its training was stopped."""
     from polyhead.bundle.format import BUNDLE
     from polyhead.bundle.read import Bundle
 

@@ -70,7 +70,8 @@ def command(
         session = opened(bundle, names_in(tasks), backend=backend, precision=precision, deterministic=deterministic)
         count = _answered(session, source, target, names_in(tasks) or None, form)
         if not count.lines:
-            raise EmptyData(f"{_name(file)} holds no line to answer", do="give text, one input a line")
+            name = "standard input" if file == DASH else file
+            raise EmptyData(f"{name} holds no line to answer", do="give text, one input a line")
     if count.blank:
         note(f"{counted(count.blank, 'blank line')} skipped")
     if count.failed:
@@ -178,7 +179,3 @@ def _target(output: str) -> Iterator[IO[bytes]]:
     if sys.stdout is None:
         raise ConfigError("standard output is closed", do="give --output a file")
     yield sys.stdout.buffer
-
-
-def _name(file: str) -> str:
-    return "standard input" if file == DASH else file

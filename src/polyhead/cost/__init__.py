@@ -1,4 +1,4 @@
-"""What a plan costs, from shapes alone: FLOPs, parameters, bytes and layer evaluations, by one fold.
+"""The cost of a plan, from shapes alone: FLOPs, parameters, bytes and layer evaluations, by one fold.
 
 `arrays` says which arrays a plan reads and who owns them, `work` how many multiplications it takes; neither
 needs weights. What the papers count, these functions count (Du et al. 2020, Stickland and Murray 2019, and others).

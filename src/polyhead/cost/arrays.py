@@ -164,13 +164,9 @@ def part_arrays(path: Path, shape: Architecture, owner: str) -> dict[str, tuple[
     return {array.name: array.shape for array in arrays_of_path(path, shape) if array.owner == owner}
 
 
-def parameters(plan: Plan, shape: Architecture, *, matrices_only: bool = False) -> int:
-    """The number of parameters of a plan; shared arrays count once.
-
-    `matrices_only` leaves out biases and layer norms, as Stickland and Murray (2019) count; their released
-    code has biases on every projection, and so have our arrays.
-    """
-    return sum(a.size for a in arrays_of_plan(plan, shape) if a.is_matrix or not matrices_only)
+def parameters(plan: Plan, shape: Architecture) -> int:
+    """The number of parameters of a plan; shared arrays count once."""
+    return sum(array.size for array in arrays_of_plan(plan, shape))
 
 
 def _once(nodes: Iterable[tuple[Node, Place]], shape: Architecture) -> Iterator[OwnedArray]:

@@ -62,7 +62,7 @@ def added_each(
 ) -> dict[str, Cost]:
     """`added` for many tasks, with one pass over the plan's steps."""
     # The rows of a text under isolated prompts are shared by steps of other paths, so all must be seen.
-    is_near = len(tasks) == 1 and not any(_is_isolated(step) for step in plan.steps)
+    is_near = len(tasks) == 1 and not any(isinstance(step.node, Embed) and step.node.isolated for step in plan.steps)
     near, steps = _along(plan, tasks[0]) if is_near else plan, _steps_of(plan)
     work: dict[tuple[str, ...], list[Work]] = {}
     for done in work_of(near, shape, tokens, folded=folded):
@@ -161,10 +161,6 @@ def _steps_of(plan: Plan) -> dict[str, list[Step]]:
         for task in step.tasks:
             by_task.setdefault(task, []).append(step)
     return by_task
-
-
-def _is_isolated(step: Step) -> bool:
-    return isinstance(step.node, Embed) and step.node.isolated
 
 
 def _along(plan: Plan, task: str) -> Plan:

@@ -103,7 +103,7 @@ class Column:
 
 
 class Columns:
-    """What a call answers: a column a task, in the order in which tasks were asked, and what each input cost."""
+    """The answers of a call: one column for each task, in the order of the call, and the cost of each input."""
 
     def __init__(
         self, inputs: Sequence[AnyInput], tasks: Mapping[str, Column], receipts: Receipts, *, flops: Flops
@@ -120,7 +120,7 @@ class Columns:
         return self.tasks[task]
 
     def receipt(self, row: int) -> Receipt:
-        """What one input cost."""
+        """The cost of one input."""
         return self.receipts.at(row, self._flops)
 
     def results(self) -> list[Result]:

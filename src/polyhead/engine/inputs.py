@@ -34,7 +34,7 @@ class Passage(Value):
 
 
 AnyInput = Input | Question | Passage
-"""What a session is asked: a text, a pair of texts, a question with options, or one about a context."""
+"""An input of a session: a text, a pair of texts, a question with options, or a question about a context."""
 Inputs = Sequence[AnyInput | str]
 Words = Sequence[np.ndarray | None] | None
 """Each input's own words (words, 2), None where they are to be found in it."""

@@ -22,7 +22,7 @@ from polyhead.engine.batch import Batch, Readings, batched
 from polyhead.engine.outputs import Gathered
 from polyhead.engine.receipt import Flops
 from polyhead.errors import BackendError, BadName, BadValue, UnknownTask, WrongTrunk
-from polyhead.plan import Path, Plan, merge
+from polyhead.plan import Plan, merge
 from polyhead.seq2seq.answer import SummaryTasks
 from polyhead.tasks.task import owner_of
 from polyhead.text.tokenize import Tokenizer
@@ -65,7 +65,7 @@ class LoadedTasks:
         place = {name: number for number, name in enumerate(records)}
         paths = {name: record.path for name, record in records.items()}
         # None of these holds `self`: what computes tasks that were replaced goes with the last call that has them.
-        self._plan = lru_cache(maxsize=PLANS)(partial(_merged, paths))
+        self._plan = lru_cache(maxsize=PLANS)(lambda tasks: merge({name: paths[name] for name in tasks}))
         self._layers = lru_cache(maxsize=PLANS)(partial(_layers, self._plan))
         self._flops = lru_cache(maxsize=FLOPS)(partial(_flops, self._plan, shape))
         # Layers that one pass of these tasks runs; what each of them adds alone to a pass of so many tokens, and what
@@ -212,10 +212,6 @@ def _names(tasks: Iterable[str]) -> list[str]:
             do="ask for names that `polyhead inspect` lists",
         )
     return names
-
-
-def _merged(paths: Mapping[str, Path], tasks: tuple[str, ...]) -> Plan:
-    return merge({name: paths[name] for name in tasks})
 
 
 def _in_order(place: Mapping[str, int], measure: Callable[..., Any], tasks: tuple[str, ...], *more: int) -> Any:

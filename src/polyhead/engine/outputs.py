@@ -23,8 +23,8 @@ BatchOutputs = tuple[Batch, np.ndarray]
 """Outputs of a batch for a task: (entries, width); for words (words of all entries, width)."""
 
 Order = tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]
-"""Of batches' entries: their order by input, option and window, None where they came so; the inputs, ascending, and of
-each the place of its first entry in that order and how many it has."""
+"""The order of batches' entries by input, option and window, None where they came so; the inputs, ascending; and for
+each input the place of its first entry in that order and its number of entries."""
 
 
 class Outputs(Value, eq=False):

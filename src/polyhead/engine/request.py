@@ -43,7 +43,7 @@ class TaskResults(Value):
 
 
 class Request:
-    """What was asked, and all that is answered so far. It does not keep what computes: `run` and `results` get that."""
+    """The inputs and tasks of a call, and all answers so far. It keeps no backend: `run` and `results` get that."""
 
     def __init__(
         self,

@@ -258,7 +258,7 @@ def _owned(node: Layers, owner: str) -> Layers:
 def _near(
     model: ScannedEncoder, candidates: Sequence[ScannedEncoder]
 ) -> tuple[list[ScannedEncoder], list[ScannedEncoder]]:
-    """Those of the candidates that share at least the embeddings with this model, and the rest."""
+    """The candidates that share at least the embeddings with this model, and the rest."""
     near = [candidate for candidate in candidates if candidate.root == model.root]
     return near, [candidate for candidate in candidates if candidate.root != model.root]
 

@@ -36,7 +36,7 @@ class Prefix(Value, eq=False):
 
 
 class LayerDelta(nn.Module):
-    """What a layer may be given besides its own weights; every slot is the identity unless a kind fills it.
+    """Additions to a layer's own computation; every method adds nothing unless a kind overrides it.
 
     `polyhead.nn.deltas` has the kinds. Rows come in the layer's order and go out in it.
     """
@@ -44,7 +44,7 @@ class LayerDelta(nn.Module):
     serial = False  # `after` reads every position, so that the first alone cannot be computed
 
     def dense(self, name: plan.Dense, inputs: Tensor) -> Tensor | None:
-        """What is added to the output of the layer's dense map `name`, from that map's inputs."""
+        """The term to add to the output of the layer's dense map `name`, from that map's inputs."""
         return None
 
     def prefix(self, rows: int) -> Prefix | None:
@@ -56,7 +56,7 @@ class LayerDelta(nn.Module):
         return out
 
     def term(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
-        """What is added before the second norm, from the layer's input; both (rows, tokens, width)."""
+        """The term to add before the second norm, from the layer's input; both (rows, tokens, width)."""
         return None
 
     def after(self, out: Tensor, mask: Tensor) -> Tensor:

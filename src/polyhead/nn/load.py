@@ -187,7 +187,7 @@ def _from_hub(name: str) -> Path:
 
 
 def first_line(error: Exception) -> str:
-    """What a foreign error says, in one line."""
+    """The message of another library's error, in one line."""
     return next(iter(str(error).splitlines()), type(error).__name__).removeprefix("Got: ")
 
 

@@ -14,7 +14,8 @@ def tree(plan: Plan) -> list[str]:
     see them, so its layers run once for them and for all tasks that read the plain trunk.
     """
     lines: list[str] = []
-    beside = [root for root in plan.children(-1) if _is_isolated(plan.steps[root].node)]
+    nodes = {root: plan.steps[root].node for root in plan.children(-1)}
+    beside = [root for root, node in nodes.items() if isinstance(node, Embed) and node.isolated]
     for root in (root for root in plan.children(-1) if root not in beside):
         if len(plan.steps[root].tasks) == 1:
             lines.append(f"{plan.steps[root].tasks[0]}  {ARROW.join(_way(plan, root))}")
@@ -26,10 +27,6 @@ def tree(plan: Plan) -> list[str]:
         lines.append(f"Beside the text of trunk {trunk[:12]}, which is run once")
         _branches(plan, beside, "", lines)
     return lines
-
-
-def _is_isolated(node: Node) -> bool:
-    return isinstance(node, Embed) and node.isolated
 
 
 def _below(plan: Plan, index: int, indent: str, lines: list[str]) -> None:

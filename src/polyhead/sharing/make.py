@@ -121,7 +121,7 @@ def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:
 
 
 def _in_common(delta: Delta, other: Delta) -> tuple[str, ...]:
-    """What the adapters of two deltas must say alike: all that is theirs, or how the matrices start that are one."""
+    """The settings in which adapters of two deltas must agree: all, or the start of the matrices that they share."""
     if delta == other:
         return ("init", "norm_init", "dropout")
     same = delta.tied == other.tied and (delta.ends or delta.part) == (other.ends or other.part)

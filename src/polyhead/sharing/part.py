@@ -26,7 +26,7 @@ LAYERED = ("enter", "layers", "leave", "delta")  # what computes in the trunk's 
 
 
 class PooledPart(nn.Module):
-    """What a pooled task owns: a learned layer mix and an attention pooler where its path asks for them, and a head.
+    """The module of a pooled task: a learned layer mix and an attention pooler where its path asks for them, a head.
 
     Reads the stored value (rows, tokens, layers, width), decoded, and its mask (rows, tokens). `hidden` is the head's
     hidden layer where a family owns it.
@@ -74,7 +74,7 @@ class PooledPart(nn.Module):
         return self.pool(mixed, mask) if self.pool is not None else mixed[:, 0]
 
     def inputs(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """What the head reads: features, or both texts' features compared; `second` is the other text of a pair."""
+        """The head's inputs: features, or both texts' features compared; `second` is the other text of a pair."""
         features = self.features(stored, mask)
         if self.separate:
             assert second is not None
@@ -88,7 +88,7 @@ class PooledPart(nn.Module):
 
 
 class Part(PooledPart):
-    """What the owner of a path's head has: prompt rows, deltas, layers of its own, and what a pooled part has.
+    """The arrays of the owner of a path's head: prompt rows, deltas, layers of its own, and what a pooled part has.
 
     Its layers are named by their place above the trunk's; `enter` and `leave` map into narrow ones and back. Where the
     pooler reads the first position alone, the last of them computes that position alone.
@@ -162,7 +162,7 @@ class Part(PooledPart):
 
 
 class BranchPart(Part):
-    """What a branch owns: layers in the place of the trunk's, a pooler where asked for, and a head."""
+    """The module of a branch: layers in the place of the trunk's, a pooler where asked for, and a head."""
 
     def start_from(self, arrays: Mapping[str, np.ndarray], *, head: bool = False) -> None:
         """Takes the private layers' weights from arrays of a trunk or a longer branch, and with `head` the rest too.
@@ -178,7 +178,7 @@ class BranchPart(Part):
 
 
 class Family(nn.Module):
-    """What an owner has that no path here ends in: prompt rows, deltas, a head's hidden layer.
+    """The arrays of an owner that no path here ends in: prompt rows, deltas, a head's hidden layer.
 
     So it is with families of several tasks, and with a task whose prompt stands in another's input.
     """

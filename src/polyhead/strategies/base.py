@@ -1,4 +1,4 @@
-"""What a strategy says of itself: the path of a task, how its tasks are trained, and what they share.
+"""The interface of a strategy: the path of a task, how its tasks are trained, and what they share.
 
 Everything here is light. A trainer stands in the torch half and is named by a string, which a run of training resolves.
 """
@@ -109,7 +109,7 @@ class Strategy(Open):
         return Codec(name=HALF), "tensor"
 
     def describe(self, path: Path) -> str:
-        """What a run says of a trained task beside its scores; "" for nothing."""
+        """Words that a run prints about a trained task beside its scores; "" for none."""
         return ""
 
     @property

@@ -20,7 +20,7 @@ from polyhead.trunk.shape import Architecture
 
 DONORLESS = "neither prompt nor pooler starts from donors (init, pooler_init = 'donors')"
 DONATED = {"prompt.weight": "init", "head.hidden": "pooler_init"}
-"""What is taken from a donor, by the beginning of its arrays' names, and the setting that asks for it."""
+"""Arrays that can come from a donor, by the beginning of their names, and the setting that takes them."""
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 

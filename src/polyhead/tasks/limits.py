@@ -11,7 +11,7 @@ from polyhead.text.prefix import LONGEST_TEXT
 LONGEST_LINE = 2**26  # bytes of a line: a text of LONGEST_TEXT characters, each written as an escape of six
 MOST_VALUES = 2**20  # values in one row of JSON Lines
 SHORTEN = "shorten it, or split it over several rows"
-# Of one column in a row group of a Parquet file: bytes from which on it must not be packed more densely than this.
+# A column of a Parquet row group with at least so many bytes must not be compressed more than so many times.
 PACKED, DENSEST = 2**28, 200
 _REST = 2**20  # bytes of a line's rest that are read at a time
 

@@ -155,7 +155,10 @@ class Rows:
         tabs = self.path.lower().removesuffix(".gz").endswith(".tsv")
         style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
         # Bytes that are not UTF-8 come out as lone surrogates, so that their record can be named.
-        with _opened(self.path) as raw, _text(raw) as file:
+        with (
+            _opened(self.path) as raw,
+            io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as file,
+        ):
             lines = _Lines(file)
             records = self._records(csv.reader(lines, **style), lines)
             header = next(records, None)
@@ -301,10 +304,6 @@ def _opened(path: str) -> Iterator[BinaryIO]:
             return
         with gzip.open(file, "rb") as unpacked:
             yield cast(BinaryIO, unpacked)
-
-
-def _text(file: BinaryIO) -> TextIO:
-    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:

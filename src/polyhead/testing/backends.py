@@ -229,7 +229,7 @@ def _assert_stored(
 
 
 def kept_features(values: np.ndarray, pool: Pool, batch: TokenBatch) -> FeatureBatch:
-    """What a reader of a store gets of these values (positions of all texts, layers, width) for a stored pool."""
+    """Values (positions of all texts, layers, width) as a reader of a store gets them for a stored pool."""
     coded = through(values, pool.codec)
     if pool.positions in ("first", "mean"):
         return FeatureBatch(values=coded[:, None], mask=np.ones((len(coded), 1), bool))

@@ -1,4 +1,4 @@
-"""What a backend is: it turns a batch of token ids into each task's outputs. What becomes of it after a fork."""
+"""The interface of a backend, which turns a batch of token ids into each task's outputs; its state after a fork."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LoadedTask(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Path
     arrays: Mapping[str, np.ndarray]  # those of its own part
-    # Those of every other owner on the path but the trunk: families, and tasks of the same prompt group.
+    # Arrays of every other owner on the path but the trunk: families, and tasks of the same prompt group.
     others: Mapping[str, Mapping[str, np.ndarray]] = msgspec.field(default_factory=dict)
     # Whether `arrays` lie in a file and nobody else has them: memory of pages that were read may be given back.
     is_mapped: bool = False

@@ -1,4 +1,4 @@
-"""What is loaded at one time: the arrays of every owner, what pools read, and which tasks and layers share graphs."""
+"""The tasks that are loaded at one time: every owner's arrays, the states that pools read, and who shares graphs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Arrangement:
 
     @property
     def plan(self) -> Plan:
-        """Of all tasks."""
+        """The merged plan of all tasks."""
         return merge(self.paths)
 
     def passes_for(self, plan: Plan) -> Passes:
@@ -199,7 +199,7 @@ def _owners(tasks: Mapping[str, LoadedTask], before: Mapping[str, Owner]) -> dic
         old = before.get(owner)
         if old is not None and owner in own and old.arrays.keys() != arrays.keys():
             old = None
-        # Of what tasks share each brings what it reads: what the last reader of an array left is kept for the next.
+        # Each task brings only the shared arrays that it reads, so arrays that earlier readers brought are kept.
         if old is not None and all(same(old.arrays.get(leaf, array), array) for leaf, array in arrays.items()):
             owners[owner] = Owner(old.token, {**old.arrays, **arrays})
         else:
@@ -226,7 +226,7 @@ class Group(msgspec.Struct, Generic[Form, Member], frozen=True):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Those that are there, in order."""
+        """The members in the seats that are taken, in order."""
         return tuple(seat.member for seat in self.seats if seat.member is not None)
 
 

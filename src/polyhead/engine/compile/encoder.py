@@ -232,7 +232,7 @@ def norm(ops: Ops, x: Tensor, norms: Sequence[Arrays], name: str, epsilon: float
 
 
 class Inside:
-    """What a delta does in one layer, for rows in a group for each of its owners; without a delta nothing.
+    """The work of a delta in one layer, on rows in a group for each of its owners; without a delta it does nothing.
 
     `own` holds each group's arrays, `ends` those of the owners of encoders and decoders.
     """

@@ -82,7 +82,7 @@ def _beside(form: SlotForm, slots: int) -> int:
 
 
 def _head_inputs(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot]) -> Tensor:
-    """What the first maps of slots side by side read, (slots, texts or texts * positions, inputs)."""
+    """The inputs of the first maps of slots side by side, (slots, texts or texts * positions, inputs)."""
     if form.pool.positions == "attention":
         return _attended(ops, x, slots, form)
     if form.pool.positions == "prompt":
@@ -93,7 +93,7 @@ def _head_inputs(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot]) -> 
 def _dense(
     ops: Ops, x: Tensor, slots: Sequence[Slot], names: Sequence[str], form: SlotForm
 ) -> Iterator[tuple[str, list[Slot], Tensor]]:
-    """Of what all slots read, (slots, rows, inputs): each name, its slots and their outputs, (slots, rows, outputs)."""
+    """Each name, its slots and their outputs (slots, rows, outputs), from the slots' inputs (slots, rows, inputs)."""
     maps = [(slot.first, slot.first_bias) for slot in slots]
     if any(slot.second is not None for slot in slots):  # else features, or heads of slot map
         x = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](_mapped(ops, x, maps))
@@ -129,7 +129,7 @@ def padded(slot: Slot, form: SlotForm) -> Slot:
 
 
 def _read(ops: Ops, form: SlotForm) -> list[Tensor]:
-    """What is read of each state, (texts, positions, width): before codecs."""
+    """The values that poolers read from each state, (texts, positions, width), before codecs."""
     count = form.layers if form.pool.layers == "learned" else 1 if form.mixed else form.pool.of
     states = [ops.input(f"state.{i}", "float", (-1, -1, form.width)) for i in range(count)]
     if form.pool.layers == "mean" and len(states) > 1 and not form.pool.codec.before_mean:
@@ -150,7 +150,7 @@ def _mean(ops: Ops, parts: Sequence[Tensor]) -> Tensor:
 
 
 def _coded(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
-    """What a reader of the store sees of these values (see `store.codecs`); NaN where they are not finite."""
+    """The values as a reader of the store gets them (see `store.codecs`); NaN where they are not finite."""
     if codec.format.is_exact:
         return x
     # 0 x is NaN where x is no finite number, which clipping and comparing would hide.

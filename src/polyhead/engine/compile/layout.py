@@ -14,7 +14,7 @@ from polyhead.text.batch import few, packed, work
 
 
 class Shape(Value):
-    """What a layout follows beside the batch."""
+    """The facts besides the batch that decide a layout."""
 
     first_position: int  # of a text
     segments: int  # of the trunk
@@ -90,14 +90,14 @@ class Layout:
 
     @property
     def positions(self) -> np.ndarray:
-        """Of each token in its text, as the trunk counts them."""
+        """The position of each token in its text, as the trunk counts them."""
         first, tokens = self._shape.first_position, self._batch.ids.shape[1]
         each = np.ascontiguousarray(np.broadcast_to(np.arange(first, first + tokens), self._batch.ids.shape))
         return each if self._is_plain else self._spread(each, fill=first)
 
     @property
     def segments(self) -> np.ndarray:
-        """Of each token."""
+        """The segment of each token."""
         known = np.minimum(self._batch.segments, self._shape.segments - 1)
         return np.asarray(known if self._is_plain else self._spread(known))
 

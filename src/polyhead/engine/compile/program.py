@@ -23,13 +23,13 @@ _CLOCK = itertools.count()
 
 
 class Recipe(Value, eq=False):
-    """What a graph is made of."""
+    """The facts that a graph is made from."""
 
     key: Hashable  # equal keys, equal graphs
     build: Build
     label: str  # for errors
     layers: bool  # as in `Runtime.compile`
-    # Of what may be asked without its siblings: kept for as long as these are loaded.
+    # Members that may be asked without their siblings: the graph is kept for as long as these are loaded.
     alone: tuple[Token, ...] = ()
     outputs: tuple[str, ...] = ()  # of poolers and heads: the name of each slot's output
 
@@ -208,7 +208,7 @@ class Program(Value, eq=False):
 
     @property
     def layers(self) -> int:
-        """Of all calls."""
+        """The layers that all calls run."""
         return sum(call.layers for call in self.calls)
 
 

@@ -19,7 +19,7 @@ PLACES = 4096  # texts times positions of such a call, at most, beyond the least
 # A call reads all weights, which is taken to cost so many times the least texts or words; and so many positions as much
 # as the maps of one text (docs/project/log.md says from what).
 CALL, POSITIONS = 10, 90
-# Of what they read, what has a row for each text, and what stands where there is none.
+# Inputs of poolers and heads that have a row for each text, and the value that fills missing rows.
 BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0}
 GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
 
@@ -93,7 +93,7 @@ class Walk:
         return {}
 
     def _pooled(self, call: GraphCall, inputs: Mapping[str, np.ndarray]) -> GraphOutputs:
-        """What a group of poolers and heads gives; where bits matter, of exactly the shapes of the batch."""
+        """The outputs of a group of poolers and heads; where bits matter, in exactly the shapes of the batch."""
         of, _, whose = dict(call.inputs)["places"]
         if self._exact or whose:  # of prompt rows each slot reads its own
             return {name: np.array(out) for name, out in call.graph(inputs).items()}

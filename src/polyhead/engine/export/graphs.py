@@ -216,7 +216,7 @@ class TextOps(OnnxOps):
         }
 
     def input(self, name: str, kind: InputKind, shape: Sequence[int | str]) -> Tensor:
-        """What is bound or can be computed, else an input of the file."""
+        """The tensor that is bound under this name or can be computed, else an input of the file."""
         if name not in self.bound and name in self._made:
             self.bound[name] = self._made[name]()
         return self.bound[name] if name in self.bound else super().input(name, kind, shape)
@@ -250,7 +250,7 @@ class TextOps(OnnxOps):
         return self._behind(self.input(IDS, "int", ("rows", "tokens")))
 
     def _positions(self) -> Tensor:
-        """Those of tokens count up; padding before the text has the first."""
+        """Positions count up from the first token; padding before the text has the first position."""
         counted = self.node("CumSum", self._mask(), self._number(1))
         return self._behind(self.add(self.maximum(counted, self._number(1)), self._number(self._first - 1)))
 

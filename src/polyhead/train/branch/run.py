@@ -290,7 +290,7 @@ def _worse_half(running: Mapping[Key, tuple[OnTap, Course]]) -> list[Key]:
 
 
 def _searched(ended: Mapping[Key, tuple[TrainedBranch, Candidate]], fallen: Sequence[Candidate]) -> DepthSearch:
-    """The best of those that trained to the end; ties: fewer layers, then the smaller seed (2.a.6)."""
+    """The best candidate that trained to the end; ties: fewer layers, then the smaller seed (2.a.6)."""
     ranked = sorted(ended, key=lambda key: (-ended[key][1].score, key))
     of_depth = {key[0]: key for key in reversed(ranked)}
     candidates = [*fallen, *(candidate for _, candidate in ended.values())]

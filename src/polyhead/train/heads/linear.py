@@ -132,8 +132,8 @@ def _rows(read: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:
     """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS (Liu and Nocedal 1989) with a line search.
 
-    Inputs are scaled to a mean squared length of 1. The bias has no penalty. Of a pair that is read separately the
-    cosine is one more input, whose weight has a small penalty, 1 / rows (that of scikit-learn's LogisticRegression),
+    Inputs are scaled to a mean squared length of 1. The bias has no penalty. For a pair that is read separately the
+    cosine is one more input; its weight has a small penalty, 1 / rows (that of scikit-learn's LogisticRegression),
     and none for numbers. The first solution then reads the cosine alone, as if the penalty were infinite.
     """
     scale = inputs.scale

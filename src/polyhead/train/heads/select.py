@@ -198,7 +198,7 @@ class Trials:
         return msgspec.structs.replace(inputs, weights=self._class_weights())
 
     def _class_weights(self) -> Tensor | None:
-        """Where the task asks for them."""
+        """Class weights where the task asks for them."""
         prepared = self._prepared
         if not prepared.training.class_weights:
             return None
@@ -354,9 +354,9 @@ def _set(module: PooledPart, solution: Solution) -> None:
 
 
 def best_linear(several: Sequence[Trial]) -> Trial | None:
-    """Of the linear heads the first, unless the loss of a later one is clearly less.
+    """The first of the linear heads, unless the loss of a later one is clearly less.
 
-    Of few rows the loss says which is better long before a score does.
+    On few rows the loss shows which is better long before a score does.
     """
     best: Trial | None = None
     for trial in several:

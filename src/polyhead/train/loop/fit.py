@@ -223,7 +223,7 @@ class Curriculum:
         self._save(begun)
 
     def _save(self, begun: _Begun | None) -> None:
-        """Not more often than SAVE_SECONDS and SAVE_COST let it; the first process writes."""
+        """Writes a checkpoint, no more often than SAVE_SECONDS and SAVE_COST allow; only the first process writes."""
         if self.checkpoint is None:
             return
         devices, started = self.devices, time.monotonic()
@@ -266,7 +266,7 @@ class Curriculum:
         return stream(self.training.seed, "dropout", *numbers, *(() if place.world == 1 else (place.rank,)))
 
     def _show_step(self, update: Update, mean_loss: float) -> None:
-        """Long epochs show where they stand."""
+        """Shows the progress inside a long epoch."""
         self._meter.update(update)
         if time.monotonic() - self._epoch_began > STEP_SECONDS:
             tokens = self._meter.tokens_a_second

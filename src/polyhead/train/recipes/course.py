@@ -185,10 +185,9 @@ class JointCourse:
         """The mean over tasks of each one's own metric."""
         scores = self.scores()
         self._meter.scored(scores)
-        return float(np.mean([row[self._metric(name)] for name, row in scores.items()]))
-
-    def _metric(self, name: str) -> str:
-        return kind_of(self.tasks[name]).default_metric(self.tasks[name])
+        return float(
+            np.mean([row[kind_of(self.tasks[name]).default_metric(self.tasks[name])] for name, row in scores.items()])
+        )
 
 
 def _check_passes(place: Place, recipe: Joint, tasks: Mapping[str, Task]) -> None:

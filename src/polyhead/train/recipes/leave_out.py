@@ -35,13 +35,11 @@ class LeavingOut(Bundles):
 
     def begin(self) -> list[str]:
         """The tasks that each trunk learns from."""
-        return [
-            f"{len(self.rounds)} trunks, each with a bundle in {self.run.project.bundle}:",
-            *(
-                f"  {r.name}: learns from {len(r.learned)} tasks, then frozen for {_listed(r.tasks)}"
-                for r in self.rounds
-            ),
-        ]
+        lines = [f"{len(self.rounds)} trunks, each with a bundle in {self.run.project.bundle}:"]
+        for r in self.rounds:
+            tasks = ", ".join(r.tasks) if len(r.tasks) < 6 else f"{len(r.tasks)} tasks"
+            lines.append(f"  {r.name}: learns from {len(r.learned)} tasks, then frozen for {tasks}")
+        return lines
 
     def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:
         """A line a task: how well it does over a trunk that learned without it."""
@@ -98,7 +96,3 @@ class LeftOut(BundleTraining):
             scores={task: bundle.split_scores(task) for task in self._round.tasks if task in bundle.lines},
             seconds=time.monotonic() - began,
         )
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(names) if len(names) < 6 else f"{len(names)} tasks"

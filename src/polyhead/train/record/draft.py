@@ -40,9 +40,9 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     baselines: Baselines = {}  # simple answers -> split -> metric -> value
 
     def notes(self) -> dict[str, Any]:
-        """What is written beside the part: scores, those of the baselines, what was tried, how training went.
+        """The notes beside the part: scores, scores of the baselines, heads that were tried, the course of training.
 
-        Without seconds: what a bundle holds is the same for the same seed. Branches that were found again come from a
+        They hold no seconds: the same seed gives the same bundle. Branches that were found again come from a
         file, where an epoch's number has become a float.
         """
         history = [
@@ -74,7 +74,7 @@ def drafts_of(
     drafts = []
     for p, trained in several:
         fingerprint = prints[p.task.name]
-        # Of the test rows too: they decide nothing, but the scores are of them.
+        # Test rows count too: they decide nothing in training, but the scores are measured on them.
         facts = {**fingerprint, "data": rows_of(p.splits), "numerics": dict(label)}
         record = TaskRecord(
             task=p.task,

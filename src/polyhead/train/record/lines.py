@@ -121,7 +121,7 @@ Scores = Mapping[str, Mapping[str, float]]
 
 
 def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
-    """Its scores, and what is to be known of them."""
+    """Lines about a trained task: its scores, and remarks on them."""
     rows = {split.name: len(split.examples.inputs) for split in prepared.splits}
     if trained.folds and prepared.whole is not None:
         rows["validation"] = len(prepared.whole.targets)
@@ -186,7 +186,7 @@ def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], row
 
 
 def _how(prepared: Prepared, trained: Trained) -> str:
-    """Which head it is, and how long it learned."""
+    """Words on the head that was kept, and how long it learned."""
     fitted, how = trained.fitted, ""
     if trained.chosen:
         others = [name for name in trained.tried if name != trained.chosen]

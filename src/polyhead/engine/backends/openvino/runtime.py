@@ -66,7 +66,7 @@ class OpenVINORuntime:
     """
 
     name = "openvino"
-    # Of the module, whichever package brings it; without its build.
+    # The version of the module, whichever package installed it, without its build number.
     version = str(ov.__version__).partition("-")[0]
     fills = True
 

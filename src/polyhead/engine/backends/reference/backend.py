@@ -26,7 +26,7 @@ from polyhead.trunk.data import TrunkData
 
 
 class _States(msgspec.Struct, frozen=True):
-    """What a path has computed: the state before the first layer and each layer's output, prompt rows first."""
+    """States that a path has computed: the one before the first layer and each layer's output, prompt rows first."""
 
     layers: tuple[Array, ...]  # each (rows, prompt rows + tokens, width)
     sees: Array  # (rows, positions, positions) bool: which positions a position reads
