@@ -1,0 +1,239 @@
+"""Outputs of many tasks at once for documents of a store, straight from their packed features.
+
+A codec's decoded values are `scale * numbers + shift` (`FeatureCodec.affine`): of one bit the numbers are the bits
+themselves. The scale is folded into a pooler's queries and values and into the first map. The shift cancels in the
+softmax, whose weights sum to 1, and is a bias afterwards. What is left is one pass over the numbers: documents of
+equal length together, as many as stay in the processor's cache, unpacked once for all tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.backends.base import LoadedTask
+from polyhead.engine.backends.reference.layer import gelu
+from polyhead.engine.compile.heads import Slot, folded
+from polyhead.errors import StoreError
+from polyhead.plan import TRUNK, Activation, Path, owners_of
+from polyhead.store.corpus.base import FeatureColumn, PackedRows
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import RowKind, Task
+
+BLOCK_BYTES = 2**20  # of numbers in float32, and of what one task pools: half of a processor's second cache
+_STORED = ("first", "mean", "attention")  # what a pool reads that a store keeps; of the first two one vector a text
+_Documents = Callable[[int], int]
+_Activate = Callable[[np.ndarray], np.ndarray]
+
+
+class PackedTask(Value, eq=False):
+    """One task's arrays with the codec folded in; float32. L layers of d numbers stand side by side."""
+
+    heads: int  # 0: a document is one vector
+    scores: np.ndarray | None  # (heads, L d)
+    values: np.ndarray | None  # (heads, L d, d / heads); None: they are multiplied into `first`
+    first: np.ndarray  # (inputs, outputs)
+    first_bias: np.ndarray
+    second: np.ndarray | None  # (outputs, labels)
+    second_bias: np.ndarray | None
+    activation: Activation
+
+    @property
+    def width(self) -> int:
+        """How many outputs it has."""
+        return len(self.first_bias if self.second_bias is None else self.second_bias)
+
+
+class PackedTasks:
+    """Several tasks that read one feature column, folded; may be sent to other processes."""
+
+    def __init__(self, column: FeatureColumn, tasks: Mapping[str, PackedTask]) -> None:
+        self.column, self.tasks = column, dict(tasks)
+
+    @classmethod
+    def of(cls, column: FeatureColumn, tasks: Mapping[str, LoadedTask]) -> PackedTasks:
+        """The tasks with these paths and arrays, all of which read this column."""
+        return cls(column, {name: packed(task, column) for name, task in tasks.items()})
+
+    def only(self, names: Sequence[str]) -> PackedTasks:
+        """Some of the tasks."""
+        return PackedTasks(self.column, {name: self.tasks[name] for name in names})
+
+    def outputs(self, rows: PackedRows) -> dict[str, np.ndarray]:
+        """Each task's outputs for documents, float32 (rows, labels); NaN for a document without a token.
+
+        Raises StoreError where a document has several vectors and the tasks read one.
+        """
+        lengths = rows.lengths
+        outputs = {name: np.full((len(lengths), task.width), np.nan, np.float32) for name, task in self.tasks.items()}
+        heads = max((task.heads for task in self.tasks.values()), default=0)
+        if not heads and lengths.max(initial=0) > 1:
+            got = f"{lengths.max()} in row {lengths.argmax()}"
+            raise StoreError("these features are one vector a document", got=got, do="extract them again")
+        wide = self.column.layers * self.column.width
+        scratch = _Scratch(wide, heads)
+        for tokens, members in _by_length(lengths, scratch.documents):
+            numbers = scratch.numbers[: len(members) * tokens]
+            self._unpack(_taken(rows, members, tokens), numbers)
+            block = numbers.reshape(len(members), tokens, wide)
+            for name, task in self.tasks.items():
+                outputs[name][members] = _answered(task, block, scratch)
+        return outputs
+
+    def _unpack(self, raw: np.ndarray, numbers: np.ndarray) -> None:
+        """uint8 (tokens, token_bytes) into float32 (tokens, L d)."""
+        column = self.column
+        raw = raw.reshape(len(raw) * column.layers, -1)
+        column.codec.format.numbers(raw, column.codec, numbers.reshape(len(raw), column.width))
+
+
+class _Scratch:
+    """Memory that blocks share, so that it stays in the cache."""
+
+    def __init__(self, wide: int, heads: int) -> None:
+        self._wide, self._heads = wide, heads
+        self._numbers = np.empty((0, wide), np.float32)
+        self._pooled = np.empty((0, wide), np.float32)
+
+    def documents(self, tokens: int) -> int:
+        """How many documents of this length make a block."""
+        documents = max(1, BLOCK_BYTES // (4 * self._wide * max(tokens, self._heads)))
+        if documents * tokens > len(self._numbers):
+            self._numbers = np.empty((documents * tokens, self._wide), np.float32)
+        if documents * self._heads > len(self._pooled):
+            self._pooled = np.empty((documents * self._heads, self._wide), np.float32)
+        return documents
+
+    @property
+    def numbers(self) -> np.ndarray:
+        return self._numbers
+
+    def pooled(self, documents: int, heads: int) -> np.ndarray:
+        return self._pooled[: documents * heads].reshape(documents, heads, self._wide)
+
+
+def _by_length(lengths: np.ndarray, documents: _Documents) -> Iterator[tuple[int, np.ndarray]]:
+    """Rows of one length, in blocks; those without tokens are left out."""
+    order = np.argsort(lengths, kind="stable")
+    ordered = lengths[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=0))  # the first of each length; none of length 0
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+        tokens = int(ordered[start])
+        size = documents(tokens)
+        for at in range(start, stop, size):
+            yield tokens, order[at : min(at + size, stop)]
+
+
+def _taken(rows: PackedRows, members: np.ndarray, tokens: int) -> np.ndarray:
+    """The packed tokens of rows of one length, one after another."""
+    starts = rows.offsets[members]
+    if starts[-1] - starts[0] == (len(members) - 1) * tokens and (np.diff(starts) == tokens).all():
+        return rows.data[starts[0] : starts[-1] + tokens]
+    places = (starts[:, None] + np.arange(tokens)).reshape(-1)
+    return np.take(rows.data, places, axis=0)
+
+
+def _answered(task: PackedTask, block: np.ndarray, scratch: _Scratch) -> np.ndarray:
+    """Outputs of a block (documents, tokens, L d) of numbers."""
+    documents = len(block)
+    if task.scores is None:
+        x = block[:, 0]
+    else:
+        weights = task.scores @ block.transpose(0, 2, 1)  # (documents, heads, tokens)
+        weights -= weights.max(axis=2, keepdims=True)
+        np.exp(weights, out=weights)
+        weights /= weights.sum(axis=2, keepdims=True)
+        pooled = np.matmul(weights, block, out=scratch.pooled(documents, task.heads))
+        if task.values is None:
+            x = pooled.reshape(documents, -1)
+        else:
+            x = (pooled.transpose(1, 0, 2) @ task.values).transpose(1, 0, 2).reshape(documents, -1)
+    out: np.ndarray = x @ task.first + task.first_bias
+    if task.second is not None and task.second_bias is not None:
+        out = _ACTIVATIONS[task.activation](out) @ task.second + task.second_bias
+    return out
+
+
+def _relu(values: np.ndarray) -> np.ndarray:
+    return np.maximum(values, np.float32(0))
+
+
+_ACTIVATIONS: Mapping[Activation, _Activate] = {"tanh": np.tanh, "relu": _relu, "gelu": gelu}
+
+
+def packed(task: LoadedTask, column: FeatureColumn) -> PackedTask:
+    """A task's pooler and head, folded with each other and with the codec of the column that it reads."""
+    path = task.path
+    owned = {path.head.part: task.arrays, **task.others}
+    own, hidden, pooler = (
+        owned[part or path.head.part] for part in (path.head.part, path.head.hidden_part, path.pool.part)
+    )
+    slot = folded(path, own, hidden, pooler, width=column.width)
+    # Of a mean of layers, each encoded by itself, every layer has its share; a learned mix is folded already.
+    shares = 1 if path.pool.layers == "learned" else column.layers
+    affine = column.codec.format.affine(column.codec)
+    scale, shift = (np.tile(each * np.ones(column.width), column.layers) for each in (affine.scale, affine.shift))
+    if slot.scores is None or slot.values is None:
+        matrix = np.tile(slot.first.astype(np.float64), (shares, 1)) / shares
+        return _made(path, slot, first=matrix * scale[:, None], bias=slot.first_bias + shift @ matrix)
+    scores = np.tile(slot.scores.T.astype(np.float64), (1, shares)) / shares * scale  # (heads, L d)
+    values = np.tile(slot.values.astype(np.float64), (1, shares, 1)) / shares  # (heads, L d, d / heads)
+    first = slot.first.astype(np.float64)
+    bias = slot.first_bias + np.einsum("x,hxi->hi", shift, values).reshape(-1) @ first
+    values = values * scale[:, None]
+    heads, wide, inner = values.shape
+    by_head = first.reshape(heads, inner, -1)
+    if heads * first.shape[1] <= len(first) + first.shape[1] / wide * len(first):  # fewer products than in two steps
+        whole = np.einsum("hxi,hio->hxo", values, by_head).reshape(heads * wide, -1)
+        return _made(path, slot, first=whole, bias=bias, scores=scores)
+    return _made(path, slot, first=first, bias=bias, scores=scores, values=values)
+
+
+def _made(
+    path: Path,
+    slot: Slot,
+    *,
+    first: np.ndarray,
+    bias: np.ndarray,
+    scores: np.ndarray | None = None,
+    values: np.ndarray | None = None,
+) -> PackedTask:
+    """The task in float32, the rest of its head as the slot has it."""
+
+    def small(array: np.ndarray | None) -> np.ndarray | None:
+        return None if array is None else np.ascontiguousarray(array, np.float32)
+
+    return PackedTask(
+        heads=0 if scores is None else len(scores),
+        scores=small(scores),
+        values=small(values),
+        first=np.ascontiguousarray(first, np.float32),
+        first_bias=bias.astype(np.float32),
+        second=slot.second,
+        second_bias=slot.second_bias,
+        activation=path.head.activation,
+    )
+
+
+def check_packed(task: Task, path: Path) -> None:
+    """Raises StoreError for a task that cannot be answered from a store alone, with what to do instead."""
+    kind, own = kind_of(task), sorted(set(owners_of(path.stored())) - {TRUNK})
+    if not isinstance(kind, RowKind):
+        reason = f"kind '{task.kind}' needs the text beside its features"
+    elif path.head.separate:
+        reason = "it compares two texts that are read separately"
+    elif path.embed.prompts:
+        reason = "its prompt stands before the text while the trunk reads it"
+    elif own:
+        reason = f"the trunk's states pass layers of its own ({', '.join(own)}) before they are pooled"
+    elif path.pool.positions not in _STORED:
+        reason = f"it reads positions '{path.pool.positions}', which depend on more than the text"
+    else:
+        return
+    raise StoreError(
+        f"task '{task.name}' cannot be answered from stored features: {reason}",
+        allowed="tasks that pool the trunk's states over the whole text: first, mean or attention",
+        do="answer it from the texts with `polyhead score`, or train it with the strategy 'pooled'",
+    )
