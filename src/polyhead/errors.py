@@ -20,6 +20,7 @@ PolyheadError
 │   └── IsolationError     a change that would have changed other tasks' answers; it was undone
 ├── LockError          a lock file that cannot be used
 ├── StoreError         kept encoder outputs cannot be read or written
+├── JobError           workers of a job were lost, or failed
 ├── TrainError         training cannot go on
 │   └── NotFinite          a loss, a gradient or a weight is no finite number
 ├── BackendError       a backend cannot run a plan, or gave an output that is not finite
@@ -204,6 +205,10 @@ class LockError(PolyheadError):
 
 class StoreError(PolyheadError):
     """Kept encoder outputs cannot be read or written."""
+
+
+class JobError(PolyheadError):
+    """Workers of a job were lost again and again, or failed."""
 
 
 class TrainError(PolyheadError):

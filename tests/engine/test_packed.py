@@ -1,23 +1,19 @@
 """Outputs straight from packed features, against the reference backend's unfolded pooler on decoded ones."""
 
-import msgspec
 import numpy as np
 import pytest
 
 from polyhead import plan
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.reference import ReferenceBackend, backend
-from polyhead.engine.packed import PackedTasks, check_packed
-from polyhead.errors import StoreError
-from polyhead.plan import Codec, Delta, Embed, Pool, Prompt, merge
+from polyhead.engine.packed import PackedTasks
+from polyhead.plan import Pool, merge
 from polyhead.store.codec import encode
-from polyhead.store.codecs import CODECS
 from polyhead.store.corpus.base import FeatureColumn, PackedRows
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import RowKind, Task
+from polyhead.tasks.task import RowKind
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_tasks, tiny_trunk
 from polyhead.testing.tiny import CODECS as EVERY
-from polyhead.testing.tiny import tiny_owned, tiny_path
 
 TRUNK = tiny_trunk()
 LENGTHS = (3, 7, 5, 7, 7, 1, 12, 40, 3)

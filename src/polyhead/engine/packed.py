@@ -130,9 +130,10 @@ def _taken(rows: PackedRows, members: np.ndarray, tokens: int) -> np.ndarray:
     """The packed tokens of rows of one length, one after another."""
     starts = rows.offsets[members]
     if starts[-1] - starts[0] == (len(members) - 1) * tokens and (np.diff(starts) == tokens).all():
-        return rows.data[starts[0] : starts[-1] + tokens]
+        return np.asarray(rows.data[starts[0] : starts[-1] + tokens])
     places = (starts[:, None] + np.arange(tokens)).reshape(-1)
-    return np.take(rows.data, places, axis=0)
+    taken: np.ndarray = np.take(rows.data, places, axis=0)
+    return taken
 
 
 def _answered(task: PackedTask, block: np.ndarray, scratch: _Scratch) -> np.ndarray:
@@ -157,7 +158,7 @@ def _answered(task: PackedTask, block: np.ndarray, scratch: _Scratch) -> np.ndar
 
 
 def _relu(values: np.ndarray) -> np.ndarray:
-    return np.maximum(values, np.float32(0))
+    return np.asarray(np.maximum(values, np.float32(0)))
 
 
 _ACTIVATIONS: Mapping[Activation, _Activate] = {"tanh": np.tanh, "relu": _relu, "gelu": gelu}

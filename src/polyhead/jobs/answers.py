@@ -1,0 +1,79 @@
+"""Columns of a store that hold a task's answers: what they are called, and what stands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from polyhead.bundle.manifest import Live
+from polyhead.config import Value
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import RowKind, Task
+
+ALL = "_scores"  # the end of the name of a column of all labels' scores
+RECORD = 12  # characters of the digest of a task's version that its column's name shows
+
+
+class ResultColumn(Value):
+    """A column of results: one version of one task."""
+
+    name: str
+    task: str
+    version: str
+    record: str  # SHA-256 of its task.json, which names the digests of its arrays and of the trunk
+    all_scores: bool  # the scores of all labels; else the answer
+
+
+def columns_of(task: str, live: Live, *, all_scores: bool) -> tuple[ResultColumn, ...]:
+    """A task's columns: its answers, and where asked the scores of all its labels.
+
+    The name holds the version and the beginning of its digest, so that answers of another version, also of one of the
+    same number in another bundle, are other columns.
+    """
+    name = f"{task.replace('.', '-')}_{live.version}_{live.record[:RECORD]}"
+    ends = (("", False), (ALL, True)) if all_scores else (("", False),)
+    return tuple(
+        ResultColumn(name=name + end, task=task, version=live.version, record=live.record, all_scores=is_all)
+        for end, is_all in ends
+    )
+
+
+def arrays_of(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict[str, np.ndarray]:
+    """What the column keeps of outputs (rows, labels) of its task; a row of NaN has no answer.
+
+    `label` int32 (rows,), -1 for none, and its `score`; or `labels` bool (rows, labels) and the highest `score`; or
+    `value`. Of all scores `scores` float16 (rows, labels). Other numbers are float32.
+    """
+    kind, is_none = kind_of(task), ~np.isfinite(outputs).all(axis=1)
+    assert isinstance(kind, RowKind)
+    decoded = kind.decode_rows(task, np.nan_to_num(outputs))
+    if decoded.scores is None:
+        assert decoded.value is not None
+        return {"value": _without(decoded.value.astype(np.float32), is_none, np.nan)}
+    if column.all_scores:
+        return {"scores": _without(decoded.scores.astype(np.float16), is_none, np.nan)}
+    if decoded.labels is not None:
+        highest = decoded.scores.max(axis=1).astype(np.float32)
+        return {"labels": _without(decoded.labels, is_none, False), "score": _without(highest, is_none, np.nan)}
+    assert decoded.label is not None
+    score = np.take_along_axis(decoded.scores, decoded.label[:, None], axis=1)[:, 0].astype(np.float32)
+    return {"label": _without(decoded.label.astype(np.int32), is_none, -1), "score": _without(score, is_none, np.nan)}
+
+
+def row_bytes(column: ResultColumn, task: Task) -> int:
+    """Bytes of one document in the column."""
+    one = np.zeros((1, kind_of(task).width(task)), np.float32)
+    return sum(array.nbytes for array in arrays_of(column, task, one).values())
+
+
+def joined(parts: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Arrays of neighbouring rows as one."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _without(values: np.ndarray, is_none: np.ndarray, nothing: float) -> np.ndarray:
+    if is_none.any():
+        values = values.copy()
+        values[is_none] = nothing
+    return values
