@@ -17,6 +17,7 @@ PAPERS = {
     "aghajanyan2021": "Aghajanyan et al. 2021: pre-finetuning on many tasks.",
     "stickland2019": "Stickland and Murray 2019: functions of each task's own in one encoder.",
     "defaults": "Polyhead's defaults beside simple baselines.",
+    "codecs": "Features of every token in few bytes, and one vector a document beside them.",
     "claims": "Print every claim of the results files, those that do not hold first.",
 }
 # module -> what it makes; the modules are scripts with arguments of their own (`--help` lists them)
@@ -30,6 +31,8 @@ RUNS = {
     "aghajanyan2021.run": "Train trunks on many tasks, and score them on tasks they never saw.",
     "stickland2019.run": "Train and score functions of each task's own, and the ways of drawing batches.",
     "defaults.run": "Score the defaults and simple baselines on twenty data sets.",
+    "codecs.run": "Score codecs at equal bytes on five TweetEval tasks, by paired seeds.",
+    "codecs.run_vector": "Score one vector a document against every token at one bit.",
     "defaults.run_entities": "Score entities learned from few sentences, and full fine-tuning.",
 }
 
@@ -45,8 +48,8 @@ class _Papers(click.Group):
             return None
         if cmd_name == "claims":
             command: click.Command = importlib.import_module("studies.claims").command
-        elif cmd_name == "defaults":
-            command = click.Group("defaults", help=PAPERS[cmd_name])
+        elif cmd_name in ("defaults", "codecs"):
+            command = click.Group(cmd_name, help=PAPERS[cmd_name])
         else:
             command = importlib.import_module(f"studies.{cmd_name}.commands").command
         for module, makes in RUNS.items():

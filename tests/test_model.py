@@ -11,7 +11,7 @@ from polyhead.model import Model, TextBatch, coded, stored_value
 from polyhead.nn.trunk import States, Trunk
 from polyhead.plan import Codec, Delta, Path, Pool
 from polyhead.sharing.part import PooledPart
-from polyhead.store.codec import through
+from polyhead.store.codec import calibrate, through
 from polyhead.testing import tiny_batch, tiny_path, tiny_tasks, tiny_trunk
 
 TASKS = {task.name: task for task in tiny_tasks()}
@@ -135,11 +135,10 @@ def test_words_that_are_not_given_are_asked_for():
         stored_value(states(), Pool(positions="tokens"), None)
 
 
-@pytest.mark.parametrize("name", ["float16", "uint8", "sign"])
+@pytest.mark.parametrize("name", ["float16", "uint8", "sign", "pca1"])
 def test_live_values_pass_the_codec_of_the_store(name):
-    constants = {"scale": (0.03,), "zero": (100.0,)} if name == "uint8" else {}
-    codec = Codec(name=name, **constants)
     value = stored_value(states(), Pool(positions="mean"), None)
+    codec = calibrate(value.values.numpy(), name=name)
     found = coded(value, codec).values.numpy()
     assert found.tobytes() == through(value.values.numpy(), codec).tobytes()
     assert not np.array_equal(found, value.values.numpy())

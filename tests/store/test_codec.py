@@ -66,17 +66,20 @@ def test_every_finite_half_is_decoded_exactly():
 
 
 @settings(deadline=None)
-@given(MATRICES, st.sampled_from(["float32", "float16", "uint8", "sign"]))
+@given(MATRICES, st.sampled_from(sorted(CODECS)))
 def test_decoding_and_encoding_again_changes_nothing(values, name):
     codec = calibrate(values, name=name)
     once = through(values, codec)
     np.testing.assert_array_equal(through(once, codec), once)
 
 
-@pytest.mark.parametrize(("name", "per_token"), [("float32", 4096), ("float16", 2048), ("uint8", 1024), ("sign", 128)])
+@pytest.mark.parametrize(
+    ("name", "per_token"),
+    [("float32", 4096), ("float16", 2048), ("uint8", 1024), ("sign", 128), ("pca1", 128), ("pca2", 256), ("pca4", 512)],
+)
 def test_row_bytes_are_the_true_bytes_of_width_1024(name, per_token):
     """The table of Du et al. 2020: a fixed-size vector takes 2048, 1024 and 128 bytes."""
-    values = np.sin(np.arange(1024, dtype=np.float32))
+    values = np.sin(np.arange(1024, dtype=np.float32))[None]
     codec = calibrate(values, name=name)
     assert row_bytes(codec, 1024) == per_token == encode(values, codec).nbytes
 
@@ -102,9 +105,9 @@ def test_calibration_per_dimension_has_one_constant_a_dimension_over_all_tokens_
     assert codec.before_mean
 
 
-@pytest.mark.parametrize("name", ["float32", "float16", "uint8", "sign"])
+@pytest.mark.parametrize("name", [*CODECS])
 def test_not_a_number_is_refused(name):
-    codec = Codec(name=name, scale=(1.0,), zero=(0.0,)) if name == "uint8" else Codec(name=name)
+    codec = calibrate(np.eye(2, dtype=np.float32), name=name)
     with pytest.raises(StoreError, match="not numbers"):
         encode(np.array([1.0, np.nan], np.float32), codec)
 

@@ -8,7 +8,7 @@ from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
 
 LAYERS, WIDTH = 2, 16
-NAMES = ["float32", "float16", "uint8", "sign"]
+NAMES = ["float32", "float16", "uint8", "sign", "pca1"]
 
 
 def rows_of(count, *, layers=LAYERS, width=WIDTH, first=0):

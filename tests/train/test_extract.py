@@ -10,7 +10,7 @@ from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.store.codec import decode, encode
-from polyhead.testing import tiny_owned, tiny_trunk
+from polyhead.testing import CODECS, tiny_owned, tiny_trunk
 from polyhead.text.words import first_subtokens, words_of
 from polyhead.train.data import extract as extraction
 from polyhead.train.data.extract import Extractor, FeatureRequest
@@ -144,10 +144,9 @@ def test_words_beyond_the_limit_are_rows_of_zeros(trunk, extractor):
     assert (found[46:] == 0).all() and (np.abs(found[:46]).sum(axis=1) > 0).all()
 
 
-@pytest.mark.parametrize("codec", ["float16", "uint8", "sign"])
+@pytest.mark.parametrize("codec", ["float16", "uint8", "sign", "pca1"])
 def test_features_pass_their_codec_once(trunk, tmp_path, extractor, codec):
-    constants = {"scale": (0.05,), "zero": (128.0,)} if codec == "uint8" else {}
-    coded = Codec(name=codec, **constants)
+    coded = CODECS[codec]
     plain = FeatureRequest(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
     wanted = FeatureRequest(path=prefix(trunk, Pool(positions="mean", codec=coded)), inputs=TEXTS)
     assert extractor.fill([plain, wanted]).passes == len(TEXTS)

@@ -18,6 +18,7 @@ BUNDLE = "bundle.json"
 TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER = "trunk", "trunk.json", "weights.safetensors", "tokenizer.json"
 LINEAGE = "lineage.json"  # where a learned trunk comes from; only beside such a one
 TASKS, TASK, PART = "tasks", "task.json", "part.safetensors"
+CODEC = "codec.safetensors"  # the arrays of a codec that has some; beside the part of a task that reads through it
 FAMILIES, FAMILY = "families", "family.json"
 LIST, MODELS, MODEL = "models.json", "models", "model.safetensors"
 SCORES, PROBES, CARD = "scores.json", "probes.jsonl", "README.md"

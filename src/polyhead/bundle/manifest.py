@@ -27,7 +27,7 @@ from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named
 from polyhead.config import Value, ValueT, changed_fields, from_json, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk, summary_of
 from polyhead.plan import TRUNK as TRUNK_OWNER
-from polyhead.plan import Delta, Embed, Head, Layers, Path, digest, owners_of, owners_of_node
+from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, digest, owners_of, owners_of_node
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name, owner_of
 from polyhead.trunk.data import TextSettings, trunk_digest
@@ -102,6 +102,7 @@ FIRST_KEYS: Mapping[type, tuple[str, ...]] = {
     Embed: ("trunk", "prompts", "isolated"),
     Layers: ("start", "stop", "weights", "delta", "width", "feed_forward", "heads", "enter", "leave"),
     Delta: ("kind", "part", "size", "heads", "tied"),
+    Codec: ("name", "scale", "zero", "before_mean"),
     Head: ("kind", "width", "part", "hidden", "bias", "separate"),
 }
 

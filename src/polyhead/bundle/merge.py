@@ -17,6 +17,7 @@ import msgspec
 from polyhead.bundle.files import check_hash, open_inside, writing
 from polyhead.bundle.format import (
     CARD,
+    CODEC,
     FAMILY,
     FORMAT,
     LINEAGE,
@@ -318,6 +319,8 @@ def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePat
     source.others(name)
     place = (TASKS, name, source.version(name))
     hashes = {file: record.files.get(file, "") for file in (PART, SCORES, PROBES)}
+    if CODEC in record.files:
+        hashes[CODEC] = record.files[CODEC]
     _copy_files(source.root, place, folder, hashes)
     if record == source.tasks[name]:
         hashed = _copy(source.root, (*place, TASK), folder, source.lines[name].record)

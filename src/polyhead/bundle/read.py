@@ -13,8 +13,8 @@ import numpy as np
 
 from polyhead.arguments import typed
 from polyhead.bundle import write
-from polyhead.bundle.files import check_hash, hash_inside, read_arrays
-from polyhead.bundle.format import PART, PROBES, SCORES, TASK, TASKS, TOKENIZER, TRUNK, WEIGHTS
+from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_inside
+from polyhead.bundle.format import CODEC, LARGEST_TEXT, PART, PROBES, SCORES, TASK, TASKS, TOKENIZER, TRUNK, WEIGHTS
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
@@ -34,6 +34,7 @@ from polyhead.bundle.versions import check_known
 from polyhead.bundle.write import FamilyRecord, check_read, read_family
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
+from polyhead.store.codecs.tables import is_known, take_table
 from polyhead.text.tokenizer_file import check_ids
 from polyhead.trunk.data import TrunkData, arrays_digest, check_arrays
 from polyhead.trunk.shape import Architecture
@@ -261,6 +262,7 @@ class Bundle(LiveVersions):
             yield partial(getattr, view, "tasks")
             yield partial(view._check_names, name)
             yield from (partial(view._hashed, name, file) for file in (PART, SCORES, PROBES))
+            yield partial(view._check_codec, name)
             yield partial(view.part, name)
 
     def _check_trunk_files(self) -> None:
@@ -269,8 +271,7 @@ class Bundle(LiveVersions):
 
     def _check_names(self, name: str) -> None:
         for file in self.record(name).files:
-            if file not in (PART, SCORES, PROBES):
-                allowed = [PART, SCORES, PROBES]
+            if file not in (allowed := [PART, SCORES, PROBES, CODEC]):
                 raise CorruptFile(f"task.json of '{name}' names a foreign file", got=file, allowed=allowed)
 
     @cached_property
@@ -305,8 +306,19 @@ class Bundle(LiveVersions):
         """The record of a task, also of one that a view does not show."""
         if name not in self._records:
             live, shape = self._whole.tasks[name], self.architecture
-            self._records[name] = read_task(self.root, name, live, trunk=self.digest, shape=shape)
+            record = read_task(self.root, name, live, trunk=self.digest, shape=shape)
+            self._take_codec((TASKS, name, live.version, CODEC), record.path.pool.codec.arrays)
+            self._records[name] = record
         return self._records[name]
+
+    def _take_codec(self, place: tuple[str, ...], digest: str) -> None:
+        """The arrays that the task's path names, for all that run it."""
+        if not is_known(digest):
+            take_table(read_inside(self.root, *place, limit=LARGEST_TEXT), digest, self.root.joinpath(*place))
+
+    def _check_codec(self, name: str) -> None:
+        if CODEC in self.record(name).files:
+            self._hashed(name, CODEC)
 
     def _digest_of(self, owner: str) -> str:
         """Digest of the arrays of a task or a family; "" where there is none of this name."""

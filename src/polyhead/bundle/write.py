@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.files import check_hash, read_arrays, write_arrays, writing
-from polyhead.bundle.format import FAMILY, PART, TASK, TASKS
+from polyhead.bundle.format import CODEC, FAMILY, PART, TASK, TASKS
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
@@ -43,6 +43,7 @@ from polyhead.config import Value, to_json
 from polyhead.cost import part_arrays
 from polyhead.errors import BundleError, CorruptFile
 from polyhead.files import sync_folder, write_file
+from polyhead.store.codecs.tables import table_bytes
 from polyhead.tasks.task import owner_of
 from polyhead.trunk.data import arrays_digest, check_arrays
 from polyhead.trunk.shape import Architecture
@@ -168,11 +169,13 @@ class Draft(NotesDraft, eq=False):
 
     def write_version(self, folder: FilePath) -> str:
         """Writes all files of one version; the SHA-256 of its task.json."""
+        arrays = self.record.path.pool.codec.arrays
         return self.write(
             folder,
             self.record.task.name,
             (PART, self.arrays),
             lambda hashes: task_json(msgspec.structs.replace(self.record, files=hashes)),
+            files={CODEC: table_bytes(arrays)} if arrays else None,
         )
 
 

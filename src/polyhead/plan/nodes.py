@@ -10,6 +10,7 @@ from polyhead.arguments import check_fields
 from polyhead.config import Value
 from polyhead.errors import PlanError
 from polyhead.store.codecs import CODECS, EXACT, HALF, FeatureCodec
+from polyhead.store.codecs.tables import is_digest
 
 TRUNK = "trunk"
 LayerMix = Literal["last", "mean", "learned", "all"]
@@ -94,13 +95,15 @@ class Codec(Value):
     """How a stored feature is written: the name of a codec in `store.codecs`, and its constants.
 
     `scale` and `zero` hold one number (per tensor) or one a dimension, fixed from training features; they are
-    part of the digest, so features written under other constants are other features.
+    part of the digest, so features written under other constants are other features. `arrays` is the digest of a table
+    that lies in a file (`store.codecs.tables`), of codecs that have one.
     """
 
     name: str = HALF
     scale: tuple[float, ...] = ()
     zero: tuple[float, ...] = ()
     before_mean: bool = False  # encode each layer, then average; else average, then encode
+    arrays: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -110,6 +113,12 @@ class Codec(Value):
                 f"codec '{self.name}' cannot have these constants",
                 got=f"{len(self.scale)} scales, {len(self.zero)} zero points",
                 allowed="as many scales as zero points, for a codec that has constants",
+            )
+        if self.arrays and not (codec.has_arrays and is_digest(self.arrays)):
+            raise PlanError(
+                f"codec '{self.name}' cannot have these arrays",
+                got=self.arrays,
+                allowed="64 hexadecimal digits, for a codec that has arrays",
             )
         least, most = FLOAT32_RANGE
         if not all(least <= scale <= most for scale in self.scale) or not all(map(math.isfinite, self.zero)):

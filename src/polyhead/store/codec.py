@@ -8,6 +8,7 @@ import numpy as np
 
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
+from polyhead.store.codecs.tables import keep_table
 
 
 def encode(values: np.ndarray, codec: Codec) -> np.ndarray:
@@ -44,14 +45,18 @@ def calibrate(
 ) -> Codec:
     """The codec with its constants fixed from training features (..., width), of all values or of each dimension.
 
+    Arrays of a codec that has some are known to this process from then on (`store.codecs.tables`).
     Raises StoreError where there are no values, or values that are not finite.
     """
     codec = Codec(name=name, before_mean=before_mean)
-    if not codec.format.has_constants:
+    if not codec.format.is_fixed_from_data:
         return codec
     if not values.size:
         raise StoreError("a codec cannot be calibrated without values", do="give some training features")
     if not np.isfinite(values).all():
         raise StoreError("a codec cannot be calibrated on values that are not finite numbers")
+    if codec.format.has_arrays:
+        arrays = keep_table(codec.format.learn(values.reshape(-1, values.shape[-1])))
+        return Codec(name=name, before_mean=before_mean, arrays=arrays)
     scale, zero = codec.format.calibrate(values.reshape(-1, values.shape[-1] if per == "dimension" else 1))
     return Codec(name=name, scale=tuple(scale.tolist()), zero=tuple(zero.tolist()), before_mean=before_mean)

@@ -17,7 +17,8 @@ from polyhead.config import Value
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.plan import TRUNK, Codec, Delta, Dense, Embed, Head, Layers, Path, Pool, Positions, Prompt, joined
 from polyhead.store import codecs
-from polyhead.store.codecs import EXACT
+from polyhead.store.codec import calibrate
+from polyhead.store.codecs import EXACT, FeatureCodec
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.trunk.data import TextSettings, TrunkData
@@ -30,10 +31,16 @@ WORDS = (
 )  # fmt: skip
 PIECES = (*SPECIAL, *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase), *"?.,!#0123456789", *WORDS)
 PLAIN = Codec(name=EXACT)
-_CODECS = {
-    name: Codec(name=name, scale=(0.04,), zero=(128.0,)) if codec.has_constants else Codec(name=name)
-    for name, codec in codecs.CODECS.items()
-}
+
+
+def _fixed(codec: FeatureCodec) -> Codec:
+    """The codec as values of about -5 to 5 are written, arrays for vectors of width 16."""
+    if codec.has_arrays:
+        return calibrate(np.random.default_rng(0).standard_normal((512, 16)).astype(np.float32), name=codec.name)
+    return Codec(name=codec.name, scale=(0.04,), zero=(128.0,)) if codec.has_constants else Codec(name=codec.name)
+
+
+_CODECS = {name: _fixed(codec) for name, codec in codecs.CODECS.items()}
 CODECS: Mapping[str, Codec] = _CODECS | {
     f"{name}-each": msgspec.structs.replace(codec, before_mean=True)
     for name, codec in _CODECS.items()

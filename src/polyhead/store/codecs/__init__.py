@@ -3,13 +3,15 @@
 from polyhead.store.codecs.base import CODECS, Constants, FeatureCodec, register_codec
 from polyhead.store.codecs.float16 import Float16
 from polyhead.store.codecs.float32 import Float32
+from polyhead.store.codecs.pca import Pca1, Pca2, Pca4
 from polyhead.store.codecs.sign import Sign
 from polyhead.store.codecs.uint8 import UInt8
 
-__all__ = ["CODECS", "EXACT", "HALF", "Constants", "FeatureCodec", "register_codec"]
+__all__ = ["CODECS", "EXACT", "HALF", "ONE_BIT", "Constants", "FeatureCodec", "register_codec"]
 
-for _codec in (Float32(), Float16(), UInt8(), Sign()):
+for _codec in (Float32(), Float16(), UInt8(), Sign(), Pca1(), Pca2(), Pca4()):
     register_codec(_codec)
 
 EXACT = Float32.name  # features as the trunk gives them
 HALF = Float16.name  # what is kept where nobody chose another codec
+ONE_BIT = Pca1.name  # what a store of a corpus keeps where nobody chose another codec

@@ -23,6 +23,10 @@ class Constants(Protocol):
     def zero(self) -> tuple[float, ...]:
         """As many finite numbers."""
 
+    @property
+    def arrays(self) -> str:
+        """The digest of a table (`store.codecs.tables`); empty where the codec has none."""
+
 
 class Affine(Value, eq=False):
     """Decoded values are `scale * numbers + shift`; float64, one number a tensor or one a dimension."""
@@ -41,7 +45,14 @@ class FeatureCodec(ABC):
     name: ClassVar[str]
     is_exact: ClassVar[bool] = False  # every float32 number comes back as it was
     is_fine: ClassVar[bool] = False  # numbers move by one part in 1,024 at most
-    has_constants: ClassVar[bool] = False
+    has_constants: ClassVar[bool] = False  # scale and zero, in the path
+    has_arrays: ClassVar[bool] = False  # a table, which the path names by its digest
+    sample: ClassVar[int] = 256  # training inputs from which these are fixed
+
+    @property
+    def is_fixed_from_data(self) -> bool:
+        """Whether it needs `calibrate` before it is used."""
+        return self.has_constants or self.has_arrays
 
     @abstractmethod
     def row_bytes(self, width: int) -> int:
@@ -58,6 +69,10 @@ class FeatureCodec(ABC):
     def calibrate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scales and zero points, float64 (columns,) each, fixed from training features (rows, columns)."""
         raise StoreError(f"codec '{self.name}' has no constants", do="leave the calibration out")
+
+    def learn(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays of its table, fixed from finite training features (rows, width)."""
+        raise StoreError(f"codec '{self.name}' has no arrays", do="leave the calibration out")
 
     def affine(self, constants: Constants) -> Affine:
         """How `numbers` become decoded values: a reader folds it into what it multiplies them by."""

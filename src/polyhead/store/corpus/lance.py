@@ -37,6 +37,7 @@ from polyhead.store.corpus.base import (
     check_schema,
     groups,
 )
+from polyhead.store.corpus.lance_tables import bring_tables, put_tables
 
 FORMAT = "2.2"  # of data files: pinned, as older versions of Lance do not read newer ones
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
@@ -57,6 +58,7 @@ class LanceStore(CorpusStore):
             self.schema = from_json(about, Schema, source=location)
         except ConfigError as error:
             raise StoreError(f"{location} is damaged", got=error, do="restore it from a copy") from None
+        bring_tables(self._lance, location, (column.codec.arrays for column in self.schema.features))
         self._indices: dict[str, IdIndex] = {}
         self._rows: dict[tuple[str, str], PackedRows] = {}
 
@@ -69,6 +71,7 @@ class LanceStore(CorpusStore):
         try:
             store = cls.open(location)
         except StoreError:
+            put_tables(lance, arrow, location, (column.codec.arrays for column in schema.features), format=FORMAT)
             try:
                 lance.write_dataset(empty, location, mode="create", data_storage_version=FORMAT)
             except OSError as error:

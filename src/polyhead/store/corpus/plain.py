@@ -1,6 +1,7 @@
 """A store of a corpus in plain files of one folder; numpy is all it needs.
 
     STORE/store.json                            format and schema
+    STORE/codecs/DIGEST.safetensors             arrays of a codec that has some
     STORE/versions/00000001.json ...            fragments of each version, and their columns; the highest number is read
     STORE/fragments/NAME/ids.bin                16 bytes a document
     STORE/fragments/NAME/index.bin              sorted prefixes of ids, uint64, then the row of each, uint32
@@ -21,7 +22,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -58,7 +58,6 @@ from polyhead.store.corpus.base import (
 )
 from polyhead.store.corpus.versions import (
     Stored,
-    StoreFile,
     Version,
     check_content,
     damaged,
@@ -67,12 +66,12 @@ from polyhead.store.corpus.versions import (
     is_older,
     mapped,
     memory,
-    read_json,
+    put_schema,
+    read_schema,
     read_version,
     writable,
 )
 
-FORMAT = 1
 FOLDERS = ("versions", "fragments", "results")
 FORGETTING, PATIENCE = 64, 3600.0  # every 64th commit empties versions replaced an hour ago
 LARGEST_RESULTS = 2**34  # bytes of one fragment's column
@@ -98,8 +97,7 @@ class PlainStore(CorpusStore):
             folder.mkdir(parents=True, exist_ok=True)
             for name in FOLDERS:
                 make_folder(folder / name, root=folder)
-            with suppress(FileExistsError):
-                put_if_absent(folder / "store.json", to_json(StoreFile(format=FORMAT, schema=schema)), root=folder)
+            put_schema(folder, schema)
         store = cls.open(location)
         check_schema(store.schema, schema, location)
         return store
@@ -112,11 +110,7 @@ class PlainStore(CorpusStore):
             raise StoreError(
                 f"there is no store at {location}", do="give the folder of a store, or make one with `create`"
             )
-        file = read_json(path, StoreFile)
-        if file.format != FORMAT:
-            got, allowed = f"format {file.format}", f"format {FORMAT}"
-            raise StoreError(f"{path} was written by another version", got=got, allowed=allowed)
-        return cls(Path(location), file.schema)
+        return cls(Path(location), read_schema(path))
 
     @property
     def version(self) -> int:

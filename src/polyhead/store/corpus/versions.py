@@ -7,7 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -15,9 +15,11 @@ import numpy as np
 
 from polyhead.config import Value, ValueT, from_json, to_json
 from polyhead.errors import ConfigError, StoreError
-from polyhead.files import LARGEST_CONFIG, open_plain, read_plain, replace_file
+from polyhead.files import LARGEST_CONFIG, open_plain, put_if_absent, read_plain, replace_file
+from polyhead.store.codecs.tables import read_tables, write_tables
 from polyhead.store.corpus.base import Schema, is_name
 
+FORMAT = 1
 Stamp = tuple[int, int, int]  # what changes with a file's content: its number, size and time
 
 
@@ -48,6 +50,23 @@ class Version(Value):
         """The same with its digest."""
         bare = msgspec.structs.replace(self, digest="")
         return msgspec.structs.replace(bare, digest=hashlib.sha256(to_json(bare)).hexdigest())
+
+
+def put_schema(folder: Path, schema: Schema) -> None:
+    """Writes what the store keeps, and the arrays of its codecs first, where no other process did."""
+    write_tables(folder, (column.codec.arrays for column in schema.features))
+    with suppress(FileExistsError):
+        put_if_absent(folder / "store.json", to_json(StoreFile(format=FORMAT, schema=schema)), root=folder)
+
+
+def read_schema(path: Path) -> Schema:
+    """What the store of this `store.json` keeps, the arrays of its codecs known; StoreError for another format."""
+    file = read_json(path, StoreFile)
+    if file.format != FORMAT:
+        got, allowed = f"format {file.format}", f"format {FORMAT}"
+        raise StoreError(f"{path} was written by another version", got=got, allowed=allowed)
+    read_tables(path.parent, (column.codec.arrays for column in file.schema.features))
+    return file.schema
 
 
 def memory(array: np.ndarray) -> memoryview:

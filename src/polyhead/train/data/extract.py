@@ -106,11 +106,12 @@ class Extractor:
         encoded = self.tokenizer.encode(inputs)
         return [first_subtokens(encoding, spans) < 0 for encoding, spans in zip(encoded, words, strict=True)]
 
-    def calibrated(self, path: Path, inputs: Sequence[Input], *, per: str, sample: int = 256) -> Codec:
-        """The path's codec with its constants, from at most `sample` of these (training) inputs, evenly spaced."""
+    def calibrated(self, path: Path, inputs: Sequence[Input], *, per: str) -> Codec:
+        """The path's codec with its constants, from as many of these (training) inputs as it wants, evenly spaced."""
         pool = path.stored().pool
-        if not pool.codec.format.has_constants:
+        if not pool.codec.format.is_fixed_from_data:
             return pool.codec
+        sample = pool.codec.format.sample
         raw = msgspec.structs.replace(pool, codec=Codec(name=EXACT, before_mean=pool.codec.before_mean))
         path = with_every_token(Path(nodes=(*path.stored().nodes[:-1], raw)))
         spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))

@@ -41,7 +41,7 @@ def paths_of(prepared: Prepared, extractor: Extractor, codec: Codec) -> list[Pat
 def feature_paths(
     todo: Sequence[Prepared], prepared: Sequence[Prepared], extractor: Extractor, bundle: Bundle
 ) -> dict[str, list[Path]]:
-    """Each task's candidate paths; uint8 constants are shared by all tasks that store the same value.
+    """Each task's candidate paths; a codec's constants are shared by all tasks that store the same value.
 
     A bundle's own constants come first, so that a task added later reads the features that are kept already. Others
     come from the texts of all tasks, those that are done too, so that a resumed run finds the same ones.
@@ -65,8 +65,9 @@ def feature_paths(
 def _key(path: Path, per: str) -> bytes:
     """The stored value of a path, codec constants left out."""
     pool = path.stored().pool
-    bare = msgspec.structs.replace(pool.codec, scale=(), zero=())
-    return msgspec.json.encode([msgspec.structs.replace(pool, codec=bare), per])
+    bare = msgspec.structs.replace(pool.codec, scale=(), zero=(), arrays="")
+    of = per if pool.codec.format.has_constants else ""
+    return msgspec.json.encode([msgspec.structs.replace(pool, codec=bare), of])
 
 
 def _texts_like(key: bytes, prepared: Sequence[Prepared], extractor: Extractor) -> list[Input]:

@@ -1,0 +1,103 @@
+"""Arrays of codecs, too many for a path: they lie in a file of their own, and a path names them by their digest.
+
+What a digest names never changes, so a process keeps each table once, for all plans that name it. Bundles and stores
+bring theirs when they are opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from polyhead.errors import CorruptFile, StoreError
+from polyhead.files import make_folder, put_if_absent, read_plain
+
+FOLDER = "codecs"  # of a bundle or a store
+LARGEST = 2**28  # bytes of a file
+RESTORE = "restore the folder from a copy"
+
+Table = Mapping[str, np.ndarray]  # float32 arrays by name
+
+_TABLES: dict[str, Table] = {}
+
+
+def is_digest(text: str) -> bool:
+    """Whether a table can have this digest."""
+    return re.fullmatch(r"[0-9a-f]{64}", text) is not None
+
+
+def table_digest(table: Table) -> str:
+    """SHA-256, in hex, over names, shapes and float32 numbers, in the order of the names."""
+    total = hashlib.sha256()
+    for name in sorted(table):
+        array = np.ascontiguousarray(table[name], "<f4")
+        total.update(f"{name}\0{array.shape}\0".encode() + array.tobytes())
+    return total.hexdigest()
+
+
+def keep_table(table: Table) -> str:
+    """Makes the arrays known to this process, as float32, and gives their digest."""
+    kept = {name: np.ascontiguousarray(array, np.float32) for name, array in table.items()}
+    digest = table_digest(kept)
+    _TABLES.setdefault(digest, kept)
+    return digest
+
+
+def is_known(digest: str) -> bool:
+    """Whether this process knows the table, or none is named."""
+    return not digest or digest in _TABLES
+
+
+def table_named(digest: str) -> Table:
+    """The arrays of this digest; raises StoreError where nothing has brought them."""
+    if digest not in _TABLES:
+        raise StoreError(
+            "the arrays of a codec are not known here",
+            got=digest or "no digest",
+            do="open the bundle or the store that keeps them, or fix them from training features with `calibrate`",
+        )
+    return _TABLES[digest]
+
+
+def table_bytes(digest: str) -> bytes:
+    """A table that is known to this process, as a safetensors file."""
+    content: bytes = save(dict(table_named(digest)))
+    return content
+
+
+def take_table(content: bytes, digest: str, path: Path) -> None:
+    """Makes the table of a file known to this process; raises CorruptFile where it is not the one of this digest."""
+    try:
+        table = load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise CorruptFile(f"{path} is no safetensors file", got=error, do=RESTORE, path=path) from None
+    if any(array.dtype != np.float32 for array in table.values()) or table_digest(table) != digest:
+        raise CorruptFile(f"{path} does not hold the arrays of digest {digest}", do=RESTORE, path=path)
+    keep_table(table)
+
+
+def write_tables(root: Path, digests: Iterable[str]) -> None:
+    """Writes `codecs/DIGEST.safetensors` below `root` for each table named that is not there yet; "" names none."""
+    for digest in set(digests) - {""}:
+        make_folder(root / FOLDER, root=root)
+        with suppress(FileExistsError):
+            put_if_absent(root / FOLDER / f"{digest}.safetensors", table_bytes(digest), root=root)
+
+
+def read_tables(root: Path, digests: Iterable[str]) -> None:
+    """Makes the tables named known to this process; raises StoreError for one that is absent or was changed."""
+    for digest in set(digests) - {""} - set(_TABLES):
+        path = root / FOLDER / f"{digest}.safetensors"
+        try:
+            take_table(read_plain(path, limit=LARGEST), digest, path)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read", got=error.strerror or error, do=RESTORE) from None
+        except CorruptFile as error:
+            raise StoreError(error.what, got=error.got, do=RESTORE) from None

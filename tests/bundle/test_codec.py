@@ -1,0 +1,84 @@
+"""The arrays of a codec lie beside the part of every task that reads through it."""
+
+import pytest
+
+from polyhead.bundle.merge import copy_tasks
+from polyhead.bundle.read import Bundle
+from polyhead.engine.session import Session
+from polyhead.errors import CorruptFile
+from polyhead.plan import Pool
+from polyhead.store.codecs import tables
+from polyhead.store.codecs.pca import _code_of
+from polyhead.testing import CODECS, tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing.strategies import tiny_bundle
+
+CODEC = CODECS["pca1"]
+TEXTS = [("the lamp is broken",), ("please refund my bill today",)]
+
+
+@pytest.fixture
+def forget(monkeypatch):
+    """Makes this process one that knows no tables."""
+
+    def forget():
+        monkeypatch.setattr(tables, "_TABLES", {})
+        _code_of.cache_clear()
+
+    yield forget
+    forget()
+
+
+@pytest.fixture
+def trunk():
+    return tiny_trunk()
+
+
+@pytest.fixture
+def bundle(tmp_path, trunk):
+    """Two tasks that read through the codec, and one that does not."""
+    coded = Pool(layers="mean", of=2, positions="attention", part="task:x", codec=CODEC)
+    pools = {"mood": coded, "topics": coded, "urgency": Pool(positions="mean")}
+    tasks = {task.name: task for task in tiny_tasks()}
+    paths = {name: tiny_path(tasks[name], trunk, pool=pool) for name, pool in pools.items()}
+    return tiny_bundle(tmp_path / "bundle", trunk, paths)
+
+
+def files(root):
+    return sorted(str(path.relative_to(root)) for path in root.rglob("codec.safetensors"))
+
+
+def test_a_fresh_process_answers_as_the_one_that_wrote(bundle, forget):
+    assert files(bundle.root) == [f"tasks/{name}/v0001/codec.safetensors" for name in ("mood", "topics")]
+    wanted = Session(bundle.root, backend="reference").predict(TEXTS)
+    forget()
+    assert Session(bundle.root, backend="reference").predict(TEXTS) == wanted
+
+
+def test_copied_tasks_bring_their_arrays(bundle, tmp_path, trunk, forget):
+    other = tiny_bundle(tmp_path / "other", trunk, {})
+    forget()
+    copy_tasks(Bundle.open(bundle.root), ["mood"], other)
+    forget()
+    (file,) = files(other.root)
+    assert (other.root / file).read_bytes() == (bundle.root / "tasks/mood/v0001/codec.safetensors").read_bytes()
+    found = Session(other.root, backend="reference").outputs("mood", TEXTS)
+    wanted = Session(bundle.root, backend="reference").outputs("mood", TEXTS)
+    assert [one.tobytes() for one in found] == [one.tobytes() for one in wanted]
+
+
+@pytest.mark.parametrize("damage", ["absent", "changed"])
+def test_damaged_arrays_are_named(bundle, forget, damage):
+    file = bundle.root / "tasks/mood/v0001/codec.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.unlink() if damage == "absent" else file.write_bytes(raw)
+    assert [str(file) in str(error) for error in Bundle.open(bundle.root).touched()] == [True]
+    forget()
+    with pytest.raises(CorruptFile, match="mood.*codec.safetensors"):
+        Bundle.open(bundle.root)
+
+
+def test_tasks_without_such_a_codec_have_no_such_file_and_no_such_key(bundle):
+    folder = bundle.root / "tasks/urgency/v0001"
+    assert b'"arrays":""' not in (folder / "task.json").read_bytes().replace(b" ", b"")
+    assert not (folder / "codec.safetensors").exists()
