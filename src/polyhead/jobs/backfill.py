@@ -7,29 +7,28 @@ goes on, documents that are appended meanwhile are answered too, and fragments t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as FilePath
-
-import numpy as np
 
 from polyhead import plan as planning
 from polyhead.arguments import check_fields
-from polyhead.bundle.files import release
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.loaded import loaded
 from polyhead.engine.packed import PackedTasks, check_packed
 from polyhead.errors import ConfigError, StoreError, UnknownTask
-from polyhead.jobs.answers import ResultColumn, arrays_of, columns_of, joined
-from polyhead.jobs.executors import EXECUTORS, HERE, Executor
+from polyhead.jobs.answering import Answering, Results, Unit, has
+from polyhead.jobs.answers import ResultColumn, columns_of, joined
+from polyhead.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
+from polyhead.jobs.price import Price, priced
 from polyhead.plan import Path
+from polyhead.processor import processors
 from polyhead.progress import progress_line
-from polyhead.store.corpus.base import CorpusStore, Fragment, PackedRows
+from polyhead.store.corpus.base import CorpusStore, Fragment
 from polyhead.store.corpus.open import open_corpus
-from polyhead.tasks.task import Task
 
+MANY = 100_000  # documents from which on several processes are worth their start
 UNIT_ROWS = 2**15  # documents that a worker answers at once; a lost worker loses these
-SLICE_BYTES = 2**25  # of packed features that a worker has in memory at once
 Show = Callable[[str], None]
 
 
@@ -38,15 +37,19 @@ class BackfillRequest(Value):
 
     tasks: tuple[str, ...] = ()  # none: all that can be answered from the store
     all_scores: bool = False  # also a column of the scores of all labels
-    executor: str = HERE
-    workers: int = 1
+    executor: str | None = None  # None: this process for few documents, else one process a processor
+    workers: int | None = None  # None: one a processor
     address: str | None = None  # of a cluster
+    dollars_an_hour: float | None = None  # of all workers together
 
     def __post_init__(self) -> None:
         check_fields(self)
-        EXECUTORS.named(self.executor)
-        if self.workers < 1:
+        if self.executor is not None:
+            EXECUTORS.named(self.executor)
+        if self.workers is not None and self.workers < 1:
             raise ConfigError("a backfill needs at least one worker", got=self.workers)
+        if self.dollars_an_hour is not None and not 0 <= self.dollars_an_hour < float("inf"):
+            raise ConfigError("a price is a number of dollars an hour", got=self.dollars_an_hour)
 
 
 class BackfillSummary(Value):
@@ -57,32 +60,63 @@ class BackfillSummary(Value):
     documents: int  # of the store
     filled: int  # of these, documents that this run answered for some task
     fragments: int  # that this run filled
-    seconds: float
+    executor: str
+    workers: int
+    price: Price | None  # what was said before; None where nothing was to be done
+    seconds: float  # without the calibration
     documents_a_second: float
+
+    @property
+    def price_error(self) -> float | None:
+        """How far off the price was, as a part of what it took; None without one."""
+        return None if self.price is None else abs(self.price.seconds / self.seconds - 1)
 
 
 def backfill(
-    location: FilePath | str, bundle: FilePath | str, wish: BackfillRequest, *, show: Show = lambda text: None
+    location: FilePath | str,
+    bundle: FilePath | str,
+    wish: BackfillRequest,
+    *,
+    show: Show = lambda text: None,
+    tell: Show = lambda text: None,
 ) -> BackfillSummary:
     """Answers tasks of a bundle for every document of the store that lacks their columns.
+
+    `show` gets lines of progress, `tell` the price before the work begins.
 
     Raises StoreError for a store of another trunk, for features that it does not keep, and for tasks that need more
     than features; UnknownTask; JobError.
     """
-    began = time.monotonic()
     job = Backfill(str(location), Bundle.open(bundle), wish)
-    with EXECUTORS[wish.executor](job.work, workers=wish.workers, address=wish.address) as executor:
+    units = list(job.units(job.store.fragments))
+    name, workers = _who(wish, sum(unit.stop - unit.start for unit in units))
+    with EXECUTORS[name](job.work, workers=workers, address=wish.address) as executor:
+        price = None
+        if units:
+            show("trying a few documents")
+            price = priced(units, executor, job.work, dollars_an_hour=wish.dollars_an_hour)
+            tell("\n".join(price.lines()))
+        began = time.monotonic()
         job.fill(executor, show)
-    seconds = time.monotonic() - began
+        seconds = time.monotonic() - began
     return BackfillSummary(
         store=str(location),
         columns=job.columns,
         documents=sum(fragment.rows for fragment in job.store.fragments),
         filled=job.filled,
         fragments=job.fragments,
+        executor=name,
+        workers=workers,
+        price=price,
         seconds=seconds,
         documents_a_second=job.filled / seconds,
     )
+
+
+def _who(wish: BackfillRequest, documents: int) -> tuple[str, int]:
+    """The executor for so many documents, and how many work."""
+    name = wish.executor or (SEVERAL if documents >= MANY and processors() > 1 else HERE)
+    return name, 1 if name == HERE else wish.workers or processors()
 
 
 class Backfill:
@@ -128,9 +162,9 @@ class Backfill:
             rows = {fragment.name: fragment.rows for fragment in self.store.fragments}
             opened: dict[tuple[str, str], _Opened] = {}
             total = before + sum(unit.stop - unit.start for unit in units)
-            for unit, results in executor.results(units):
+            for unit, answered in executor.results(units):
                 one = opened.setdefault((unit.fragment, unit.digest), _Opened(rows[unit.fragment]))
-                one.add(unit.start, unit.stop - unit.start, results)
+                one.add(unit.start, unit.stop - unit.start, answered.results)
                 before += unit.stop - unit.start
                 if one.is_whole:
                     del opened[unit.fragment, unit.digest]
@@ -151,20 +185,6 @@ class Backfill:
         if results:
             self.filled += opened.rows
             self.fragments += 1
-
-
-class Unit(Value):
-    """Rows of a fragment, and the columns of results that they lack."""
-
-    fragment: str
-    start: int
-    stop: int
-    digest: str  # of the features to read
-    columns: tuple[str, ...]
-
-
-Results = dict[str, dict[str, np.ndarray]]
-"""Arrays of some rows by column; none of a fragment that was joined with others meanwhile."""
 
 
 class _Opened:
@@ -190,69 +210,6 @@ class _Opened:
         if not all(parts):
             return {}
         return {name: joined([part[name] for part in parts]) for name in parts[0]}
-
-
-class Answering:
-    """What workers do: results of units, straight from the store."""
-
-    def __init__(
-        self,
-        location: str,
-        groups: Mapping[str, PackedTasks],
-        tasks: Mapping[str, Task],
-        columns: Sequence[ResultColumn],
-    ) -> None:
-        """`groups`: the tasks that read the features of each digest."""
-        self.location, self.groups, self.tasks = location, dict(groups), dict(tasks)
-        self.columns = {column.name: column for column in columns}
-        self._store: CorpusStore | None = None
-
-    def __getstate__(self) -> dict[str, object]:
-        """For another process, which opens the store itself."""
-        return self.__dict__ | {"_store": None}
-
-    def __call__(self, unit: Unit) -> Results:
-        """The results of a unit's rows by column; none where the fragment was joined with others."""
-        if self._store is None:
-            self._store = open_corpus(self.location)
-        try:
-            if not has(self._store, unit.fragment):
-                return {}
-            rows = self._store.rows(unit.fragment, unit.digest)
-        except StoreError:
-            self._store.refresh()
-            if has(self._store, unit.fragment):
-                raise
-            return {}
-        columns = [self.columns[name] for name in unit.columns]
-        tasks = self.groups[unit.digest].only(list(dict.fromkeys(column.task for column in columns)))
-        parts = []
-        for part in slices(rows, unit.start, unit.stop):
-            outputs = tasks.outputs(part)
-            parts.append({column.name: self._arrays(column, outputs[column.task]) for column in columns})
-            release([rows.data])  # else all that was ever read counts as memory of this process
-        return {name: joined([part[name] for part in parts]) for name in parts[0]}
-
-    def _arrays(self, column: ResultColumn, outputs: np.ndarray) -> dict[str, np.ndarray]:
-        return arrays_of(column, self.tasks[column.task], outputs)
-
-
-def has(store: CorpusStore, fragment: str) -> bool:
-    """Whether the store has this fragment, in its newest version if not in the one that was read."""
-    if not any(each.name == fragment for each in store.fragments):
-        store.refresh()
-    return any(each.name == fragment for each in store.fragments)
-
-
-def slices(rows: PackedRows, start: int, stop: int) -> Iterator[PackedRows]:
-    """Rows from `start` to `stop` in parts of about SLICE_BYTES, not copied; at least a row each."""
-    room = max(1, SLICE_BYTES // max(1, rows.data.shape[1]))
-    while start < stop:
-        end = int(np.searchsorted(rows.offsets, rows.offsets[start] + room, side="right")) - 1
-        end = min(max(end, start + 1), stop)
-        first = rows.offsets[start]
-        yield PackedRows(offsets=rows.offsets[start : end + 1] - first, data=rows.data[first : rows.offsets[end]])
-        start = end
 
 
 def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[str]) -> dict[str, Path]:

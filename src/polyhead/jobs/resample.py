@@ -1,0 +1,141 @@
+"""A sample of documents encoded anew: how often the answers that a store holds are those that a session gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.session import Session
+from polyhead.errors import DataError
+from polyhead.jobs.answers import ResultColumn
+from polyhead.jobs.columns import RowInput, roles_of
+from polyhead.jobs.score import open_source
+from polyhead.store.corpus.base import CorpusStore, document_id
+from polyhead.tasks.task import Task
+from polyhead.text.tokenize import Input
+
+SAMPLE, PIECE = 200, 8192  # documents of a sample; rows that are read at once
+NORMAL = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
+NEAR = 0.01  # values that differ by less than this part of the task's range count as equal
+Show = Callable[[str], None]
+
+
+class SampleAgreement(Value):
+    """How many documents of a sample have the stored answer when they are encoded anew: a share between two bounds."""
+
+    task: str
+    documents: int
+    equal: int
+    low: float  # of the 95 % interval of Wilson (1927)
+    high: float
+
+    @property
+    def share(self) -> float:
+        """The share of equal answers."""
+        return self.equal / self.documents
+
+    def line(self) -> str:
+        """The same for people."""
+        interval = f"{100 * self.low:.1f} to {100 * self.high:.1f} %"
+        return f"{self.task}: {self.equal} of {self.documents} encoded anew have the same answer ({interval})"
+
+
+def wilson(equal: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927)."""
+    share, z = equal / of, NORMAL
+    centre = (share + z * z / (2 * of)) / (1 + z * z / of)
+    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def resampled(
+    store: CorpusStore,
+    session: Session,
+    columns: Sequence[ResultColumn],
+    source: Path | str,
+    *,
+    roles: Mapping[str, str],
+    rows: int = SAMPLE,
+    rng: np.random.Generator,
+    show: Show = lambda text: None,
+) -> list[SampleAgreement]:
+    """The agreement of each task's column with the session's answers to `rows` texts of the file that the store holds.
+
+    `roles` names columns of the file where they are not found by name. Raises DataError where the store holds none.
+    """
+    inputs = texts_of(source, roles, rows, rng, show)
+    store.refresh()
+    places = store.find([document_id(text) for text in inputs])
+    inputs = [text for text, (fragment, _) in zip(inputs, places.tolist(), strict=True) if fragment >= 0]
+    places = places[places[:, 0] >= 0]
+    if not inputs:
+        raise DataError(
+            f"the store holds none of {rows} texts of {source}", do="name the file whose texts were extracted"
+        )
+    answers = [column for column in columns if not column.all_scores]
+    fresh = session.columns(inputs, tasks=[column.task for column in answers])
+    found = []
+    for column in answers:
+        kept, there = _kept(store, column.name, places)
+        given = fresh[column.task]
+        now = {"label": given.label, "labels": given.labels, "value": given.value}
+        equal = _equal(session.tasks[column.task], kept, now, there)
+        low, high = wilson(int(equal.sum()), max(1, len(equal)))
+        found.append(
+            SampleAgreement(task=column.task, documents=len(equal), equal=int(equal.sum()), low=low, high=high)
+        )
+    return found
+
+
+def texts_of(
+    source: Path | str, roles: Mapping[str, str], rows: int, rng: np.random.Generator, show: Show
+) -> list[Input]:
+    """Texts or pairs of so many rows of a file, drawn by `rng`; rows without one are left out."""
+    file = open_source(str(source))
+    survey = file.survey(show)
+    known = roles_of(str(source), survey, dict(roles))
+    chosen = np.sort(rng.choice(survey.rows, min(rows, survey.rows), replace=False))
+    texts, start = list[Input](), 0
+    for chunk in file.chunks(known.wanted, start=0, size=PIECE):
+        here = chosen[(chosen >= start) & (chosen < start + len(chunk))] - start
+        if len(here):
+            inputs = chunk.inputs(known)
+            read = [inputs[row] for row in here.tolist()]
+            texts += [row.input for row in read if isinstance(row, RowInput) and isinstance(row.input, tuple)]
+        start += len(chunk)
+    return texts
+
+
+def _kept(store: CorpusStore, column: str, places: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The stored answers of documents at these places, and which of them have any, bool."""
+    there, parts, rows = np.zeros(len(places), bool), list[dict[str, np.ndarray]](), list[np.ndarray]()
+    for number in np.unique(places[:, 0]).tolist():
+        arrays = store.results(store.fragments[number].name, column)
+        if arrays is not None:
+            here = np.flatnonzero(places[:, 0] == number)
+            there[here] = True
+            rows.append(here)
+            parts.append({name: array[places[here, 1]] for name, array in arrays.items()})
+    if not parts:
+        return {}, there
+    order = np.argsort(np.concatenate(rows))
+    return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}, there
+
+
+def _equal(
+    task: Task, kept: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray | None], there: np.ndarray
+) -> np.ndarray:
+    """Which answers are equal, bool."""
+    for name, array in kept.items():
+        given = now.get(name)
+        if given is None:
+            continue
+        given = given[there]
+        if task.range is not None:
+            return np.asarray(abs(array - given) <= NEAR * (task.range[1] - task.range[0]))
+        return np.asarray((array == given).reshape(len(array), -1).all(axis=1))
+    return np.zeros(0, bool)
