@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -14,7 +15,7 @@ from polyhead.config import from_json, to_json
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.store.corpus import plain, versions
-from polyhead.store.corpus.base import FeatureColumn, IdIndex, PackedRows, Schema, document_id
+from polyhead.store.corpus.base import FeatureColumn, IdIndex, PackedRows, ResultFacts, Schema, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.corpus.versions import Version
@@ -138,6 +139,23 @@ def test_ids_that_share_their_first_bytes_are_told_apart():
     wanted[3, 0] = 1
     assert IdIndex.of(ids).find(wanted).tolist() == [2, 3, -1, 4]
     assert IdIndex.of(ids[:0]).find(wanted).tolist() == [-1] * 4
+
+
+def test_facts_about_columns_are_kept_and_replaced(kind, store, tmp_path):
+    facts = ResultFacts(
+        task="mood", kind="k", labels=("böse", "gut"), version="v1", record="r", trunk="t", arrays={"label": "int32"}
+    )
+    other = msgspec.structs.replace(facts, version="v2")
+    assert store.described() == {}
+    store.describe("mood_v1", facts)
+    store.describe("mood_v2", facts)
+    store.append(*documents(range(3)))
+    store.put_results(store.fragments[0].name, "mood_v1", {"label": np.arange(3)})
+    store.describe("mood_v2", other)
+    store.sweep(age=0)
+    assert kind.open(str(tmp_path / "store")).described() == {"mood_v1": facts, "mood_v2": other}
+    with pytest.raises(StoreError, match="cannot have this name"):
+        store.describe("../escaped", facts)
 
 
 def test_no_documents_make_no_fragment(store):

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from polyhead.bundle.manifest import Live
+from polyhead.bundle.read import Bundle
 from polyhead.config import Value
+from polyhead.store.corpus.base import ResultFacts
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import RowKind, Task
 
@@ -59,6 +61,20 @@ def arrays_of(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict[str
     assert decoded.label is not None
     score = np.take_along_axis(decoded.scores, decoded.label[:, None], axis=1)[:, 0].astype(np.float32)
     return {"label": _without(decoded.label.astype(np.int32), is_none, -1), "score": _without(score, is_none, np.nan)}
+
+
+def facts_of(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFacts:
+    """What a column holds, for a reader who has the store alone."""
+    one = arrays_of(column, task, np.zeros((1, kind_of(task).width(task)), np.float32))
+    return ResultFacts(
+        task=column.task,
+        kind=task.kind,
+        labels=task.labels,
+        version=column.version,
+        record=column.record,
+        trunk=bundle.digest,
+        arrays={name: str(array.dtype) for name, array in one.items()},
+    )
 
 
 def row_bytes(column: ResultColumn, task: Task) -> int:

@@ -18,7 +18,7 @@ from polyhead.engine.loaded import loaded
 from polyhead.engine.packed import PackedTasks, check_packed
 from polyhead.errors import ConfigError, StoreError, UnknownTask
 from polyhead.jobs.answering import Answering, Results, Unit, has
-from polyhead.jobs.answers import ResultColumn, columns_of, joined
+from polyhead.jobs.answers import ResultColumn, columns_of, facts_of, joined
 from polyhead.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
 from polyhead.jobs.price import Price, priced
 from polyhead.plan import Path
@@ -97,6 +97,7 @@ def backfill(
             price = priced(units, executor, job.work, dollars_an_hour=wish.dollars_an_hour)
             tell("\n".join(price.lines()))
         began = time.monotonic()
+        job.describe()
         job.fill(executor, show)
         seconds = time.monotonic() - began
     return BackfillSummary(
@@ -135,8 +136,17 @@ class Backfill:
             groups[digest] = PackedTasks.of(self.store.schema.column(digest), arrays)
         tasks = {name: bundle.tasks[name].task for name in paths}
         self.columns = tuple(columns)
+        self._bundle = bundle
         self.work = Answering(location, groups, tasks, self.columns)
         self.filled = self.fragments = 0
+
+    def describe(self) -> None:
+        """Writes into the store what its columns hold, so that people and other programs can read them."""
+        known = self.store.described()
+        for column in self.columns:
+            facts = facts_of(column, self.work.tasks[column.task], self._bundle)
+            if known.get(column.name) != facts:
+                self.store.describe(column.name, facts)
 
     def units(self, fragments: Sequence[Fragment]) -> Iterator[Unit]:
         """What is to be done for these fragments."""

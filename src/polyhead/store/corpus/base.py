@@ -160,6 +160,18 @@ class Fragment(Value):
     results: tuple[str, ...]  # columns of results that this fragment has
 
 
+class ResultFacts(Value):
+    """What a column of results holds, for a reader who has the store alone."""
+
+    task: str
+    kind: str
+    labels: tuple[str, ...]  # by the numbers that stand in the column
+    version: str
+    record: str  # SHA-256 of the version's task.json
+    trunk: str  # digest
+    arrays: dict[str, str]  # names and dtypes
+
+
 class CorpusStore(ABC):
     """A store as one reader or writer sees it: the fragments of one version; `refresh` turns to the newest.
 
@@ -225,6 +237,14 @@ class CorpusStore(ABC):
     @abstractmethod
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
         """A column of results of a fragment; None where it is not done yet."""
+
+    @abstractmethod
+    def describe(self, column: str, facts: ResultFacts) -> None:
+        """Keeps facts about a column of results, in place of earlier ones."""
+
+    @abstractmethod
+    def described(self) -> dict[str, ResultFacts]:
+        """What `describe` was given, by column."""
 
     @abstractmethod
     def drop_results(self, column: str) -> None:

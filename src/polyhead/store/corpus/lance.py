@@ -21,25 +21,29 @@ from typing import Any, Self
 
 import numpy as np
 
-from polyhead.config import from_json
-from polyhead.errors import ConfigError, MissingExtra, StoreError
+from polyhead.config import from_json, to_json
+from polyhead.errors import ConfigError, StoreError
 from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, ids_of, packed_rows, plain_array, table_of
 from polyhead.store.corpus.base import (
     CorpusStore,
     Fragment,
     IdIndex,
     PackedRows,
+    ResultFacts,
     Schema,
     as_ids,
     check_columns,
     check_features,
+    check_name,
     check_results,
     check_schema,
     groups,
 )
+from polyhead.store.corpus.lance_library import is_conflict, modules
 from polyhead.store.corpus.lance_tables import bring_tables, put_tables
 
 FORMAT = "2.2"  # of data files: pinned, as older versions of Lance do not read newer ones
+FACTS = "polyhead:column:"  # how keys of a dataset's configuration begin that describe columns of results
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
@@ -192,6 +196,21 @@ class LanceStore(CorpusStore):
             return None
         table = self._read(fragment, list(there.values()))
         return {name: plain_array(self._arrow, table.column(full).combine_chunks()) for name, full in there.items()}
+
+    def describe(self, column: str, facts: ResultFacts) -> None:
+        """Keeps facts about a column of results in the configuration of the dataset."""
+        check_name(column, "a column of results")
+        self.refresh()
+        self._retried(lambda: self._dataset.update_config({FACTS + column: to_json(facts, indent=0).decode()}))
+
+    def described(self) -> dict[str, ResultFacts]:
+        """What `describe` was given, by column."""
+        config = self._dataset.config()
+        return {
+            name.removeprefix(FACTS): from_json(value.encode(), ResultFacts, source=self._location)
+            for name, value in config.items()
+            if name.startswith(FACTS)
+        }
 
     def drop_results(self, column: str) -> None:
         """Removes a column of results from every fragment."""
@@ -354,22 +373,6 @@ class LanceStore(CorpusStore):
 
     def _busy(self) -> StoreError:
         return StoreError(f"{self._location} is written to by too many processes at once", do="try again later")
-
-
-def modules() -> tuple[Any, Any]:
-    """Lance and Arrow; raises MissingExtra where they are not installed."""
-    try:
-        import lance
-        import lance.fragment
-        import pyarrow
-    except ImportError:
-        raise MissingExtra("pylance", "lance", "a store in Lance") from None
-    return lance, pyarrow
-
-
-def is_conflict(error: Exception) -> bool:
-    """Whether a commit failed only because another came first."""
-    return "conflict" in type(error).__name__.lower() or "conflict" in str(error).lower()
 
 
 @contextmanager

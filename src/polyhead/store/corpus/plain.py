@@ -8,6 +8,7 @@
     STORE/fragments/NAME/DIGEST.lengths.bin     tokens of each document, uint32
     STORE/fragments/NAME/DIGEST.data.bin        their encoded features, one after another
     STORE/results/COLUMN/NAME.safetensors       results of a fragment's documents
+    STORE/results/COLUMN.json                   facts about the column, for people
 
 Nothing is ever changed in place. Files are written and flushed first; a version that names them is then put under the
 next number, which fails if another writer took that number, and is tried again on top of theirs. What a killed writer
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +48,7 @@ from polyhead.store.corpus.base import (
     Fragment,
     IdIndex,
     PackedRows,
+    ResultFacts,
     Schema,
     as_ids,
     check_columns,
@@ -61,11 +62,14 @@ from polyhead.store.corpus.versions import (
     Version,
     check_content,
     damaged,
+    facts_of,
     forget,
     is_forgotten,
     is_older,
     mapped,
     memory,
+    numbers_in,
+    put_facts,
     put_schema,
     read_schema,
     read_version,
@@ -127,11 +131,11 @@ class PlainStore(CorpusStore):
     def refresh(self) -> None:
         """Turns to the newest version."""
         for _ in range(ATTEMPTS):
-            number = max(self._numbers(), default=0)
+            number = max(numbers_in(self._folder), default=0)
             if number == self._number:
                 return
             path = self._path(number)
-            if is_forgotten(path) and max(self._numbers()) > number:  # since it was listed
+            if is_forgotten(path) and max(numbers_in(self._folder)) > number:  # since it was listed
                 continue
             self._version, self._number = read_version(path), number
             names = {each.name for each in self._version.fragments}
@@ -219,6 +223,14 @@ class PlainStore(CorpusStore):
         arrays: dict[str, np.ndarray] = load(content)
         return arrays
 
+    def describe(self, column: str, facts: ResultFacts) -> None:
+        """Keeps facts about a column of results, in place of earlier ones."""
+        put_facts(self._folder, column, facts)
+
+    def described(self) -> dict[str, ResultFacts]:
+        """What `describe` was given, by column."""
+        return facts_of(self._folder)
+
     def drop_results(self, column: str) -> None:
         """Removes a column of results from every fragment."""
 
@@ -252,12 +264,10 @@ class PlainStore(CorpusStore):
         """Removes files that no version needs and that are older than `age` seconds; returns their bytes."""
         self.refresh()
         for name in FOLDERS:
-            with (
-                writable(self._folder / name, "nothing is removed"),
-                opened_folder(self._folder / name, root=self._folder),
-            ):
+            path = self._folder / name
+            with writable(path, "nothing is removed"), opened_folder(path, root=self._folder):
                 pass
-        paths = list(map(self._path, self._numbers()))
+        paths = list(map(self._path, numbers_in(self._folder)))
         forget(paths, age, root=self._folder)
         versions = [read_version(path) for path in paths if not is_forgotten(path)]
         stored = [each for version in versions for each in version.fragments]
@@ -288,13 +298,6 @@ class PlainStore(CorpusStore):
             for column in stored.results:
                 self.results(stored.name, column)
 
-    def _numbers(self) -> list[int]:
-        try:
-            names = os.listdir(self._folder / "versions")
-        except OSError as error:
-            raise damaged(self._folder / "versions", error.strerror or str(error)) from None
-        return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d{8,18}\.json", name))
-
     def _path(self, number: int) -> Path:
         return self._folder / "versions" / f"{number:08d}.json"
 
@@ -305,9 +308,8 @@ class PlainStore(CorpusStore):
         for stored in self._version.fragments:
             if stored.name == fragment:
                 return stored
-        raise StoreError(
-            f"the store has no fragment '{fragment}'", do="read `fragments` again: it was joined with others since"
-        )
+        do = "read `fragments` again: it was joined with others since"
+        raise StoreError(f"the store has no fragment '{fragment}'", do=do)
 
     def _write(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Stored | None:
         """Writes a fragment that no version names yet; None for no rows."""
@@ -333,7 +335,6 @@ class PlainStore(CorpusStore):
         return Stored(name=name, rows=len(ids), tokens=tokens, files=files)
 
     def _discard(self, stored: Stored | None) -> None:
-        """Removes a fragment that no version names."""
         if stored is not None:
             remove_tree(self._folder / "fragments" / stored.name, root=self._folder)
 
@@ -382,7 +383,7 @@ class PlainStore(CorpusStore):
                 return False
         self._number, self._version = number, version
         if number % FORGETTING == 0:
-            forget(list(map(self._path, self._numbers())), PATIENCE, root=self._folder)
+            forget(list(map(self._path, numbers_in(self._folder))), PATIENCE, root=self._folder)
         return True
 
     def _mapped(self, stored: Stored, name: str, kind: type | np.dtype, shape: tuple[int, ...]) -> np.ndarray:

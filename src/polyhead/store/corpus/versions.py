@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from polyhead.config import Value, ValueT, from_json, to_json
 from polyhead.errors import ConfigError, StoreError
 from polyhead.files import LARGEST_CONFIG, open_plain, put_if_absent, read_plain, replace_file
 from polyhead.store.codecs.tables import read_tables, write_tables
-from polyhead.store.corpus.base import Schema, is_name
+from polyhead.store.corpus.base import ResultFacts, Schema, check_name, is_name
 
 FORMAT = 1
 Stamp = tuple[int, int, int]  # what changes with a file's content: its number, size and time
@@ -89,6 +90,29 @@ def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, r
             return np.asarray(np.memmap(file, kind, "r", shape=shape))
     except OSError as error:
         raise damaged(path, "it is missing" if isinstance(error, FileNotFoundError) else str(error)) from None
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """The numbers of a store's versions, ascending, those that were emptied included."""
+    try:
+        names = os.listdir(folder / "versions")
+    except OSError as error:
+        raise damaged(folder / "versions", error.strerror or str(error)) from None
+    return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d{8,18}\.json", name))
+
+
+def put_facts(folder: Path, column: str, facts: ResultFacts) -> None:
+    """Writes facts about a column of results."""
+    check_name(column, "a column of results")
+    path = folder / "results" / f"{column}.json"
+    with writable(path, "facts about a column cannot be written"):
+        replace_file(path, to_json(facts), root=folder)
+
+
+def facts_of(folder: Path) -> dict[str, ResultFacts]:
+    """The facts about all columns of results, by column."""
+    names = sorted(name[:-5] for name in os.listdir(folder / "results") if name.endswith(".json"))
+    return {name: read_json(folder / "results" / f"{name}.json", ResultFacts) for name in names if is_name(name)}
 
 
 def is_forgotten(path: Path) -> bool:
