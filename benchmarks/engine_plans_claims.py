@@ -76,7 +76,7 @@ def claims(rows: Sequence[Row]) -> tuple[list[Claim], list[str]]:
 
 
 def layered(rows: Sequence[Row], part: str) -> Claim | None:
-    """Of the plan that is farthest above what its layers let expect."""
+    """The claim on the plan that is farthest above the time expected from its layers."""
     runs = measured(rows, part)
     if not runs:
         return None
@@ -93,7 +93,7 @@ def layered(rows: Sequence[Row], part: str) -> Claim | None:
 
 
 def stacked(rows: Sequence[Row]) -> Claim | None:
-    """Of the number of texts that is worst for the stack."""
+    """The claim on the number of texts that is worst for the stack."""
     sizes = sorted({int(str(row["texts"])) for row in rows if str(row["part"]).startswith(f"{STACKED}-")})
     if not sizes:
         return None
@@ -111,7 +111,7 @@ def stacked(rows: Sequence[Row]) -> Claim | None:
 
 
 def strategies(rows: Sequence[Row]) -> Claim | None:
-    """Of the strategy that is farthest from its FLOPs; which others are far, the note says."""
+    """The claim on the strategy that is farthest from its FLOPs; the note names others that are far."""
     runs = measured(rows, SHORT)
     if not runs:
         return None

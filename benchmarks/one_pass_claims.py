@@ -173,7 +173,7 @@ def slope(rows: Sequence[Row]) -> Claim | None:
 
 
 def memory(rows: Sequence[Row]) -> Claim | None:
-    """Of the processes after their last run."""
+    """The claim on the memory of the processes after their last run."""
     held = {
         size: int(str(rows_of_size[-1]["resident"]))
         for size in (1, 50)
@@ -194,7 +194,7 @@ def memory(rows: Sequence[Row]) -> Claim | None:
 
 
 def loading(rows: Sequence[Row]) -> Claim | None:
-    """Of a new process, from the first import of Polyhead; to the first answer, where that was measured."""
+    """The claim on a new process: from the first import of Polyhead to the first answer, where that was measured."""
     mine = chosen(rows, what="load", who=BF16, tasks=50)
     to_answer = [row for row in mine if "first_seconds" in row]
     text = "opening a bundle of 50 tasks in a new process, imports included"

@@ -89,7 +89,7 @@ def measured(code: str) -> dict[str, float]:
 
 
 def claims(rows: list[dict]) -> list[Claim]:
-    """Of the seconds in all, and of those without a word after the call."""
+    """Claims on the seconds in all, and on those from the call to the first line of progress."""
     texts = {
         "seconds": "the README's Python snippet after installation, two cores with AVX2 alone, one of them busy",
         "first": "the same: from the call of `train_project` to the first word of progress",

@@ -57,7 +57,7 @@ class Stepper:
         course.module.train()
 
     def seconds(self) -> float:
-        """Of all updates once."""
+        """The seconds of all updates once."""
         began = time.perf_counter()
         for update in self.updates:
             self.optimizer.zero_grad(set_to_none=True)

@@ -30,7 +30,7 @@ def study_arguments(
     part: bool = False,
     device: bool = False,
 ) -> argparse.ArgumentParser:
-    """What a study of hours takes: where its rows are (in `runs` by default), threads, or the report alone.
+    """The arguments of a long study: where its rows are (in `runs` by default), threads, or the report alone.
 
     With `jobs`, `seeds`, `part` and `device` also the options of these names.
     """
@@ -60,7 +60,7 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
-    """Of `i/n`, every n-th job from the i-th on; ends the program where there is no such part."""
+    """Every n-th job from the i-th on, for the part `i/n`; ends the program where there is no such part."""
     number, _, of = part.partition("/")
     if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
         raise SystemExit(f"--part {part}: give i/n, with i from 1 to n")
@@ -68,7 +68,7 @@ def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
 
 
 def checked_names(listed: str, known: Iterable[str], what: str) -> list[str]:
-    """The names in a list with commas, each one of those known; ends the program where one is not."""
+    """The names in a list with commas; ends the program where one is not among the known names."""
     names, known = [name.strip() for name in listed.split(",")], list(known)
     unknown = [name for name in names if name not in known]
     if unknown:

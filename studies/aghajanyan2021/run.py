@@ -121,7 +121,7 @@ def draw(rows: Sequence[study.Row]) -> None:
 
 
 def claims(rows: Sequence[study.Row]) -> list[Claim]:
-    """Of the trunk that learned from all sets, against the plain one, on whole test splits."""
+    """Claims on the trunk that learned from all sets, against the plain one, on whole test splits."""
     closed, better = study.gap_closed(rows), study.better(rows)
     gain = over_seeds(study.mean_by_seed(rows, study.gains(rows)))
     if closed is None or closed.share is None or gain is None or closed.gain.seeds < len(SEEDS):
@@ -173,7 +173,7 @@ def _negative(rows: Sequence[study.Row]) -> str:
 
 
 def comparisons(rows: Sequence[study.Row]) -> list[Claim]:
-    """Of two ways of making a trunk, whatever the outcome: of each pair that has all its seeds."""
+    """Claims that compare two ways of making a trunk, whatever the outcome, where all seeds were run."""
     made = []
     for id, what, name, other_name in COMPARED:
         ours, theirs = (study.mean_by_seed(rows, study.scores(rows, mix)) for mix in (name, other_name))

@@ -35,7 +35,7 @@ class Factor(Value):
 
 
 class Guess(Value):
-    """What a uniform guess loses in one batch, plain and scaled, computed by the losses that training uses."""
+    """The loss of a uniform guess in one batch, plain and scaled, computed by the losses that training uses."""
 
     kind: str
     outcomes: str

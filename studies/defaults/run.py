@@ -253,12 +253,12 @@ def logistic(balance: str | None):
 
 
 def cosine(compared: np.ndarray) -> np.ndarray:
-    """Of `[u, v, |u - v|, u * v]`, whose u and v have the length sqrt(width)."""
+    """The cosine of u and v, from `[u, v, |u - v|, u * v]`, where both have the length sqrt(width)."""
     return compared[:, compared.shape[1] * 3 // 4 :].mean(axis=1)
 
 
 def vectors(ready: Prepared, split: Split) -> Vectors:
-    """What a linear head over the last layer reads of the split: texts, pairs compared, or words."""
+    """The inputs of a linear head over the last layer for a split: texts, pairs compared, or words."""
     from polyhead.sharing.part import PooledPart
     from polyhead.tasks.kinds import kind_of
     from polyhead.train.heads.linear import inputs_of

@@ -110,7 +110,7 @@ def scores(rows: list[dict], name: str, size: str, method: str) -> list[float]:
 
 
 def claims(rows: list[dict]) -> list[Claim]:
-    """What the default gains over that of before, and what it loses to fine-tuning, for each size."""
+    """Claims for each size: the gain over the default of before, and the loss to fine-tuning."""
     claimed = []
     for size in SIZES:
         several = {name: {method: scores(rows, name, size, method) for method in METHODS} for name in NAMES}

@@ -23,7 +23,7 @@ class Effort(Value):
 
 
 def effort(runs: LeaveOut) -> tuple[Effort, ...]:
-    """What all runs together take; those that are there already count too."""
+    """The effort of all runs together; finished ones count too."""
     settings, tokenizer = runs.settings, Tokenizer(runs.plain.tokenizer, runs.plain.settings)
     train, evaluated, examples = {}, {}, {}
     for dataset in settings.sets:

@@ -44,7 +44,7 @@ def parameters_added() -> tuple[Added, ...]:
 
 
 def ratios(numbers: Sequence[int] = NUMBERS, tokens: Sequence[int] = TOKENS) -> tuple[Ratio, ...]:
-    """Of the encoder, without heads: how much the prompts cost by number of tasks and length of the text."""
+    """The cost of prompts by number of tasks and length of the text, for the encoder without heads."""
     rows = []
     for count in numbers:
         names = [f"t{index}" for index in range(count)]

@@ -90,7 +90,7 @@ class Runs(runs.Runs):
         return paths
 
     def costs(self, method: Method) -> Facts:
-        """Of what serves all tasks: passes, layers and FLOPs (in plain passes) for one headline, and parameters."""
+        """Serving all tasks: passes, layers and FLOPs (in plain passes) for one headline, and parameters."""
         from polyhead.cost import flops, flops_by_sharers, layer_evaluations, parameters
         from polyhead.plan import merge
 
@@ -142,7 +142,7 @@ class Runs(runs.Runs):
         return short_digest(*decides, self.plain.digest, self._rows)
 
     def precision(self, method: Method) -> str:
-        """What the method's trunk computes in, where it computes."""
+        """The precision of the method's trunk on its device."""
         from polyhead.train.loop.numerics import precision_of
 
         return precision_of(self._training(method), "cpu" if _pools(method) else self.device)
@@ -339,7 +339,7 @@ def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict
 
 
 def _measured(scores: Mapping[str, Mapping[str, float]]) -> Facts:
-    """What a row holds of a task's scores."""
+    """The scores of a task, as a row holds them."""
     test = scores["test"]
     return {"validation": scores["validation"]["accuracy"], "test": test["accuracy"], "recall": test["macro_recall"]}
 

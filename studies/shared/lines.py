@@ -1,4 +1,4 @@
-"""What the commands of all papers print alike: numbers with their spread, what a study lacks, where its rows are."""
+"""Lines that all papers' commands print: numbers with their spread, what a study lacks, where its rows are."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def spread_of(spread: Spread | None, *, signed: bool = False) -> str:
 
 
 def missing_lines(notes: Sequence[str]) -> list[str]:
-    """What a study lacks: the first few, and how many more."""
+    """The runs that a study lacks: the first few, and how many more."""
     if not notes:
         return []
     more = len(notes) - MOST_MISSING

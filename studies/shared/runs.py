@@ -1,4 +1,4 @@
-"""What the runs of every study share: rows that are made once, the data sets, the pre-trained trunk."""
+"""Parts that the runs of every study share: rows that are made once, the data sets, the pre-trained trunk."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Runs:
 
 
 def whole_digest(content: object) -> str:
-    """Of what decides a run, its defaults too, in 8 hex digits: rows of other settings are other rows."""
+    """A digest of the settings of a run, defaults included, in 8 hex digits: other settings make other rows."""
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
 
 
 def short_digest(*content: object, size: int = 8) -> str:
-    """As `whole_digest`, without fields at their default: a new field changes no digest of before."""
+    """As `whole_digest`, without fields at their default: a new field changes no earlier digest."""
     return hashlib.sha256(msgspec.json.encode(digested(content), order="sorted")).hexdigest()[:size]

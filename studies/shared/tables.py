@@ -1,4 +1,4 @@
-"""What the papers' tables have in common: means where all scores are there, and printed numbers counted anew."""
+"""Parts that the papers' tables have in common: means where all scores are there, and printed numbers counted anew."""
 
 from __future__ import annotations
 

@@ -111,13 +111,13 @@ def runs_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> t
 
 
 def beside(runs: Iterable[Run], rows: Iterable[Row]) -> tuple[Run, ...]:
-    """Those of the runs whose tasks stand in these rows, which are all of one scale."""
+    """The runs whose tasks are in these rows, which are all of one scale."""
     known = {(row.method, row.sampling, row.settings) for row in rows}
     return tuple(run for run in runs if (run.method, run.sampling, run.settings) in known)
 
 
 def scale_of(runs: Sequence[Run]) -> str:
-    """What the runs on the eight tasks learned from, in words; "" without one."""
+    """The training data of the runs on the eight tasks, in words; "" without a run."""
     its = [run for run in runs if run.examples.keys() >= GLUE.keys() and run.sampling != "alone"]
     if not its:
         return ""

@@ -1,4 +1,4 @@
-"""Tasks that stand or fall together: changed all in one step or not at all, and families that go with their readers."""
+"""Tasks that can only change together: all in one step or none, and families that go with their readers."""
 
 import os
 import shutil
@@ -56,7 +56,7 @@ ALONE = {
 def test_a_change_of_some_of_a_group_is_refused_and_names_all(bundle, name):
     bundle = replaced(bundle)
     before = contents(bundle.root)
-    with pytest.raises(BundleError, match="stand or fall together") as caught:
+    with pytest.raises(BundleError, match="can only change together") as caught:
         ALONE[name](bundle)
     said = str(caught.value)
     assert "calm, glad, sad" in said and "name all of them in one call: calm glad sad" in said
@@ -74,7 +74,7 @@ FAMILY_ALONE = {
 def test_other_arrays_of_a_family_for_some_of_its_readers_are_refused(bundle, name):
     bundle = replaced(bundle)
     before = contents(bundle.root)
-    with pytest.raises(BundleError, match="long, short stand or fall together") as caught:
+    with pytest.raises(BundleError, match="long, short can only change together") as caught:
         FAMILY_ALONE[name](bundle)
     assert caught.value.tasks == ("long", "short") and contents(bundle.root) == before
 

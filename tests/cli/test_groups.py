@@ -1,4 +1,4 @@
-"""`polyhead tasks` and `merge` over tasks that stand or fall together: all at once, or refused with all their names."""
+"""`polyhead tasks` and `merge` over tasks that can only change together: all at once, or refused by name."""
 
 import json
 
@@ -46,13 +46,13 @@ def test_one_member_alone_is_refused_by_every_verb(root, theirs, tmp_path):
         ["rollback", root, "sad"],
         ["add", tmp_path / "empty", theirs, "sad"],
     ):
-        run("tasks", *words).refuses("calm, glad, sad stand or fall together", "calm glad sad")
-    run("merge", tmp_path / "made", f"{theirs}:sad").refuses("stand or fall together", "calm glad sad")
+        run("tasks", *words).refuses("calm, glad, sad can only change together", "calm glad sad")
+    run("merge", tmp_path / "made", f"{theirs}:sad").refuses("can only change together", "calm glad sad")
     assert kept(root) == before and not (tmp_path / "made").exists()
 
 
 def test_list_says_which_tasks_stand_together(root):
-    assert "stand or fall together: calm, glad, sad" in run("tasks", "list", root).out
+    assert "can only change together: calm, glad, sad" in run("tasks", "list", root).out
     found = told(run("tasks", "list", root, "--json", "-"))
     assert found["groups"] == [sorted(GROUP)]
     assert found["families"] == {ROWS: "v0001", ADAPTERS: "v0001"}

@@ -1,4 +1,4 @@
-"""Certified changes of tasks that stand or fall together, and verifying bundles in which tasks share arrays."""
+"""Certified changes of tasks that can only change together, and verifying bundles in which tasks share arrays."""
 
 import json
 
@@ -84,7 +84,7 @@ def test_a_group_may_not_be_changed_behind_an_operation_of_one_member(root, thei
     with pytest.raises(IsolationError, match="leave alone") as caught:
         certified(root, "update", updating(root, theirs), changing=["sad"])
     assert set(caught.value.tasks) == {"glad", "calm"} and kept(root) == before
-    with pytest.raises(BundleError, match="stand or fall together"):
+    with pytest.raises(BundleError, match="can only change together"):
         certified(root, "update", updating(root, theirs, ["sad"]), changing=["sad"])
     assert kept(root) == before
 

@@ -113,7 +113,7 @@ def copy_tasks(
     anew. Families that the tasks read come with them, under another name where theirs is taken by other arrays. Gives
     the new versions' names, by task. All or nothing, also under a kill. Raises BadName for a name that is taken and
     not to be replaced, WrongTrunk for another trunk, CorruptFile for a file that is not as it was written, BundleError
-    for some of the tasks that stand or fall together without the others.
+    for some of the tasks that can only change together, without the others.
     """
     root = target.root
     if source.root.resolve() == root.resolve() and set(names) - set(called or {}):

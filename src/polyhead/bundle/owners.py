@@ -1,4 +1,4 @@
-"""Who owns arrays in a bundle, and what each needs of the others: which tasks stand or fall together.
+"""Owners of arrays in a bundle, and the arrays of others that each needs: which tasks can only change together.
 
 A task owns its part, a family owns arrays that several tasks read, and a task may read the prompt of another. Each
 version says in `needs` which arrays of others it was made with. A bundle is whole while every live need is met.
@@ -121,7 +121,7 @@ def check_whole(
     missing = [name for name in members if name not in acting]
     if missing and acting:
         raise BundleError(
-            f"tasks {', '.join(members)} stand or fall together, since they share arrays",
+            f"tasks {', '.join(members)} can only change together, since they share arrays",
             got=f"a change of {', '.join(acting)} alone",
             allowed="all of them in one step",
             do=f"name all of them in one call: {' '.join(members)}",

@@ -103,7 +103,7 @@ class Bundle(LiveVersions):
         return self._content.removed
 
     def groups(self) -> list[frozenset[str]]:
-        """Tasks that stand or fall together, since one reads the prompt of another; a task alone is in none."""
+        """Tasks that can only change together, since one reads the prompt of another; a task alone is in none."""
         prompts = [
             (owner_named(name), owner)
             for name, record in self.tasks.items()
@@ -242,7 +242,7 @@ class Bundle(LiveVersions):
                     f"task '{name}' of {self.root} needs other arrays of {titled(owner)} than the bundle holds",
                     got=f"arrays {present or 'of nobody'}",
                     allowed=f"arrays {digest}",
-                    do="restore the bundle from a copy, or add the task again with all that stand or fall with it",
+                    do="restore the bundle from a copy, or add the task again with all that change with it",
                     path=path,
                 )
 

@@ -55,7 +55,7 @@ def list_(bundle: str, json_to: str | None) -> None:
     else:
         printer.lines(listed(rows))
     groups = [sorted(group) for group in opened.groups()]
-    printer.lines([f"stand or fall together: {', '.join(group)}" for group in groups])
+    printer.lines([f"can only change together: {', '.join(group)}" for group in groups])
     printer.lines(removed_lines(opened, models))
     shared = {"groups": groups, "families": {owner: line.version for owner, line in opened.families.items()}}
     removed = [*opened.removed, *models.removed]

@@ -20,7 +20,7 @@ from polyhead.train.loop.events import Events
 
 
 def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
-    """Tasks that stand or fall together, in order; most stand alone."""
+    """Tasks that can only change together, in order; most tasks are alone."""
     units: list[tuple[set[str], list[str]]] = []
     for name, strategy in strategies.items():
         bonds = set(strategy.bonds())
