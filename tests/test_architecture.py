@@ -92,9 +92,9 @@ def is_torch(name: str) -> bool:
 
 
 def imports(tree: ast.AST, *, top_only: bool) -> list[str]:
-    nodes = tree.body if top_only and isinstance(tree, ast.Module) else list(ast.walk(tree))
+    looked_at = tree.body if top_only and isinstance(tree, ast.Module) else nodes(tree)
     found = []
-    for node in nodes:
+    for node in looked_at:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -109,8 +109,15 @@ def parsed() -> list[tuple[Path, ast.Module]]:
     return [(path, ast.parse(path.read_text())) for path in FILES]
 
 
+@cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """All of a tree, gone through once for all tests."""
+    return list(ast.walk(tree))
+
+
 def teardown_module() -> None:
     parsed.cache_clear()
+    nodes.cache_clear()
 
 
 def test_every_room_has_a_rank():
@@ -143,7 +150,7 @@ def test_modules_import_lower_ranks_only():
 
 def _imported(tree: ast.Module, modules: Collection[str]) -> Iterator[str]:
     """The modules that this one names in imports: of `from package import module` the module alone."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom):
             names = [next((n for n in (f"{node.module}.{name}",) if n[9:] in modules), node.module) for name in names]
@@ -195,10 +202,10 @@ def test_a_circle_is_found():
 
 def literals(tree: ast.Module) -> list[str]:
     """The strings of a module, without docstrings."""
-    statements = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    statements = {node.value for node in nodes(tree) if isinstance(node, ast.Expr)}
     return [
         node.value
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in statements
     ]
 
@@ -243,7 +250,7 @@ def test_files_and_functions_stay_small():
         relative = str(path.relative_to(SOURCE))
         lines = len(path.read_text().splitlines())
         assert lines <= LONGER.get(relative, (FILE_LIMIT,))[0], f"{relative} has {lines} lines"
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 functions += 1
                 size = (node.end_lineno or 0) - node.lineno + 1
@@ -297,7 +304,7 @@ def literal_choices(tree: ast.AST, names: Collection[str], subject: str) -> Iter
     or `name`.
     """
     everywhere = set(names) - ALSO
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         found: list[ast.AST] = []
         if isinstance(node, ast.Compare) and _named(node.left) in (subject, "name"):
             found = node.comparators
@@ -350,8 +357,8 @@ def test_only_strategies_tell_strategies_apart():
         if room(module(path)) in ("strategies", "testing", "cli"):
             continue
         looked_at += 1
-        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        docstrings = {id(node.value) for node in nodes(tree) if isinstance(node, ast.Expr)}
+        for node in nodes(tree):
             if isinstance(node, ast.Constant) and id(node) not in docstrings:
                 assert node.value not in names, f"{module(path)}:{node.lineno} names '{node.value}'"
             asked = []

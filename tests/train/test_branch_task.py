@@ -68,6 +68,23 @@ def kept(home, tmp_path_factory):
     return extractor
 
 
+@pytest.fixture(scope="module")
+def cache(home, tmp_path_factory):
+    """What a run keeps that grew the usual branches of two tasks: their features, and every branch."""
+    folder = copied(home, tmp_path_factory.mktemp("cache"))
+    runs(folder, "mood", "urgency")
+    (folder / "bundle-cache" / "options.json").unlink()
+    return folder / "bundle-cache"
+
+
+@pytest.fixture
+def fresh(home, cache, tmp_path):
+    """A folder without a bundle, where the usual branches need not be trained again."""
+    folder = copied(home, tmp_path)
+    shutil.copytree(cache, folder / "bundle-cache")
+    return folder
+
+
 @pytest.fixture
 def trained(monkeypatch):
     """The modules that were trained for an epoch, one entry an epoch."""
@@ -193,13 +210,19 @@ def test_checkpoints_go_when_all_branches_are_kept(home, kept, tmp_path, monkeyp
     assert not list(tmp_path.glob("*.checkpoint"))
 
 
+@pytest.fixture(scope="module")
+def straight(home, kept, tmp_path_factory):
+    """The usual branches grown without a break, and their folder."""
+    folder = tmp_path_factory.mktemp("straight")
+    return grown(home, kept, folder)[1], folder
+
+
 @pytest.mark.parametrize("after", [2, 4, 8], ids=["teacher", "first student", "second student"])
 def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
-    home, kept, tmp_path, monkeypatch, trained, after
+    home, kept, straight, tmp_path, monkeypatch, trained, after
 ):
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
-    prepared, whole = grown(home, kept, tmp_path / "whole")
-    trained.clear()
+    whole, folder = straight
     save = fitting.Curriculum.save
 
     def saved(run):
@@ -215,7 +238,7 @@ def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
     _, grove = grown(home, kept, tmp_path / "cut")
     assert len(trained) == 9  # no epoch twice
     for one in whole.kept:
-        files = [tmp_path / place / f"{one.name}.safetensors" for place in ("whole", "cut")]
+        files = [place / f"{one.name}.safetensors" for place in (folder, tmp_path / "cut")]
         assert files[0].read_bytes() == files[1].read_bytes()
     assert [k.fitted.score for k in grove.kept] == [k.fitted.score for k in whole.kept]
 
@@ -430,17 +453,16 @@ def options_of(folder):
     return msgspec.json.decode(file.read_bytes(), type=OptionsFile)
 
 
-def test_options_of_tasks_that_a_run_leaves_out_stay(home, tmp_path):
+def test_options_of_tasks_that_a_run_leaves_out_stay(fresh):
     """`polyhead allocate` then chose among those of the last run alone."""
-    folder = copied(home, tmp_path)
-    made = project(folder, "mood", "urgency", strategy=FIXED)
+    made = project(fresh, "mood", "urgency", strategy=FIXED)
     for names in (("mood",), ("urgency",), ("mood", "urgency")):
-        train_project(made, folder=folder, only=names)
-        assert {one.task for one in options_of(folder).options} >= set(names)
-    assert {one.task for one in options_of(folder).options} == {"mood", "urgency"}
-    (folder / "bundle-cache" / "options.json").write_text("{")  # damaged: it is made anew
-    train_project(with_seed(made, 5), folder=folder, only=("mood",))
-    assert {one.task for one in options_of(folder).options} == {"mood"}
+        train_project(made, folder=fresh, only=names)
+        assert {one.task for one in options_of(fresh).options} >= set(names)
+    assert {one.task for one in options_of(fresh).options} == {"mood", "urgency"}
+    (fresh / "bundle-cache" / "options.json").write_text("{")  # damaged: it is made anew
+    train_project(with_seed(made, 5), folder=fresh, only=("mood",))
+    assert {one.task for one in options_of(fresh).options} == {"mood"}
 
 
 def test_another_price_chooses_another_branch_and_trains_nothing_again(home, tmp_path, trained):
@@ -476,13 +498,12 @@ def test_a_choice_is_made_again_where_a_search_kept_several_depths(home, tmp_pat
     assert layers_of(folder) == {"mood": 1}
 
 
-def test_options_of_tasks_that_were_trained_before_stay_in_the_file(home, tmp_path):
-    folder = copied(home, tmp_path)
-    runs(folder, "mood")
-    first = options_of(folder).options
-    outcome, _ = runs(folder, "mood", "urgency")
+def test_options_of_tasks_that_were_trained_before_stay_in_the_file(fresh):
+    runs(fresh, "mood")
+    first = options_of(fresh).options
+    outcome, _ = runs(fresh, "mood", "urgency")
     assert outcome.kept == ("mood",)
-    found = options_of(folder).options
+    found = options_of(fresh).options
     assert found[: len(first)] == first
     assert [option.task for option in found] == ["mood"] * 3 + ["urgency"] * 3
 
@@ -504,14 +525,13 @@ def test_a_budget_holds_for_all_branches_of_the_project(home, tmp_path, trained)
     assert len(trained) == 18  # two tasks of three branches, three epochs each, once
 
 
-def test_a_budget_that_nothing_is_within_is_refused_and_the_options_are_kept(home, tmp_path, trained):
-    folder = copied(home, tmp_path)
+def test_a_budget_that_nothing_is_within_is_refused_and_the_options_are_kept(fresh, trained):
     with pytest.raises(ConfigError, match="within the budget"):
-        runs(folder, "mood", "urgency", allocation=budget(1))
-    assert not Bundle.open(folder / "bundle").tasks and len(options_of(folder).options) == 6
+        runs(fresh, "mood", "urgency", allocation=budget(1))
+    assert not Bundle.open(fresh / "bundle").tasks and len(options_of(fresh).options) == 6
     trained.clear()
-    runs(folder, "mood", "urgency", allocation=budget(2))
-    assert not trained and layers_of(folder) == {"mood": 1, "urgency": 1}
+    runs(fresh, "mood", "urgency", allocation=budget(2))
+    assert not trained and layers_of(fresh) == {"mood": 1, "urgency": 1}
 
 
 def changed_training(base, name, **changes):
@@ -522,16 +542,6 @@ def changed_training(base, name, **changes):
     return msgspec.structs.replace(base, tasks=tuple(entries))
 
 
-def test_a_budget_holds_when_one_task_alone_is_trained_anew(home, tmp_path):
-    """The choice for that task alone would spend the whole budget on it, beside what the other has already."""
-    folder = copied(home, tmp_path)
-    base = msgspec.structs.replace(project(folder, "alike", "mood", strategy=FIXED), allocation=budget(4))
-    train_project(base, folder=folder)
-    before = layers_of(folder)
-    outcome = train_project(changed_training(base, "mood", clip=1.001), folder=folder)
-    assert "mood" in outcome.trained and layers_of(folder) == before and spent(folder) <= 4
-
-
 def best_of(folder, name, layers):
     """The depth that the task would take of a budget of its own."""
     options = [option for option in options_of(folder).options if option.task == name]
@@ -539,47 +549,62 @@ def best_of(folder, name, layers):
     return best_under(options, layers, price).chosen[name].layers
 
 
-def contested(home, tmp_path, *, left):
-    """A seed and its folder: of a budget of 4 for two tasks, mood has less than it would take of `left` alone."""
+@pytest.fixture(scope="module")
+def contested(home, tmp_path_factory):
+    """A project and its folder: of a budget of 4 for two tasks, mood has less than it would take of 3, or 4, alone."""
     for seed in (9, *range(1, 9), *range(10, 13)):  # that has been found is asked first
-        folder = copied(home, tmp_path / str(seed))
+        folder = copied(home, tmp_path_factory.mktemp("contested"))
         base = project(folder, "alike", "mood", strategy=FIXED, training=seeded(seed=seed))
         base = msgspec.structs.replace(base, allocation=budget(4))
         train_project(base, folder=folder)
-        if best_of(folder, "mood", left) > layers_of(folder)["mood"]:
+        if all(best_of(folder, "mood", left) > layers_of(folder)["mood"] for left in (3, 4)):
             return base, folder
     pytest.fail("of a dozen seeds none has two tasks that want the same layers")
 
 
-def test_what_one_task_no_longer_needs_of_a_budget_goes_to_the_others(home, tmp_path):
+def test_what_one_task_no_longer_needs_of_a_budget_goes_to_the_others(contested, tmp_path):
     """Another way of training one task is another choice for all, those that are trained already too."""
-    base, folder = contested(home, tmp_path, left=3)
+    base, whole = contested
+    folder = shutil.copytree(whole, tmp_path / "grown", symlinks=True)
     wanted = best_of(folder, "mood", 3)
     smaller = msgspec.structs.replace(base.tasks[0], strategy=Branch(layers=1, tap=0, hidden=8))
     train_project(msgspec.structs.replace(base, tasks=(smaller, base.tasks[1])), folder=folder)
     assert layers_of(folder) == {"alike": 1, "mood": wanted}
 
 
-def test_a_budget_counts_branches_that_leave_no_choice(home, tmp_path):
+def test_a_budget_holds_when_one_task_alone_is_trained_anew(contested, tmp_path):
+    """The choice for that task alone would spend the whole budget on it, beside what the other has already."""
+    base, whole = contested
+    folder = shutil.copytree(whole, tmp_path / "anew", symlinks=True)
+    before = layers_of(folder)
+    again = changed_training(base, "mood", seed=base.training.seed, clip=1.001)
+    outcome = train_project(again, folder=folder)
+    assert "mood" in outcome.trained and layers_of(folder) == before and spent(folder) <= 4
+
+
+def test_a_budget_counts_branches_that_leave_no_choice(fresh):
     """One task has its depth said: a larger budget later must still leave room for it."""
-    folder = copied(home, tmp_path)
 
     def asked(layers):
-        base = project(folder, "mood", "urgency", strategy=FIXED)
+        base = project(fresh, "mood", "urgency", strategy=FIXED)
         fixed = msgspec.structs.replace(base.tasks[1], strategy=Branch(layers=2, tap=0, hidden=8))
         return msgspec.structs.replace(base, tasks=(base.tasks[0], fixed), allocation=budget(layers))
 
     for layers in (3, 4):
-        train_project(asked(layers), folder=folder)
-        assert layers_of(folder)["urgency"] == 2 and spent(folder) <= layers
-    assert Bundle.open(folder / "bundle").versions("urgency") == ["v0001"]
+        train_project(asked(layers), folder=fresh)
+        assert layers_of(fresh)["urgency"] == 2 and spent(fresh) <= layers
+    assert Bundle.open(fresh / "bundle").versions("urgency") == ["v0001"]
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["cache kept", "cache deleted"])
-def test_a_budget_is_kept_by_a_run_that_was_killed_between_two_tasks(home, tmp_path, monkeypatch, trained, gone):
+def test_a_budget_is_kept_by_a_run_that_was_killed_between_two_tasks(
+    home, contested, tmp_path, monkeypatch, trained, gone
+):
     """The second run finds one task done: the choice is that among both, and the first is not written again."""
-    base, whole = contested(home, tmp_path / "whole", left=4)  # or the test could not tell
-    cut, training = copied(home, tmp_path / "cut"), base.training
+    base, whole = contested  # or the test could not tell
+    cut, training = copied(home, tmp_path), base.training
+    shutil.copytree(whole / "bundle-cache", cut / "bundle-cache")
+    (cut / "bundle-cache" / "options.json").unlink()
     again = partial(runs, cut, "alike", "mood", training=training, strategy=FIXED, allocation=budget(4))
     with monkeypatch.context() as patched:
         patched.setattr(running, "task_lines", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -596,12 +621,11 @@ def test_a_budget_is_kept_by_a_run_that_was_killed_between_two_tasks(home, tmp_p
     assert one == two
 
 
-def test_a_budget_after_the_cache_was_deleted_trains_what_it_must_compare(home, tmp_path):
-    folder = copied(home, tmp_path)
-    runs(folder, "mood", "urgency", allocation=budget(6))
-    shutil.rmtree(folder / "bundle-cache")
-    runs(folder, "mood", "urgency", allocation=budget(2))
-    assert layers_of(folder) == {"mood": 1, "urgency": 1}
+def test_a_budget_after_the_cache_was_deleted_trains_what_it_must_compare(fresh):
+    runs(fresh, "mood", "urgency", allocation=budget(6))
+    shutil.rmtree(fresh / "bundle-cache")
+    runs(fresh, "mood", "urgency", allocation=budget(2))
+    assert layers_of(fresh) == {"mood": 1, "urgency": 1}
 
 
 def test_other_training_numbers_are_another_grove(home, tmp_path, trained):
@@ -634,10 +658,9 @@ def test_scores_of_a_bundle_hold_what_was_tried(home, tmp_path):
     assert any("; 1 private layer above tap 0" in line for line in lines)
 
 
-def test_a_bundle_says_the_choice_that_decided_its_part(home, tmp_path):
-    folder = copied(home, tmp_path)
-    runs(folder, "mood", "urgency", allocation=budget(6))
-    trained_with = {n: r.trained_with for n, r in Bundle.open(folder / "bundle").tasks.items()}
+def test_a_bundle_says_the_choice_that_decided_its_part(fresh):
+    runs(fresh, "mood", "urgency", allocation=budget(6))
+    trained_with = {n: r.trained_with for n, r in Bundle.open(fresh / "bundle").tasks.items()}
     for name in ("mood", "urgency"):
         assert trained_with[name]["allocation"]["budget"] == 6
         assert set(trained_with[name]["allocation"]["among"]) == {"mood", "urgency"}
