@@ -20,6 +20,7 @@ from polyhead.tasks.task import Task
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.features import wanted
 from polyhead.train.data.prepare import prepare
+from polyhead.train.heads import linear
 from polyhead.train.heads import select as heads
 from polyhead.train.heads.baseline import candidates, paths_of
 from polyhead.train.heads.choice import score_of
@@ -37,6 +38,12 @@ def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads")
     tiny.project(folder)
     return folder
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """Linear heads take few steps: for tests that look at what is done with them, and not at how good they are."""
+    monkeypatch.setattr(linear, "ITERATIONS", 8)
 
 
 def trained(home, root, *names, strategy=AUTO, training=QUICK, **changes):
@@ -68,7 +75,7 @@ def test_labels_are_dealt_out_evenly(home):
         assert max(counts) - min(counts) <= 1
 
 
-def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home, tmp_path):
+def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home, tmp_path, brief):
     bundle, lines, project = trained(home, tmp_path / "b", "mood", validation=0.3)
     notes = bundle.scores("mood")
     assert notes["folds"] == FOLDS and notes["refitted"]
@@ -80,13 +87,13 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
     assert whole.scores(bundle.tasks["mood"].task, outputs)["accuracy"] >= notes["splits"]["validation"]["accuracy"]
 
 
-@pytest.mark.parametrize(("far", "rounds"), [(0, 10), (1e9, 30)], ids=["far behind", "not far"])
+@pytest.mark.parametrize(("far", "rounds"), [(0, 3), (1e9, 9)], ids=["far behind", "not far"])
 @pytest.mark.parametrize(
     "changes", [{"validation": 0.3}, {"validation": "data/messages-test.jsonl"}], ids=["folds", "a file"]
 )
-def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypatch, far, rounds, changes):
+def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypatch, brief, far, rounds, changes):
     monkeypatch.setattr(heads, "FAR", far)
-    training = msgspec.structs.replace(tiny.TRAINING, epochs=30, patience=30, learning_rate=1e-9)
+    training = msgspec.structs.replace(tiny.TRAINING, epochs=9, patience=9, learning_rate=1e-9)
     project = tiny.project(home, "mood", strategy=AUTO, training=training, **changes)
     prepared = prepare(project, home)[0]
     data = load_trunk(str(home / "trunk"))
@@ -133,7 +140,7 @@ def test_a_head_that_is_asked_for_stands_beside_the_same_baselines(home, tmp_pat
     assert found[0] == found[1] and "linear" in asked.scores("mood")["baselines"]
 
 
-def test_a_task_that_gives_one_answer_is_warned_of(home, tmp_path):
+def test_a_task_that_gives_one_answer_is_warned_of(home, tmp_path, brief):
     """It was shown as an accuracy of 0.95. Texts here say nothing of the rare label."""
     rng, data = np.random.default_rng(0), tmp_path / "data"
     data.mkdir()
@@ -277,7 +284,7 @@ def test_epochs_that_are_given_are_exact(steps):
     assert (schedule.passes, schedule.rounds, schedule.patience) == (1, 4, 2)
 
 
-def test_the_cosine_of_texts_is_answered_where_few_pairs_are_labelled(home, tmp_path):
+def test_the_cosine_of_texts_is_answered_where_few_pairs_are_labelled(home, tmp_path, brief):
     """On three rows nothing but the cosine can be learned: answers rise with it."""
     data = tmp_path / "pairs.jsonl"
     texts = ["red green blue", "red green", "one two three", "cat dog bird", "cat dog fish"]
