@@ -178,12 +178,21 @@ def kept(home, tmp_path_factory):
     return extractor
 
 
+TEACHERS = {}  # trained so far
+OF_STUDENTS = {"noisy_teacher", "temperature", "init"}  # settings that no teacher reads
+
+
 def with_teacher(home, kept, name="mood", *, depth=2, training=None, **strategy):
-    """The task's branches under this strategy, and their teacher."""
+    """The task's branches under this strategy, and their teacher, which nothing may change."""
+    training = training or seeded()
     branches = branches_of(
-        home, kept, name, strategy=Branch(layers=depth, hidden=8, **strategy), training=training or seeded(), depths=()
+        home, kept, name, strategy=Branch(layers=depth, hidden=8, **strategy), training=training, depths=()
     )
-    return branches, branches.teacher(depth)
+    own = {setting: value for setting, value in strategy.items() if setting not in OF_STUDENTS}
+    key = repr((home, name, depth, training, own))
+    if key not in TEACHERS:
+        TEACHERS[key] = branches.teacher(depth)
+    return branches, TEACHERS[key]
 
 
 @pytest.mark.parametrize("name", tiny.ENTRIES)

@@ -5,16 +5,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
 import tiny
+from disk import run_forking
 from features import of_torch
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
@@ -266,46 +263,49 @@ def test_interruption_between_tasks_keeps_uint8_constants_of_a_chosen_pooler(hom
     assert tiny.part_bytes(cut / "bundle", "urgency") == tiny.part_bytes(whole / "bundle", "urgency")
 
 
+# Each line of the last argument trains in a process of its own, which is killed after the second epoch.
 KILLED = """
-    import os, signal, sys
-    sys.path.insert(0, {tests!r})
-    from pathlib import Path
-    import msgspec, torch
-    torch.set_num_threads(1)
-    import tiny
-    from polyhead.project.recipes import Joint
-    from polyhead.train.loop import fit
-    from polyhead.train.run import train_project
-    fit.SAVE_SECONDS = {seconds}
-    saved = fit.Curriculum.save
-    def save(run):
-        saved(run)
-        if run.done == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-    fit.Curriculum.save = save
-    folder = Path(sys.argv[1])
-    {train}
+import os, signal, sys
+from pathlib import Path
+import msgspec, torch
+torch.set_num_threads(1)
+import tiny
+from disk import exit_code
+from polyhead.project.recipes import Joint
+from polyhead.train.loop import fit
+from polyhead.train.run import train_project
+
+saved = fit.Curriculum.save
+
+def save(run):
+    saved(run)
+    if run.done == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+fit.Curriculum.save = save
+for seconds, folder, joint in zip((0.0, 60.0, 0.0), map(Path, sys.argv[1:]), (False, False, True), strict=True):
+    if os.fork() == 0:
+        fit.SAVE_SECONDS = seconds
+        project = tiny.project(folder, *(("mood", "urgency") if joint else ("mood",)))
+        project = msgspec.structs.replace(project, recipe=Joint(micro_batches=2)) if joint else project
+        train_project(project, folder=folder)
+        os._exit(0)
+    print(exit_code())
 """
 
 
-@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["after a checkpoint", "before the first checkpoint"])
-def test_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp_path, baseline, seconds):
-    folder = copied(home, tmp_path)
-    killed(folder, 'train_project(tiny.project(folder, "mood"), folder=folder)', seconds)
-    assert bool(list(folder.rglob("*.checkpoint"))) == (seconds == 0.0)
-    outcome = train_project(tiny.project(folder, "mood"), folder=folder)
-    assert outcome.extraction.passes == 0
-    assert tiny.part_bytes(folder / "bundle", "mood") == baseline("mood", "mood")
-
-
-def test_joint_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp_path):
-    """The trunk that learned, and every part of it, to the bit."""
-    whole, cut = copied(home, tmp_path / "whole"), copied(home, tmp_path / "cut")
-    train_project(together(whole), folder=whole)
-    asked = 'msgspec.structs.replace(tiny.project(folder, "mood", "urgency"), recipe=Joint(micro_batches=2))'
-    killed(cut, f"train_project({asked}, folder=folder)", 0.0)
+def test_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp_path, baseline):
+    """After a checkpoint, before the first one, and of a trunk that learns: that, and every part of it, to the bit."""
+    after, before, cut, whole = (copied(home, tmp_path / name) for name in ("after", "before", "cut", "whole"))
+    assert run_forking(KILLED, after, before, cut).split() == [str(-signal.SIGKILL)] * 3
+    for folder in (after, before):
+        assert bool(list(folder.rglob("*.checkpoint"))) == (folder == after)
+        outcome = train_project(tiny.project(folder, "mood"), folder=folder)
+        assert outcome.extraction.passes == 0
+        assert tiny.part_bytes(folder / "bundle", "mood") == baseline("mood", "mood")
     assert list(cut.rglob("*.checkpoint")) and not (cut / "bundle").exists()
-    train_project(together(cut), folder=cut)
+    for folder in (cut, whole):
+        train_project(together(folder), folder=folder)
     one, other = Bundle.open(whole / "bundle"), Bundle.open(cut / "bundle")
     assert one.digest == other.digest
     for name in ("mood", "urgency"):
@@ -314,18 +314,6 @@ def test_joint_training_killed_outright_and_resumed_is_the_uninterrupted_run(hom
 
 def together(folder):
     return msgspec.structs.replace(tiny.project(folder, "mood", "urgency"), recipe=Joint(micro_batches=2))
-
-
-def killed(folder, train, seconds):
-    """The call that trains, in a process that is killed after the second epoch."""
-    tests = str(Path(__file__).parents[1])
-    code = textwrap.dedent(KILLED.format(tests=tests, seconds=seconds, train=train))
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], env=os.environ | child_path(), check=False)
-    assert done.returncode == -signal.SIGKILL
-
-
-def child_path():
-    return {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
 def full_disk(*_args, **_kwargs):

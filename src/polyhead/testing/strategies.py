@@ -147,20 +147,29 @@ def inputs_for(task: Task, texts: tuple[AnyInput, ...] = TEXTS) -> list[AnyInput
     return [text for text in texts if input_type_of(text) in input_types_of(task)]
 
 
-def _model(path: Path, trunk: TrunkData, task: Task) -> Any:
+@lru_cache(maxsize=4)
+def _trunk_module(strategy: Strategy) -> Any:
+    """The tiny trunk in torch; nothing learns in it."""
+    from polyhead.nn.trunk import Trunk
+
+    return Trunk.from_data(_lowered(strategy)[0]).requires_grad_(False)
+
+
+def _model(strategy: Strategy, task: Task) -> Any:
     """A model of the task alone, with drawn arrays."""
     import torch
 
     from polyhead.model import Model
-    from polyhead.nn.trunk import Trunk
     from polyhead.sharing.make import make_families, make_part
 
+    trunk, paths = _lowered(strategy)
+    path = paths[task.name]
     families = make_families({task.name: path}, trunk.architecture)
     part = make_part(path, trunk.architecture, families=families)
     loaded = tiny_owned({task.name: path}, trunk.architecture)[task.name]
     for module, arrays in ((part, loaded.arrays), *((families[o], a) for o, a in loaded.others.items())):
         module.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
-    return Model(Trunk.from_data(trunk), {task.name: part}, families)
+    return Model(_trunk_module(strategy), {task.name: part}, families)
 
 
 def _assert_four_nodes(strategy: Strategy, task: Task) -> None:
@@ -180,7 +189,7 @@ def _assert_four_nodes(strategy: Strategy, task: Task) -> None:
 def _assert_counted(strategy: Strategy, task: Task) -> None:
     trunk, paths = _lowered(strategy)
     path = paths[task.name]
-    model, shape = _model(path, trunk, task), trunk.architecture
+    model, shape = _model(strategy, task), trunk.architecture
     modules = {path.head.part: model.parts[task.name], **model.families}
     for owner, module in modules.items():
         real = {name: tuple(value.shape) for name, value in module.state_dict().items()}
@@ -197,8 +206,7 @@ def _assert_gradients(strategy: Strategy, task: Task) -> None:
 
     trunk, paths = _lowered(strategy)
     path = paths[task.name]
-    batch, model = tiny_batch(trunk, (5, 7, 3)), _model(path, trunk, task)
-    model.trunk.requires_grad_(False)
+    batch, model = tiny_batch(trunk, (5, 7, 3)), _model(strategy, task)
     ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
     texts = TextBatch(ids=ids, mask=mask, segments=segments, words=words)
     stored = model.stored(plan.merge({task.name: path}), texts)[task.name]
