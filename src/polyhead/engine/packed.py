@@ -8,6 +8,7 @@ equal length together, as many as stay in the processor's cache, unpacked once f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -119,7 +120,7 @@ def _by_length(lengths: np.ndarray, documents: _Documents) -> Iterator[tuple[int
     order = np.argsort(lengths, kind="stable")
     ordered = lengths[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=0))  # the first of each length; none of length 0
-    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+    for start, stop in itertools.pairwise([*starts.tolist(), len(order)]):
         tokens = int(ordered[start])
         size = documents(tokens)
         for at in range(start, stop, size):

@@ -11,6 +11,8 @@ from polyhead.errors import MissingExtra
 from polyhead.jobs.executors.base import TRIES, Executor, Work, lost
 from polyhead.jobs.executors.processes import THREADS
 
+LOCAL = "127.0.0.1"  # where a cluster that was started for a job is reached: from this machine alone
+
 
 class Ray(Executor):
     """Actors of a Ray cluster."""
@@ -27,8 +29,8 @@ class Ray(Executor):
             raise MissingExtra("ray", "ray", "the executor 'ray'", instead="choose another executor") from None
         self._ray, self._is_ours, self._idle = ray, not ray.is_initialized(), list[Any]()
         if self._is_ours:
-            own = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
-            ray.init(address=address, log_to_driver=False, **own)
+            local = {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": LOCAL}
+            ray.init(address=address, log_to_driver=False, **({} if address else local))
         options = {"num_cpus": 1, "runtime_env": {"env_vars": dict.fromkeys(THREADS, "1")}}
         self._kind = ray.remote(**options)(_Actor)
         self._held = ray.put(work)
