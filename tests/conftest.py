@@ -1,6 +1,7 @@
 """What holds for every test: no network, one torch thread, an environment of its own, seeds of its own."""
 
 import gc
+import importlib.util
 import os
 import random
 import shutil
@@ -11,6 +12,7 @@ import zlib
 import numpy as np
 import pytest
 
+import compiled
 import disk
 import search
 
@@ -21,6 +23,8 @@ TRAINED = {"train", "cli", "sharing", "tasks", "e2e"}  # folders of tests that t
 SHORT = {"train", "cli", "sharing"}  # by the way
 # But where the search is looked at, or where a process of its own must train the same bytes.
 SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py", "test_run.py"}
+# What OpenVINO makes of a graph is looked at: each is compiled again.
+COMPILES = {"test_backends.py", "test_new_backend.py", "test_openvino.py", "test_graph_openvino.py"}
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Folders of tests lie in memory where it has room: making and removing them is a fifth of many a test on a disk.
@@ -97,4 +101,15 @@ def _quick_search(request):
             search.shorten(patch)
         else:
             search.remember(patch)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once(request):
+    """Equal graphs of OpenVINO are compiled once, but where that is what is looked at."""
+    if request.path.name in COMPILES or importlib.util.find_spec("openvino") is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        compiled.remember(patch)
         yield
