@@ -25,6 +25,7 @@ from polyhead.tasks.task import RowKind, Task
 
 BLOCK_BYTES = 2**20  # of numbers in float32, and of what one task pools: half of a processor's second cache
 _STORED = ("first", "mean", "attention")  # what a pool reads that a store keeps; of the first two one vector a text
+LARGEST_SCORE = 80.0  # e^80 is 6e34, and e^-80 is no subnormal number
 _Documents = Callable[[int], int]
 _Activate = Callable[[np.ndarray], np.ndarray]
 
@@ -40,6 +41,7 @@ class PackedTask(Value, eq=False):
     second: np.ndarray | None  # (outputs, labels)
     second_bias: np.ndarray | None
     activation: Activation
+    is_bounded: bool = False  # no score is so large that float32 could not hold its exponential
 
     @property
     def width(self) -> int:
@@ -144,9 +146,10 @@ def _answered(task: PackedTask, block: np.ndarray, scratch: _Scratch) -> np.ndar
         x = block[:, 0]
     else:
         weights = task.scores @ block.transpose(0, 2, 1)  # (documents, heads, tokens)
-        weights -= weights.max(axis=2, keepdims=True)
+        if not task.is_bounded:  # the maximum takes as long as all the rest of a softmax
+            weights -= weights.max(axis=2, keepdims=True)
         np.exp(weights, out=weights)
-        weights /= weights.sum(axis=2, keepdims=True)
+        weights /= (weights @ np.ones(weights.shape[2], np.float32))[:, :, None]
         pooled = np.matmul(weights, block, out=scratch.pooled(documents, task.heads))
         if task.values is None:
             x = pooled.reshape(documents, -1)
@@ -187,10 +190,11 @@ def packed(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     values = values * scale[:, None]
     heads, wide, inner = values.shape
     by_head = first.reshape(heads, inner, -1)
+    is_bounded = bool((_reach(scores) * affine.highest <= LARGEST_SCORE).all())
     if heads * first.shape[1] <= len(first) + first.shape[1] / wide * len(first):  # fewer products than in two steps
         whole = np.einsum("hxi,hio->hxo", values, by_head).reshape(heads * wide, -1)
-        return _made(path, slot, first=whole, bias=bias, scores=scores)
-    return _made(path, slot, first=first, bias=bias, scores=scores, values=values)
+        return _made(path, slot, first=whole, bias=bias, scores=scores, is_bounded=is_bounded)
+    return _made(path, slot, first=first, bias=bias, scores=scores, values=values, is_bounded=is_bounded)
 
 
 def _made(
@@ -201,6 +205,7 @@ def _made(
     bias: np.ndarray,
     scores: np.ndarray | None = None,
     values: np.ndarray | None = None,
+    is_bounded: bool = False,
 ) -> PackedTask:
     """The task in float32, the rest of its head as the slot has it."""
 
@@ -216,7 +221,14 @@ def _made(
         second=slot.second,
         second_bias=slot.second_bias,
         activation=path.head.activation,
+        is_bounded=is_bounded,
     )
+
+
+def _reach(scores: np.ndarray) -> np.ndarray:
+    """The largest size of a score that numbers from 0 to 1 can give, by head."""
+    above, below = (np.maximum(sign * scores, 0).sum(axis=1) for sign in (1, -1))
+    return np.asarray(np.maximum(above, below))
 
 
 def check_packed(task: Task, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol
 
@@ -33,6 +34,7 @@ class Affine(Value, eq=False):
 
     scale: np.ndarray
     shift: np.ndarray
+    highest: float = math.inf  # number; the lowest is 0 where this is finite
 
 
 class FeatureCodec(ABC):

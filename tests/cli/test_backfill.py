@@ -1,0 +1,50 @@
+"""`polyhead backfill` on a tiny store."""
+
+import json
+
+import pytest
+
+from backfills import append, make_bundle, schema, texts
+from cli.commands import run
+from polyhead.bundle.read import Bundle
+from polyhead.store.corpus.plain import PlainStore
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = Bundle.open(make_bundle(tmp_path / "bundle")).tasks["mood"].path
+    store = PlainStore.create(str(tmp_path / "store"), schema(path))
+    append(store, path, texts(range(12)))
+    rows = [{"text": text} for (text,) in texts(range(12))]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_a_backfill_says_its_price_first_then_what_it_took_and_goes_on(folder):
+    done = run("backfill", "bundle", "mood", "--features", "store", "--price", "2", cwd=folder)
+    assert done.code == 0, done.err
+    assert "price: 12 documents by 1 worker" in done.err and "0.00 dollars" in done.err
+    assert "12 documents, 12 answered now" in done.out and "column mood_v0001_" in done.out
+    assert "the price was" in done.out and "no document was encoded anew" in done.err
+    again = run("backfill", "bundle", "mood", "--features", "store", "--json", "-", cwd=folder)
+    found = json.loads(again.out)
+    assert (found["backfill"]["filled"], found["backfill"]["price"], found["sample"]) == (0, None, [])
+
+
+def test_a_sample_is_compared_and_counts_are_drawn(folder):
+    pytest.importorskip("matplotlib")
+    words = ("--sample-from", "texts.jsonl", "--sample", "9", "--backend", "reference", "--picture", "counts.png")
+    done = run("backfill", "bundle", "--features", "store", "--scores", *words, cwd=folder)
+    assert done.code == 0, done.err
+    for task in ("mood", "topics", "urgency"):
+        assert f"{task}: 9 of 9 encoded anew have the same answer (70.1 to 100.0 %)" in done.out
+    assert (folder / "counts.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_asked_wrongly_is_refused(folder):
+    run("backfill", "bundle", "moods", "--features", "store", cwd=folder).refuses("moods", "mood")
+    run("backfill", "bundle", "--features", "nowhere", cwd=folder).refuses("no store at nowhere")
+    run("backfill", "bundle", "--features", "store", "--executor", "x", cwd=folder).refuses("'x'", code=2)
+    run("backfill", "bundle", "--features", "store", "--picture", "x.txt", cwd=folder).refuses(".png", code=2)
+    run("backfill", "bundle", "--features", "store", "--picture", "no/x.png", cwd=folder).refuses("no folder")
+    run("backfill", "bundle", cwd=folder).refuses("--features", code=2)
