@@ -22,7 +22,7 @@ ERRORS = (1.0, 0.3634, 0.1188, 0.03744, 0.01154, 0.003495, 0.001041, 0.0003035, 
 STEPS = (1.0, 1.596, 0.9957, 0.586, 0.3352, 0.1881, 0.1041, 0.0569, 0.0308)  # the steps of these quantizers
 ROUNDS, ROWS = 10, 8192  # of fitting a component's step to its values, and values of each that are looked at
 LARGEST = np.float32(65504.0)  # values beyond are clipped
-LARGEST_SPAN = 2.0**14  # steps in the largest value: float32 tells them apart in what is decoded
+LARGEST_SPAN = 2.0**10  # steps in the largest value: what is decoded in float32 tells them apart
 AT_ONCE = 4096  # vectors turned at a time, in float64
 
 
@@ -90,11 +90,11 @@ class Components(FeatureCodec):
         variance, basis = np.maximum(variance[::-1], 0), vectors[:, ::-1].T
         heaviest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
         basis = basis * np.where(heaviest < 0, -1.0, 1.0)  # of v and -v one
-        bits = allocated(variance, self.mean_bits * values.shape[-1])
+        least = max(np.abs(mean).max() / LARGEST_SPAN, np.abs(flat).max() / LARGEST_SPAN, np.finfo(np.float32).tiny)
+        bits = allocated(np.where(variance > least**2, variance, 0), self.mean_bits * values.shape[-1])
         basis, bits = basis[bits > 0], bits[bits > 0]
         spaced = np.unique(np.linspace(0, len(flat) - 1, min(ROWS, len(flat))).round().astype(int))
-        least = max(np.abs(mean).max(), np.abs(flat).max()) / LARGEST_SPAN
-        step, zero = fitted(flat[spaced] @ basis.T, bits, least=max(least, np.finfo(np.float32).tiny))
+        step, zero = fitted(flat[spaced] @ basis.T, bits, least=least)
         return {"mean": mean, "basis": basis, "step": step, "zero": zero, "bits": bits.astype(np.float64)}
 
     def graph(self, ops: Any, x: Any, constants: Constants) -> Any:
