@@ -79,17 +79,33 @@ class PackedTasks:
         scratch = _Scratch(wide, heads)
         for tokens, members in _by_length(lengths, scratch.documents):
             numbers = scratch.numbers[: len(members) * tokens]
-            self._unpack(_taken(rows, members, tokens), numbers)
+            _unpack(self.column, _taken(rows, members, tokens), numbers)
             block = numbers.reshape(len(members), tokens, wide)
             for name, task in self.tasks.items():
                 outputs[name][members] = _answered(task, block, scratch)
         return outputs
 
-    def _unpack(self, raw: np.ndarray, numbers: np.ndarray) -> None:
-        """uint8 (tokens, token_bytes) into float32 (tokens, L d)."""
-        column = self.column
-        raw = raw.reshape(len(raw) * column.layers, -1)
-        column.codec.format.numbers(raw, column.codec, numbers.reshape(len(raw), column.width))
+
+def means(column: FeatureColumn, rows: PackedRows) -> np.ndarray:
+    """Each document's mean over layers and tokens of what it decodes to, float32 (rows, width); NaN without a token."""
+    scratch = _Scratch(column.layers * column.width, 1)
+    found = np.full((len(rows.lengths), column.width), np.nan, np.float32)
+    for tokens, members in _by_length(rows.lengths, scratch.documents):
+        numbers = scratch.numbers[: len(members) * tokens]
+        _unpack(column, _taken(rows, members, tokens), numbers)
+        vectors = tokens * column.layers
+        shares = np.full(vectors, 1 / vectors, np.float32)
+        found[members] = shares @ numbers.reshape(len(members), vectors, column.width)
+    affine = column.codec.format.affine(column.codec)
+    found *= affine.scale.astype(np.float32)
+    found += affine.shift.astype(np.float32)
+    return found
+
+
+def _unpack(column: FeatureColumn, raw: np.ndarray, numbers: np.ndarray) -> None:
+    """uint8 (tokens, token_bytes) into float32 (tokens, L d)."""
+    raw = raw.reshape(len(raw) * column.layers, -1)
+    column.codec.format.numbers(raw, column.codec, numbers.reshape(len(raw), column.width))
 
 
 class _Scratch:

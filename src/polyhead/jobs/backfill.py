@@ -224,14 +224,7 @@ class _Opened:
 
 def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[str]) -> dict[str, Path]:
     """The paths of the tasks that the store can answer, or of those asked; raises StoreError for one that it cannot."""
-    trunk = store.schema.source.get("trunk", bundle.digest)
-    if trunk != bundle.digest:
-        raise StoreError(
-            f"{location} holds features of another trunk than the bundle {bundle.root}",
-            got=f"trunk {trunk}",
-            allowed=f"trunk {bundle.digest}",
-            do="give the bundle over the store's trunk, or extract the features anew with this bundle",
-        )
+    check_trunk(location, store, bundle)
     unknown = [name for name in names if name not in bundle.tasks]
     if unknown:
         raise UnknownTask(
@@ -254,6 +247,18 @@ def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[
     if not paths:
         raise errors[0] if errors else UnknownTask(f"the bundle {bundle.root} has no task", do="train one first")
     return paths
+
+
+def check_trunk(location: str, store: CorpusStore, bundle: Bundle) -> None:
+    """Raises StoreError for a store of another trunk than the bundle's; it names both."""
+    trunk = store.schema.source.get("trunk", bundle.digest)
+    if trunk != bundle.digest:
+        raise StoreError(
+            f"{location} holds features of another trunk than the bundle {bundle.root}",
+            got=f"trunk {trunk}",
+            allowed=f"trunk {bundle.digest}",
+            do="give the bundle over the store's trunk, or extract the features anew with this bundle",
+        )
 
 
 def check_kept(location: str, store: CorpusStore, name: str, path: Path) -> None:
