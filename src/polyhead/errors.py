@@ -20,6 +20,7 @@ PolyheadError
 │   └── IsolationError     a change that would have changed other tasks' answers; it was undone
 ├── LockError          a lock file that cannot be used
 ├── StoreError         kept encoder outputs cannot be read or written
+│   └── NoStore            no store at a location
 ├── JobError           workers of a job were lost, or failed
 ├── TrainError         training cannot go on
 │   └── NotFinite          a loss, a gradient or a weight is no finite number
@@ -205,6 +206,10 @@ class LockError(PolyheadError):
 
 class StoreError(PolyheadError):
     """Kept encoder outputs cannot be read or written."""
+
+
+class NoStore(StoreError):
+    """There is no store of features at a location."""
 
 
 class JobError(PolyheadError):

@@ -19,7 +19,7 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.cost import row_bytes
 from polyhead.errors import StoreError
-from polyhead.plan import Codec
+from polyhead.plan import Codec, Path
 
 ID_BYTES = 16
 
@@ -49,6 +49,7 @@ class FeatureColumn(Value):
     layers: int  # stored layers of a token
     width: int
     codec: Codec
+    path: Path | None = None  # whose stored value this is, as far as its writer knew; the digest is that of this path
 
     @property
     def token_bytes(self) -> int:

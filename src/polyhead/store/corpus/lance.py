@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from polyhead.config import from_json, to_json
-from polyhead.errors import ConfigError, StoreError
+from polyhead.errors import ConfigError, NoStore, StoreError
 from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, ids_of, packed_rows, plain_array, table_of
 from polyhead.store.corpus.base import (
     CorpusStore,
@@ -383,7 +383,7 @@ def reading(location: str) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError) as error:
         if "not found" in str(error).lower():
             do = "give the place of a store, or make one with `create`"
-            raise StoreError(f"there is no store at {location}", got=str(error).splitlines()[0], do=do) from None
+            raise NoStore(f"there is no store at {location}", got=str(error).splitlines()[0], do=do) from None
         raise StoreError(f"{location} cannot be read", got=str(error).splitlines()[0], do="restore it") from None
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from polyhead.config import to_json
-from polyhead.errors import StoreError
+from polyhead.errors import NoStore, StoreError
 from polyhead.files import (
     is_temporary,
     make_folder,
@@ -111,7 +111,7 @@ class PlainStore(CorpusStore):
         """The store in this folder; raises StoreError where there is none, or one of another format."""
         path = Path(location) / "store.json"
         if not path.exists():
-            raise StoreError(
+            raise NoStore(
                 f"there is no store at {location}", do="give the folder of a store, or make one with `create`"
             )
         return cls(Path(location), read_schema(path))

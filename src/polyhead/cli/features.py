@@ -1,0 +1,268 @@
+"""`polyhead features`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from polyhead.cli.options import backend_option, names_in, precision_option
+from polyhead.cli.output import Printer, counted, in_bytes, json_option, note, stoppable
+from polyhead.config import Value
+from polyhead.errors import ConfigError
+from polyhead.progress import duration
+
+if TYPE_CHECKING:
+    from polyhead.engine.backends.base import Backend
+    from polyhead.jobs.extract import ExtractSummary
+    from polyhead.jobs.stores import StoreInfo
+    from polyhead.jobs.taps import Tap
+    from polyhead.plan import Path as TaskPath
+    from polyhead.trunk.data import TrunkData
+
+WEEK = 7.0  # days for which files that no version needs are kept
+FRAGMENT_ROWS = 2**18  # documents of a fragment after joining
+
+
+class Compacted(Value):
+    """What `features compact` did."""
+
+    store: str
+    joined: int  # fragments that went into others
+    fragments: int  # that are left
+    freed_bytes: int
+
+
+@click.group("features")
+def command() -> None:
+    """Keep the features of a corpus in a store: encode every text once, and answer every later task from it.
+
+    STORE is a folder of plain files, or a Lance dataset if its name ends in .lance or is a URL of an object store, such
+    as s3://bucket/corpus.
+    """
+
+
+@command.command("extract")
+@click.argument("encoder", metavar="BUNDLE")
+@click.argument("source", metavar="IN")
+@click.argument("store", metavar="STORE")
+@click.option(
+    "--tap",
+    "taps",
+    multiple=True,
+    metavar="LAYERS[:CODEC]",
+    help="What to keep of every token: the 'last' layer, 'mean4' (of the last 4), or 'all', and how it is written. May "
+    "be repeated: one pass gives all. [default: mean4:pca1]",
+)
+@click.option(
+    "--tasks", "--task", "tasks", multiple=True, metavar="NAMES", help="Keep what these tasks of BUNDLE read."
+)
+@click.option("--text", metavar="COLUMN", help="Column of the text [default: text, or text_a].")
+@click.option("--text-b", metavar="COLUMN", help="Column of the second text of a pair [default: text_b].")
+@click.option("--tokens", metavar="COLUMN", help="Column of the list of tokens, instead of a text [default: tokens].")
+@click.option("--separate", is_flag=True, help="Make the two texts of a pair two documents; else they are read as one.")
+@click.option(
+    "--long-texts",
+    type=click.Choice(["cut", "windows"]),
+    default="cut",
+    show_default=True,
+    help="Read the beginning of a text that is too long, or make a document of each part that can be read.",
+)
+@click.option(
+    "--per",
+    type=click.Choice(["tensor", "dimension"]),
+    default="tensor",
+    show_default=True,
+    help="What one constant of codec uint8 is for.",
+)
+@click.option("--processes", type=click.IntRange(0), help="Processes that tokenize; 0: a thread.")
+@backend_option()
+@precision_option
+@json_option
+def extract_command(
+    encoder: str,
+    source: str,
+    store: str,
+    taps: tuple[str, ...],
+    tasks: tuple[str, ...],
+    text: str | None,
+    text_b: str | None,
+    tokens: str | None,
+    separate: bool,
+    long_texts: Literal["cut", "windows"],
+    per: Literal["tensor", "dimension"],
+    processes: int | None,
+    backend: str | None,
+    precision: str | None,
+    json_to: str | None,
+) -> None:
+    """Add the features of every text of IN to STORE, which is made if there is none.
+
+    BUNDLE gives the encoder; in its place stands also the name of an encoder as in a project file, such as minilm. IN
+    ends in .jsonl, .csv, .tsv (each also .gz) or .parquet, or is datasets:ID[/config][:split].
+
+    A text that STORE has already is not encoded again. So if the command is interrupted, run it again: it goes on.
+    Texts may be added later, and by several commands at once. STORE refuses features of another encoder, tokenizer,
+    precision or codec.
+    """
+    from polyhead.jobs.extract import ExtractRequest, extract
+
+    printer = Printer(json_to)
+    named = {"text": text, "text_b": text_b, "tokens": tokens}
+    wish = ExtractRequest(
+        columns={role: column for role, column in named.items() if column is not None},
+        separate=separate,
+        long_texts=long_texts,
+        per=per,
+        processes=processes,
+    )
+    printer.show(f"opening {encoder}")
+    trunk, runs, paths = _opened(encoder, _taps(taps, tasks), names_in(tasks), backend, precision)
+    try:
+        with stoppable("the same command goes on from there"):
+            done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
+    finally:
+        printer.show("")
+    printer.lines(_extracted(done))
+    _notes(done)
+    printer.json(done)
+
+
+@command.command("info")
+@click.argument("store", metavar="STORE")
+@json_option
+def info_command(store: str, json_to: str | None) -> None:
+    """Show what STORE keeps, of which encoder, and which tasks were answered for how many documents."""
+    from polyhead.jobs.stores import store_info
+    from polyhead.store.corpus.open import open_corpus
+
+    printer = Printer(json_to)
+    info = store_info(store, open_corpus(store))
+    printer.lines(_info_lines(info))
+    printer.json(info)
+
+
+@command.command("verify")
+@click.argument("store", metavar="STORE")
+@json_option
+def verify_command(store: str, json_to: str | None) -> None:
+    """Read every byte of STORE, and fail at a file that was changed since it was written."""
+    from polyhead.jobs.stores import store_info
+    from polyhead.store.corpus.open import open_corpus
+
+    printer, opened = Printer(json_to), open_corpus(store)
+    printer.show(f"reading {store}")
+    opened.verify()
+    printer.show("")
+    info = store_info(store, opened)
+    printer.line(f"{store}: {counted(info.documents, 'document')}, nothing was changed")
+    printer.json(info)
+
+
+@command.command("compact")
+@click.argument("store", metavar="STORE")
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=FRAGMENT_ROWS,
+    show_default=True,
+    help="Documents of a fragment, at most about so many.",
+)
+@click.option(
+    "--days",
+    type=click.FloatRange(0),
+    default=WEEK,
+    show_default=True,
+    help="Remove files that no version needs and that are older than this. Others may still read younger ones.",
+)
+@json_option
+def compact_command(store: str, rows: int, days: float, json_to: str | None) -> None:
+    """Join small fragments of STORE, and remove files that no version needs any more.
+
+    Others may read, extract and backfill meanwhile.
+    """
+    from polyhead.store.corpus.open import open_corpus
+
+    printer, opened = Printer(json_to), open_corpus(store)
+    printer.show(f"joining fragments of {store}")
+    joined = opened.compact(rows=rows)
+    freed = opened.sweep(age=days * 86400)
+    printer.show("")
+    opened.refresh()
+    done = Compacted(store=store, joined=joined, fragments=len(opened.fragments), freed_bytes=freed)
+    printer.line(f"{store}: {counted(done.fragments, 'fragment')} left, {joined:,} joined, {in_bytes(freed)} freed")
+    printer.json(done)
+
+
+def _taps(taps: tuple[str, ...], tasks: tuple[str, ...]) -> list[Tap]:
+    from polyhead.jobs.taps import Tap
+
+    return [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
+
+
+def _opened(
+    encoder: str, taps: Sequence[Tap], tasks: tuple[str, ...], backend: str | None, precision: str | None
+) -> tuple[TrunkData, Backend, list[TaskPath]]:
+    """The encoder, what runs it, and what is to be kept of it."""
+    from functools import partial
+
+    from polyhead.bundle.read import Bundle
+    from polyhead.engine.backends import open_backend
+    from polyhead.engine.loaded import trained_precision
+    from polyhead.engine.quantize.files import scales_for
+    from polyhead.jobs.taps import paths_of
+
+    if Path(encoder, "bundle.json").exists() or tasks:
+        bundle = Bundle.open(encoder)
+        trunk, scales = bundle.trunk(), partial(scales_for, bundle)
+        trained = None if precision else trained_precision(bundle.tasks)
+        paths = paths_of(bundle.tasks, tasks)
+        runs = open_backend(backend, trunk, {}, precision=precision, trained=trained, scales=scales)
+    else:
+        from polyhead.nn.load import load_trunk
+
+        if precision == "int8":
+            raise ConfigError("an encoder without a bundle has no int8", do="give a bundle, quantized before")
+        trunk, paths = load_trunk(encoder), []
+        runs = open_backend(backend, trunk, {}, precision=precision)
+    return trunk, runs, list(dict.fromkeys([*(tap.path(trunk) for tap in taps), *paths]))
+
+
+def _extracted(done: ExtractSummary) -> list[str]:
+    there = [f"{done.before:,} were there before"] if done.before else []
+    there += [f"{done.repeated:,} repeat others"] if done.repeated else []
+    return [
+        f"{done.store}: {counted(done.total, 'document')}, {done.documents:,} added now"
+        + (f" ({', '.join(there)})" if there else ""),
+        f"in {duration(done.seconds)}, {done.documents_a_second:,.0f} documents a second, {done.tokens:,} tokens, "
+        f"{done.precision}",
+    ]
+
+
+def _notes(done: ExtractSummary) -> None:
+    if done.cut:
+        note(
+            f"{counted(done.cut, 'text')} had more than {done.max_tokens} tokens, and {done.cut_tokens:,} tokens were "
+            "not read: --long-texts windows keeps them, in a store of its own"
+        )
+    if done.unread:
+        note(f"{counted(done.unread, 'row')} could not be read; the first: {done.first_unread}")
+
+
+def _info_lines(info: StoreInfo) -> list[str]:
+    on_disk = "" if info.disk_bytes is None else f", {in_bytes(info.disk_bytes)} on disk"
+    lines = [
+        f"{info.store}: {counted(info.documents, 'document')} in {counted(info.fragments, 'fragment')}, version "
+        f"{info.version}{on_disk}"
+    ]
+    lines += [f"{name.replace('_', ' ')}: {value}" for name, value in info.source.items()]
+    for kept in info.features:
+        mean = f", {kept.tokens / info.documents:.1f} a document" if info.documents else ""
+        lines.append(f"features {kept.digest[:12]}: {kept.keeps}")
+        lines.append(f"  {kept.token_bytes:,} bytes a token, {kept.tokens:,} tokens{mean}, {in_bytes(kept.bytes)}")
+    for column in info.results:
+        of = "" if column.task is None else f": task '{column.task}' {column.version}"
+        lines.append(f"results {column.name}{of}, {column.documents:,} of {info.documents:,} documents")
+    return lines

@@ -1,0 +1,355 @@
+"""Extraction: features of every text of a file, in a store, each text once whatever was interrupted or repeated.
+
+Nothing but the store is remembered. A document's id is a digest of its text, so a text that is there already is not
+encoded again: a job that was stopped goes on, a file that grew is read on, and several jobs may fill one store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path as FilePath
+from typing import Literal
+
+import numpy as np
+
+from polyhead.arguments import check_fields
+from polyhead.config import Value, to_json
+from polyhead.engine.backends.base import Backend
+from polyhead.engine.fill import batch_values, batches
+from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, NoStore, StoreError
+from polyhead.jobs.columns import Roles, RowInput, roles_of
+from polyhead.jobs.rows import RowFile, Source
+from polyhead.jobs.score import open_source
+from polyhead.jobs.taps import Tap, calibrated, column_of, is_whole, kept_paths
+from polyhead.plan import Path
+from polyhead.processor import processors
+from polyhead.progress import progress_line
+from polyhead.store.codec import encode
+from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema, as_ids, document_id
+from polyhead.store.corpus.open import create_corpus, open_corpus
+from polyhead.tasks.rows import DATASETS
+from polyhead.text.encodings import Encodings, ranges, starts_of
+from polyhead.text.processes import Piece, TokenizerPool
+from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
+from polyhead.trunk.data import TrunkData
+
+PIECE_ROWS = 8192  # rows that are read, tokenized and sorted by length at a time
+TOKEN_BUDGET = 4096  # tokens of a batch
+APPEND_BYTES, APPEND_SECONDS = 128 * 2**20, 60.0  # what waits for an append at most; a kill loses that
+SAMPLE_ROWS = 4  # rows that are drawn for each text that fixes a codec, as some are empty or repeated
+ROLES = ("text", "text_b", "tokens")  # of columns that make a document
+Show = Callable[[str], None]
+
+
+class ExtractRequest(Value):
+    """What to keep of which texts."""
+
+    columns: dict[str, str] = {}  # column to read by its role, one of `ROLES`
+    separate: bool = False  # the two texts of a pair are two documents; else one, read together
+    long_texts: Literal["cut", "windows"] = "cut"  # windows: a document for each part that the trunk can read
+    per: Literal["tensor", "dimension"] = "tensor"  # of a codec's constants, where it has any
+    processes: int | None = None  # that tokenize; 0: a thread does; None: by the processors that there are
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        wrong = sorted(set(self.columns) - set(ROLES))
+        if wrong:
+            raise ConfigError("documents are made of other columns", got=wrong, allowed=ROLES)
+        if self.processes is not None and self.processes < 0:
+            raise ConfigError("a number of processes is 0 or more", got=self.processes)
+
+
+class ExtractSummary(Value):
+    """The result of an extraction. Rows are those of the file; a row is one document, or several."""
+
+    store: str
+    rows: int
+    unread: int  # rows without a text that can be read
+    first_unread: str  # why the first of them cannot be read
+    documents: int  # that this run added
+    before: int  # that the store had already
+    repeated: int  # that stood in the file already
+    cut: int  # texts of these rows, encoded now, that were longer than the trunk reads
+    cut_tokens: int  # tokens of theirs that no document holds
+    max_tokens: int  # that the trunk reads
+    tokens: int
+    total: int  # documents of the store
+    precision: str
+    seconds: float
+    documents_a_second: float
+
+
+def extract(
+    location: FilePath | str,
+    source: FilePath | str,
+    paths: Sequence[Path | Tap],
+    wish: ExtractRequest,
+    *,
+    trunk: TrunkData,
+    backend: Backend,
+    show: Show = lambda text: None,
+) -> ExtractSummary:
+    """Adds every text of a file to the store, which is made where there is none.
+
+    `source` is a file of rows, or `datasets:owner/name[/config][:split]`. `paths` are what is kept, all from one pass
+    of the trunk: taps, or stored paths of tasks. Constants of codecs are fixed from texts of the file when the store
+    is made, and are the store's from then on.
+
+    Raises StoreError for a store of another trunk, tokenizer, precision or codec, and for a full disk: what was
+    appended stays. DataError and MissingColumn for a file that cannot be read, EmptyData for one without rows.
+    """
+    began = time.monotonic()
+    job = _Extraction(str(location), str(source), wish, trunk, backend, show)
+    job.open([path.path(trunk) if isinstance(path, Tap) else path for path in paths])
+    job.fill()
+    return job.summary(time.monotonic() - began)
+
+
+def source_of(trunk: TrunkData, *, precision: str, long_texts: str) -> dict[str, str]:
+    """Where a store's features come from: `Schema.source`. Stores of another source are refused."""
+    tokenizer = hashlib.sha256(trunk.tokenizer + to_json(trunk.settings)).hexdigest()
+    return {"trunk": trunk.digest, "tokenizer": tokenizer, "precision": precision, "long_texts": long_texts}
+
+
+def open_rows(source: str) -> Source:
+    """Rows of a file, or of a data set of the hub; raises DataError for what is neither."""
+    return RowFile(source) if source.startswith(DATASETS) else open_source(source)
+
+
+class _Read(Value):
+    """Which rows of the file a piece is of, and how many up to there were known."""
+
+    start: int
+    stop: int
+    known: int
+
+    def line(self, name: str, total: int, share: float, seconds: float) -> str:
+        """The progress when this share of the piece is done."""
+        done = self.start + round(share * (self.stop - self.start))
+        before = min(self.known, done)
+        return progress_line(name, done=done, total=total, unit="rows", seconds=seconds, before=before)
+
+
+class _Extraction:
+    """One call: the file, the store, and documents that wait for an append."""
+
+    def __init__(
+        self, location: str, source: str, wish: ExtractRequest, trunk: TrunkData, backend: Backend, show: Show
+    ) -> None:
+        self._location, self._wish, self._trunk, self._show = location, wish, trunk, show
+        self._backend, self._file = backend, open_rows(source)
+        self._name = FilePath(source).name
+        show(f"looking at {self._name}")
+        self._survey = self._file.survey(show)
+        if not self._survey.rows:
+            raise EmptyData(f"{source} holds no row", do="give a file with rows")
+        roles = roles_of(source, self._survey, wish.columns).columns
+        self._roles = Roles(columns={role: columns for role, columns in roles.items() if role in ROLES})
+        if not self._roles.columns:
+            raise DataError(
+                f"no column of {source} holds texts", got=list(roles), allowed=ROLES, do="name it: --text COLUMN"
+            )
+        self._windows = windows_of(trunk.settings.max_tokens) if wish.long_texts == "windows" else None
+        self._width = None if not backend.packs else trunk.architecture.width
+        self._store: CorpusStore
+        self._paths: list[Path]
+        self._waiting: list[tuple[list[bytes], list[PackedRows]]] = []
+        self._waiting_ids: set[bytes] = set()
+        self._first_unread = ""
+        self._read: deque[_Read] = deque()  # of pieces that are being tokenized
+        self._rows = self._unread = self._documents = self._before = self._repeated = 0
+        self._cut = self._cut_tokens = self._tokens = 0
+
+    def open(self, paths: Sequence[Path]) -> None:
+        """Opens the store, or makes it with codecs fixed from texts of the file."""
+        source = source_of(self._trunk, precision=self._backend.precision, long_texts=self._wish.long_texts)
+        try:
+            self._store = open_corpus(self._location)
+        except NoStore:
+            whole = self._calibrated(paths)
+            columns = tuple(column_of(path, self._trunk.architecture.width) for path in dict.fromkeys(whole))
+            self._store = create_corpus(self._location, Schema(features=columns, source=source))
+        check_source(self._location, self._store.schema.source, source)
+        kept = kept_paths(self._location, paths, self._store.schema.features)
+        others = [column for column in self._store.schema.features if column.path not in kept]
+        if any(column.path is None for column in others):
+            raise StoreError(f"{self._location} does not say what it keeps", do="extract into another store")
+        # Every document has all features of the store, also those that nobody asked for this time.
+        self._paths = [column.path for column in self._store.schema.features if column.path is not None]
+
+    def fill(self) -> None:
+        """Encodes what the store lacks."""
+        began = self._appended = time.monotonic()
+        settings, wish = self._trunk.settings, self._wish
+        processes = wish.processes if wish.processes is not None else max(0, min(4, processors() // 4))
+        with TokenizerPool(self._trunk.tokenizer, settings, processes=processes) as pool:
+            self._pad_id = pool.tokenizer.pad_id
+            for piece, encodings in pool.tokenized(self._pieces()):
+                read = self._read.popleft()
+                for share in self._encode(piece.inputs, encodings):
+                    self._show(read.line(self._name, self._survey.rows, share, time.monotonic() - began))
+                if self._is_due():
+                    self._append()
+        self._append()
+        if self._unread == self._rows:
+            raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
+
+    def summary(self, seconds: float) -> ExtractSummary:
+        """What was done."""
+        self._store.refresh()
+        return ExtractSummary(
+            store=repair(self._location),
+            rows=self._rows,
+            unread=self._unread,
+            first_unread=self._first_unread,
+            documents=self._documents,
+            before=self._before,
+            repeated=self._repeated,
+            cut=self._cut,
+            cut_tokens=self._cut_tokens,
+            max_tokens=self._trunk.settings.max_tokens,
+            tokens=self._tokens,
+            total=sum(fragment.rows for fragment in self._store.fragments),
+            precision=self._backend.precision,
+            seconds=seconds,
+            documents_a_second=self._documents / seconds,
+        )
+
+    def _pieces(self) -> Iterator[Piece]:
+        """Inputs that the store lacks, each once; single texts and pairs apart."""
+        for chunk in self._file.chunks(self._roles.wanted, start=0, size=PIECE_ROWS):
+            inputs = self._inputs(chunk.inputs(self._roles))
+            ids = [document_id(text) for text in inputs]
+            self._store.refresh()
+            lacking = set(self._store.lacking(as_ids(ids)).tolist()) if ids else set()
+            there = 0 if not ids else int((self._store.find(as_ids(ids))[:, 0] >= 0).sum())
+            fresh = [row for row in sorted(lacking) if ids[row] not in self._waiting_ids]
+            self._before += there
+            self._repeated += len(ids) - there - len(fresh)
+            self._waiting_ids.update(ids[row] for row in fresh)
+            start, self._rows = self._rows, self._rows + len(chunk)
+            for size in (1, 2):
+                texts = [inputs[row] for row in fresh if len(inputs[row]) == size]
+                if texts:
+                    self._read.append(_Read(start=start, stop=self._rows, known=self._before + self._repeated))
+                    yield Piece(inputs=texts, windows=self._windows)
+
+    def _inputs(self, rows: Sequence[RowInput | BadValue]) -> list[Input]:
+        """The texts of these rows; those that cannot be read are counted."""
+        inputs: list[Input] = []
+        for row in rows:
+            if isinstance(row, BadValue):
+                self._unread += 1
+                self._first_unread = self._first_unread or str(row)
+            elif self._wish.separate:
+                inputs += [(text,) for text in row.input]
+            else:
+                inputs.append(row.input)
+        return inputs
+
+    def _encode(self, inputs: Sequence[Input], encodings: Encodings) -> Iterator[float]:
+        """Encodes one piece, and keeps its packed features in the order of the file until the next append.
+
+        Gives the share of its tokens that are done, batch by batch.
+        """
+        entries = range(len(encodings.row))
+        lengths = [
+            encodings.lengths if self._is_every(path) else np.ones(len(entries), np.int64) for path in self._paths
+        ]
+        starts = [starts_of(each) for each in lengths]
+        columns, done = self._store.schema.features, 0
+        packed = [
+            np.empty((start[-1], column.token_bytes), np.uint8) for start, column in zip(starts, columns, strict=True)
+        ]
+        for members, batch in batches(encodings, pad_id=self._pad_id, budget=TOKEN_BUDGET, width=self._width):
+            values = batch_values(self._backend.features, self._paths, batch)
+            for number, (value, column) in enumerate(zip(values, columns, strict=True)):
+                raw = encode(value.values, column.codec).reshape(-1, column.token_bytes)
+                packed[number][ranges(starts[number][:-1][members], lengths[number][members])] = raw
+            done += int(batch.mask.sum())
+            yield done / len(encodings.ids)
+        numbered = zip(encodings.row.tolist(), encodings.window.tolist(), strict=True)
+        ids = [document_id(inputs[row], f"window:{window}" if window else "") for row, window in numbered]
+        self._waiting.append((ids, [PackedRows.of(each, data) for each, data in zip(lengths, packed, strict=True)]))
+        self._tokens += len(encodings.ids)
+        self._cut += int((encodings.cut > 0).sum()) if self._windows is None else 0
+        self._cut_tokens += int(encodings.cut.sum())
+
+    def _is_due(self) -> bool:
+        waiting = sum(rows.data.nbytes for _, several in self._waiting for rows in several)
+        return waiting >= APPEND_BYTES or time.monotonic() - self._appended >= APPEND_SECONDS
+
+    def _append(self) -> None:
+        """Appends what waits as one fragment."""
+        if self._waiting:
+            ids = [each for several, _ in self._waiting for each in several]
+            features = {}
+            for number, column in enumerate(self._store.schema.features):
+                rows = [several[number] for _, several in self._waiting]
+                lengths = np.concatenate([each.lengths for each in rows])
+                data = rows[0].data if len(rows) == 1 else np.concatenate([each.data for each in rows])
+                features[column.digest] = PackedRows.of(lengths, data)
+            self._waiting = []
+            self._documents += self._store.append(ids, features)
+            self._waiting_ids.clear()
+        self._appended = time.monotonic()
+
+    def _calibrated(self, paths: Sequence[Path]) -> list[Path]:
+        """The paths with constants of their codecs, fixed from texts drawn over the whole file."""
+        open_codecs = [path.pool.codec for path in paths if not is_whole(path.pool.codec)]
+        if not open_codecs:
+            return list(paths)
+        rows = max(codec.format.sample for codec in open_codecs)
+        self._show(f"fixing codecs from {rows:,} texts of {self._name}")
+        inputs = self._sample(rows)
+        if not inputs:
+            raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
+
+        def values(path: Path, count: int) -> np.ndarray:
+            return np.concatenate(list(self._values(inputs[:count], path)))
+
+        return [calibrated(path, values, per=self._wish.per) for path in paths]
+
+    def _sample(self, count: int) -> list[Input]:
+        """Up to so many distinct texts of rows drawn over the whole file, always the same ones."""
+        rng = np.random.default_rng(0)
+        total = self._survey.rows
+        drawn = np.sort(rng.choice(total, min(total, SAMPLE_ROWS * count), replace=False))
+        inputs: dict[Input, None] = {}
+        start = 0
+        for chunk in self._file.chunks(self._roles.wanted, start=0, size=PIECE_ROWS):
+            here = drawn[(drawn >= start) & (drawn < start + len(chunk))] - start
+            if len(here):
+                rows = chunk.inputs(self._roles)
+                inputs |= dict.fromkeys(self._inputs([rows[row] for row in here.tolist()]))
+            start += len(chunk)
+        self._unread, distinct = 0, list(inputs)
+        chosen = rng.permutation(len(distinct))[:count]
+        return [distinct[number] for number in chosen.tolist()]
+
+    def _values(self, inputs: Sequence[Input], path: Path) -> Iterator[np.ndarray]:
+        """The stored values of texts, batch by batch."""
+        tokenizer = Tokenizer(self._trunk.tokenizer, self._trunk.settings)
+        for size in sorted({len(texts) for texts in inputs}):
+            encodings = tokenizer.encodings([texts for texts in inputs if len(texts) == size])
+            for _, batch in batches(encodings, pad_id=tokenizer.pad_id, budget=TOKEN_BUDGET, width=self._width):
+                yield from self._backend.features([path], batch)
+
+    @staticmethod
+    def _is_every(path: Path) -> bool:
+        return path.pool.positions == "all"
+
+
+def check_source(location: str, there: dict[str, str], wanted: dict[str, str]) -> None:
+    """Raises StoreError where a store's features come from elsewhere: trunk, tokenizer, precision or windows."""
+    differing = [name for name in wanted if there.get(name) != wanted[name]]
+    if differing:
+        raise StoreError(
+            f"{location} holds features of another {' and another '.join(differing).replace('_', ' ')}",
+            got={name: wanted[name] for name in differing},
+            allowed={name: there.get(name, "not said") for name in differing},
+            do="take what the store was made with, or extract into another store",
+        )

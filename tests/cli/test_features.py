@@ -1,0 +1,92 @@
+"""`polyhead features` on a tiny bundle."""
+
+import json
+
+import pytest
+
+from backfills import append, make_bundle, schema, texts
+from cli.commands import run
+from polyhead.bundle.read import Bundle
+from polyhead.store.corpus.open import open_corpus
+
+REFERENCE = ("--backend", "reference")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make_bundle(tmp_path / "bundle")
+    rows = [{"text": text} for (text,) in texts(range(12))]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def extract(folder, *words):
+    return run("features", "extract", "bundle", "texts.jsonl", "store", *REFERENCE, *words, cwd=folder)
+
+
+def test_texts_are_extracted_once_shown_verified_and_compacted(folder):
+    done = extract(folder, "--tap", "mean2:sign")
+    assert done.code == 0, done.err
+    assert "store: 12 documents, 12 added now" in done.out and "float32" in done.out
+    with open(folder / "texts.jsonl", "a") as file:
+        file.write('{"text": "one more"}\nnonsense\n')
+    again = extract(folder, "--tap", "mean2:sign", "--json", "-")
+    summary = json.loads(again.out)
+    assert (summary["documents"], summary["before"], summary["total"], summary["unread"]) == (1, 12, 13, 1)
+    assert "1 row could not be read; the first: " in again.err and "row 14" in again.err
+    shown = run("features", "info", "store", cwd=folder).out
+    assert "store: 13 documents in 2 fragments" in shown and "mean of layers 1 to 2, every token, sign" in shown
+    assert "nothing was changed" in run("features", "verify", "store", cwd=folder).out
+    joined = run("features", "compact", "store", "--days", "0", cwd=folder)
+    assert "1 fragment left, 1 joined" in joined.out, joined.err
+    assert "13 documents" in run("features", "verify", "store", cwd=folder).out
+
+
+def test_what_tasks_read_is_kept_answered_and_listed(folder):
+    done = extract(folder, "--tasks", "mood,urgency")
+    assert done.code == 0, done.err
+    assert run("backfill", "bundle", "mood", "--features", "store", cwd=folder).code == 0
+    shown = run("features", "info", "store", cwd=folder).out
+    assert "results mood_v0001_" in shown and "task 'mood' v0001, 12 of 12 documents" in shown
+
+
+def test_long_texts_are_noted(folder):
+    (folder / "texts.jsonl").write_text(json.dumps({"text": "a " * 100}) + "\n")
+    noted = extract(folder, "--tap", "last:sign").err
+    assert "1 text had more than 48 tokens" in noted and "--long-texts windows" in noted
+    windows = ("--tap", "last:sign", "--long-texts", "windows")
+    done = run("features", "extract", "bundle", "texts.jsonl", "parts", *windows, *REFERENCE, cwd=folder)
+    assert "were not read" not in done.err and "parts: 1 document," not in done.out
+
+
+def test_what_is_asked_wrongly_is_refused(folder):
+    extract(folder, "--tap", "first").refuses("mean4:pca1")
+    extract(folder, "--tasks", "moods").refuses("moods", "mood")
+    extract(folder, "--text", "body").refuses("body")
+    run("features", "extract", "nowhere", "texts.jsonl", "store", cwd=folder).refuses("nowhere")
+    run("features", "extract", "bundle", "none.jsonl", "store", *REFERENCE, cwd=folder).refuses("none.jsonl")
+    assert not (folder / "store").exists()
+    for verb in ("info", "verify", "compact"):
+        run("features", verb, "store", cwd=folder).refuses("no store at store")
+    (folder / "file").write_text("x")
+    run("features", "extract", "bundle", "texts.jsonl", "file", *REFERENCE, cwd=folder).refuses("file")
+
+
+def test_a_changed_byte_is_found(folder):
+    path = Bundle.open(folder / "bundle").tasks["mood"].path
+    assert extract(folder, "--tasks", "mood").code == 0
+    store = open_corpus(folder / "store")
+    assert store.schema.features[0].digest == schema(path).features[0].digest
+    append(store, path, texts(range(50, 55)))
+    (data, *_) = sorted((folder / "store" / "fragments").glob("*/*.data.bin"))
+    raw = bytearray(data.read_bytes())
+    raw[3] ^= 1
+    data.write_bytes(raw)
+    run("features", "verify", "store", cwd=folder).refuses(data.name)
+
+
+def test_an_encoder_without_a_bundle_is_named_as_in_a_project(folder):
+    pytest.importorskip("torch")
+    run("features", "extract", "no/such/folder/x", "texts.jsonl", "store", cwd=folder).refuses("no/such/folder/x")
+    words = ("minilm", "texts.jsonl", "store", "--precision", "int8")
+    run("features", "extract", *words, cwd=folder).refuses("int8", "a bundle")
