@@ -126,10 +126,17 @@ def test_missing_constants_and_foreign_bytes_are_refused():
 @pytest.mark.parametrize("name", [*CODECS])
 @pytest.mark.parametrize("width", [16, 21])
 @pytest.mark.parametrize("per", ["tensor", "dimension"])
-def test_numbers_of_every_codec_with_its_scale_and_shift_are_what_it_decodes(name, width, per):
+def test_numbers_of_every_codec_through_its_affine_map_are_what_it_decodes(name, width, per):
     values = np.random.default_rng(width).normal(0.3, 2, (40, width)).astype(np.float32)
+    values *= np.linspace(3, 0.1, width, dtype=np.float32)  # components of several bits, and of none
     codec = calibrate(values, name=name, per=per)
-    raw, numbers = encode(values, codec), np.empty(values.shape, np.float32)
+    raw, several = encode(values, codec), codec.format.numbers_width(width, codec)
+    numbers = np.empty((len(values), several), np.float32)
     codec.format.numbers(raw, codec, numbers)
-    affine = codec.format.affine(codec)
-    np.testing.assert_allclose(affine.scale * numbers + affine.shift, decode(raw, codec, width), rtol=1e-5, atol=1e-5)
+    affine, decoded = codec.format.affine(codec), decode(raw, codec, width)
+    np.testing.assert_allclose(affine.decoded(numbers), decoded, rtol=1e-5, atol=1e-5)
+    reader = np.random.default_rng(0).standard_normal((3, width))
+    read = numbers @ affine.folded(reader).T + affine.shift * np.ones(width) @ reader.T
+    np.testing.assert_allclose(read, decoded @ reader.T, rtol=1e-4, atol=1e-4)
+    if np.isfinite(affine.highest).all():
+        assert numbers.min() >= 0 and (numbers <= affine.highest).all()

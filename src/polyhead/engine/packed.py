@@ -1,9 +1,10 @@
 """Outputs of many tasks at once for documents of a store, straight from their packed features.
 
-A codec's decoded values are `scale * numbers + shift` (`FeatureCodec.affine`): of one bit the numbers are the bits
-themselves. The scale is folded into a pooler's queries and values and into the first map. The shift cancels in the
-softmax, whose weights sum to 1, and is a bias afterwards. What is left is one pass over the numbers: documents of
-equal length together, as many as stay in the processor's cache, unpacked once for all tasks.
+A codec's decoded values are `numbers @ matrix + shift` (`FeatureCodec.affine`): of a sign the numbers are the bits
+themselves, of principal components their levels. The matrix is folded into a pooler's queries and values and into the
+first map. The shift cancels in the softmax, whose weights sum to 1, and is a bias afterwards. What is left is one pass
+over the numbers: documents of equal length together, as many as stay in the processor's cache, unpacked once for all
+tasks.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from polyhead.engine.backends.reference.layer import gelu
 from polyhead.engine.compile.heads import Slot, folded
 from polyhead.errors import StoreError
 from polyhead.plan import TRUNK, Activation, Path, owners_of
+from polyhead.store.codecs.base import Affine
 from polyhead.store.corpus.base import FeatureColumn, PackedRows
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import RowKind, Task
@@ -31,11 +33,11 @@ _Activate = Callable[[np.ndarray], np.ndarray]
 
 
 class PackedTask(Value, eq=False):
-    """One task's arrays with the codec folded in; float32. L layers of d numbers stand side by side."""
+    """One task's arrays with the codec folded in; float32. L layers of n numbers stand side by side."""
 
     heads: int  # 0: a document is one vector
-    scores: np.ndarray | None  # (heads, L d)
-    values: np.ndarray | None  # (heads, L d, d / heads); None: they are multiplied into `first`
+    scores: np.ndarray | None  # (heads, L n)
+    values: np.ndarray | None  # (heads, L n, d / heads); None: they are multiplied into `first`
     first: np.ndarray  # (inputs, outputs)
     first_bias: np.ndarray
     second: np.ndarray | None  # (outputs, labels)
@@ -75,7 +77,7 @@ class PackedTasks:
         if not heads and lengths.max(initial=0) > 1:
             got = f"{lengths.max()} in row {lengths.argmax()}"
             raise StoreError("these features are one vector a document", got=got, do="extract them again")
-        wide = self.column.layers * self.column.width
+        wide = self.column.layers * _numbers_of(self.column)
         scratch = _Scratch(wide, heads)
         for tokens, members in _by_length(lengths, scratch.documents):
             numbers = scratch.numbers[: len(members) * tokens]
@@ -88,24 +90,27 @@ class PackedTasks:
 
 def means(column: FeatureColumn, rows: PackedRows) -> np.ndarray:
     """Each document's mean over layers and tokens of what it decodes to, float32 (rows, width); NaN without a token."""
-    scratch = _Scratch(column.layers * column.width, 1)
-    found = np.full((len(rows.lengths), column.width), np.nan, np.float32)
+    several = _numbers_of(column)
+    scratch = _Scratch(column.layers * several, 1)
+    found = np.full((len(rows.lengths), several), np.nan, np.float32)
     for tokens, members in _by_length(rows.lengths, scratch.documents):
         numbers = scratch.numbers[: len(members) * tokens]
         _unpack(column, _taken(rows, members, tokens), numbers)
         vectors = tokens * column.layers
         shares = np.full(vectors, 1 / vectors, np.float32)
-        found[members] = shares @ numbers.reshape(len(members), vectors, column.width)
-    affine = column.codec.format.affine(column.codec)
-    found *= affine.scale.astype(np.float32)
-    found += affine.shift.astype(np.float32)
-    return found
+        found[members] = shares @ numbers.reshape(len(members), vectors, several)
+    return column.codec.format.affine(column.codec).decoded(found)
+
+
+def _numbers_of(column: FeatureColumn) -> int:
+    """How many numbers one layer of a token is."""
+    return column.codec.format.numbers_width(column.width, column.codec)
 
 
 def _unpack(column: FeatureColumn, raw: np.ndarray, numbers: np.ndarray) -> None:
-    """uint8 (tokens, token_bytes) into float32 (tokens, L d)."""
+    """uint8 (tokens, token_bytes) into float32 (tokens, L n)."""
     raw = raw.reshape(len(raw) * column.layers, -1)
-    column.codec.format.numbers(raw, column.codec, numbers.reshape(len(raw), column.width))
+    column.codec.format.numbers(raw, column.codec, numbers.reshape(len(raw), -1))
 
 
 class _Scratch:
@@ -156,7 +161,7 @@ def _taken(rows: PackedRows, members: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def _answered(task: PackedTask, block: np.ndarray, scratch: _Scratch) -> np.ndarray:
-    """Outputs of a block (documents, tokens, L d) of numbers."""
+    """Outputs of a block (documents, tokens, L n) of numbers."""
     documents = len(block)
     if task.scores is None:
         x = block[:, 0]
@@ -195,18 +200,19 @@ def packed(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     # Of a mean of layers, each encoded by itself, every layer has its share; a learned mix is folded already.
     shares = 1 if path.pool.layers == "learned" else column.layers
     affine = column.codec.format.affine(column.codec)
-    scale, shift = (np.tile(each * np.ones(column.width), column.layers) for each in (affine.scale, affine.shift))
+    shift = np.tile(affine.shift * np.ones(column.width), column.layers)
     if slot.scores is None or slot.values is None:
         matrix = np.tile(slot.first.astype(np.float64), (shares, 1)) / shares
-        return _made(path, slot, first=matrix * scale[:, None], bias=slot.first_bias + shift @ matrix)
-    scores = np.tile(slot.scores.T.astype(np.float64), (1, shares)) / shares * scale  # (heads, L d)
+        first = _numbered(matrix.T, affine, column).T
+        return _made(path, slot, first=first, bias=slot.first_bias + shift @ matrix)
+    scores = _numbered(np.tile(slot.scores.T.astype(np.float64), (1, shares)) / shares, affine, column)  # (heads, L n)
     values = np.tile(slot.values.astype(np.float64), (1, shares, 1)) / shares  # (heads, L d, d / heads)
     first = slot.first.astype(np.float64)
     bias = slot.first_bias + np.einsum("x,hxi->hi", shift, values).reshape(-1) @ first
-    values = values * scale[:, None]
+    values = _numbered(values.transpose(0, 2, 1), affine, column).transpose(0, 2, 1)  # (heads, L n, d / heads)
     heads, wide, inner = values.shape
     by_head = first.reshape(heads, inner, -1)
-    is_bounded = bool((_reach(scores) * affine.highest <= LARGEST_SCORE).all())
+    is_bounded = _is_bounded(scores, affine, column)
     if heads * first.shape[1] <= len(first) + first.shape[1] / wide * len(first):  # fewer products than in two steps
         whole = np.einsum("hxi,hio->hxo", values, by_head).reshape(heads * wide, -1)
         return _made(path, slot, first=whole, bias=bias, scores=scores, is_bounded=is_bounded)
@@ -241,10 +247,19 @@ def _made(
     )
 
 
-def _reach(scores: np.ndarray) -> np.ndarray:
-    """The largest size of a score that numbers from 0 to 1 can give, by head."""
-    above, below = (np.maximum(sign * scores, 0).sum(axis=1) for sign in (1, -1))
-    return np.asarray(np.maximum(above, below))
+def _numbered(values: np.ndarray, affine: Affine, column: FeatureColumn) -> np.ndarray:
+    """What numbers are multiplied by, (..., L n), where decoded values would be by (..., L d)."""
+    by_layer = affine.folded(values.reshape(*values.shape[:-1], column.layers, column.width))
+    return by_layer.reshape(*values.shape[:-1], -1)
+
+
+def _is_bounded(scores: np.ndarray, affine: Affine, column: FeatureColumn) -> bool:
+    """Whether no numbers that the codec can give make a score too large."""
+    if not np.isfinite(affine.highest).all():
+        return False
+    numbers = scores.shape[1] // column.layers
+    largest = scores * np.tile(affine.highest * np.ones(numbers), column.layers)
+    return all(bool((np.maximum(sign * largest, 0).sum(axis=1) <= LARGEST_SCORE).all()) for sign in (1, -1))
 
 
 def check_packed(task: Task, path: Path) -> None:

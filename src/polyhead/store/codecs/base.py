@@ -30,11 +30,22 @@ class Constants(Protocol):
 
 
 class Affine(Value, eq=False):
-    """Decoded values are `scale * numbers + shift`; float64, one number a tensor or one a dimension."""
+    """Decoded values are `numbers @ matrix + shift`, float64; a matrix of less than two dimensions is a diagonal."""
 
-    scale: np.ndarray
-    shift: np.ndarray
-    highest: float = math.inf  # number; the lowest is 0 where this is finite
+    matrix: np.ndarray  # (numbers, width), or one number a tensor or one a dimension
+    shift: np.ndarray  # one number a tensor or one a dimension
+    highest: np.ndarray | float = math.inf  # of the numbers; the lowest is 0 where this is finite
+
+    def decoded(self, numbers: np.ndarray) -> np.ndarray:
+        """float32 (..., numbers) as float32 (..., width)."""
+        matrix = self.matrix.astype(np.float32)
+        values = numbers * matrix if matrix.ndim < 2 else numbers @ matrix
+        values += self.shift.astype(np.float32)
+        return np.asarray(values)
+
+    def folded(self, values: np.ndarray) -> np.ndarray:
+        """(..., width) multiplied by the transposed matrix, (..., numbers): what numbers are to be multiplied by."""
+        return values * self.matrix if self.matrix.ndim < 2 else np.asarray(values @ self.matrix.T)
 
 
 class FeatureCodec(ABC):
@@ -78,10 +89,14 @@ class FeatureCodec(ABC):
 
     def affine(self, constants: Constants) -> Affine:
         """How `numbers` become decoded values: a reader folds it into what it multiplies them by."""
-        return Affine(scale=np.ones(1), shift=np.zeros(1))
+        return Affine(matrix=np.ones(1), shift=np.zeros(1))
+
+    def numbers_width(self, width: int, constants: Constants) -> int:
+        """How many numbers of `numbers` one vector is."""
+        return width
 
     def numbers(self, raw: np.ndarray, constants: Constants, out: np.ndarray) -> None:
-        """Writes uint8 (rows, row_bytes) into `out`, contiguous float32 (rows, width), up to what `affine` says.
+        """Writes uint8 (rows, row_bytes) into `out`, contiguous float32 (rows, numbers), up to what `affine` says.
 
         By default the decoded values. Overridden, with `affine`, where the numbers of the code itself are quicker.
         """

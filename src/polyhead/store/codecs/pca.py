@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from polyhead.errors import StoreError
-from polyhead.store.codecs.base import Constants, FeatureCodec
+from polyhead.store.codecs.base import Affine, Constants, FeatureCodec
 from polyhead.store.codecs.tables import Table, table_named
 
 # Mean squared error of the best uniform quantizer of a Gaussian of variance 1, by its bits (Max 1960).
@@ -71,15 +71,23 @@ class Components(FeatureCodec):
     def decode(self, raw: np.ndarray, width: int, constants: Constants) -> np.ndarray:
         """uint8 (..., row_bytes) as float32 (..., width)."""
         code = self._code(constants, width)
-        bits = np.unpackbits(raw.reshape(-1, raw.shape[-1]), axis=1, count=int(code.bits.sum()))
-        levels = np.zeros((len(bits), len(code.bits)), np.float32)
-        start = 0
-        for place, several in _planes(code.bits):
-            weights = np.exp2(several - 1 - place).astype(np.float32)
-            levels[:, : len(several)] += bits[:, start : start + len(several)] * weights
-            start += len(several)
+        levels = _levels(raw.reshape(-1, raw.shape[-1]), code.bits).astype(np.float32)
         values: np.ndarray = levels @ code.back + code.shift
         return values.reshape(*raw.shape[:-1], width)
+
+    def affine(self, constants: Constants) -> Affine:
+        """Levels, one a component, are turned back: products with them are of half as many numbers."""
+        code = _code_of(constants.arrays)
+        highest = code.top.astype(np.float64)
+        return Affine(matrix=code.back.astype(np.float64), shift=code.shift.astype(np.float64), highest=highest)
+
+    def numbers_width(self, width: int, constants: Constants) -> int:
+        """How many components there are."""
+        return len(self._code(constants, width).bits)
+
+    def numbers(self, raw: np.ndarray, constants: Constants, out: np.ndarray) -> None:
+        """The levels of the components."""
+        out[...] = _levels(raw, _code_of(constants.arrays).bits)
 
     def learn(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """The table, from training features (rows, width)."""
@@ -174,6 +182,18 @@ def fitted(values: np.ndarray, bits: np.ndarray, *, least: float) -> tuple[np.nd
 def _planes(bits: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """For each place of a bit, the highest first, the bits of the components that have it: the first ones."""
     return [(place, bits[: int((bits > place).sum())]) for place in range(int(bits[0]))]
+
+
+def _levels(raw: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """The level of each component, uint8 (rows, components), of uint8 (rows, row_bytes)."""
+    unpacked = np.unpackbits(raw, axis=1, count=int(bits.sum()))
+    levels, start = unpacked[:, : len(bits)], len(bits)
+    for _, several in _planes(bits)[1:]:  # the next bit of those that have one, which are the first
+        longer, stop = levels[:, : len(several)], start + len(several)
+        longer += longer
+        longer += unpacked[:, start:stop]
+        start = stop
+    return np.asarray(levels)
 
 
 @lru_cache(maxsize=64)

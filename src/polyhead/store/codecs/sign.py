@@ -31,7 +31,7 @@ class Sign(FeatureCodec):
 
     def affine(self, constants: Constants) -> Affine:
         """-1 and +1 are 2 b - 1 of bits b."""
-        return Affine(scale=np.full(1, 2.0), shift=np.full(1, -1.0), highest=1.0)
+        return Affine(matrix=np.full(1, 2.0), shift=np.full(1, -1.0), highest=1.0)
 
     def numbers(self, raw: np.ndarray, constants: Constants, out: np.ndarray) -> None:
         """The bits, 0 and 1: a table of bytes took 1.2 us for 9,600 of them, unpacking and converting 1.5 us."""

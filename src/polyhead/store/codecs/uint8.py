@@ -40,7 +40,7 @@ class UInt8(FeatureCodec):
     def affine(self, constants: Constants) -> Affine:
         """s q - s z of levels q."""
         scale = np.array(constants.scale, np.float64)
-        return Affine(scale=scale, shift=-scale * np.array(constants.zero, np.float64), highest=255.0)
+        return Affine(matrix=scale, shift=-scale * np.array(constants.zero, np.float64), highest=255.0)
 
     def numbers(self, raw: np.ndarray, constants: Constants, out: np.ndarray) -> None:
         """The levels, 0 to 255."""
