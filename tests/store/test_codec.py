@@ -9,6 +9,7 @@ from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.store.codec import calibrate, decode, encode, through
 from polyhead.store.codecs import CODECS
+from polyhead.testing.tiny import CODECS as SOME
 
 FINITE = st.floats(-1e4, 1e4, width=32)
 MATRICES = arrays(np.float32, array_shapes(min_dims=2, max_dims=4, max_side=9), elements=FINITE)
@@ -140,3 +141,12 @@ def test_numbers_of_every_codec_through_its_affine_map_are_what_it_decodes(name,
     np.testing.assert_allclose(read, decoded @ reader.T, rtol=1e-4, atol=1e-4)
     if np.isfinite(affine.highest).all():
         assert numbers.min() >= 0 and (numbers <= affine.highest).all()
+
+
+@pytest.mark.parametrize("codec", SOME)
+@pytest.mark.parametrize("shape", [(0, 16), (0, 2, 16), (3, 0, 16)])
+def test_no_vectors_are_no_bytes_and_no_values(codec, shape):
+    """Several codecs could not shape an empty array: a document without a token could not be decoded by itself."""
+    raw = encode(np.empty(shape, np.float32), SOME[codec])
+    assert raw.shape == (*shape[:-1], row_bytes(SOME[codec], 16)) and raw.dtype == np.uint8
+    assert decode(raw, SOME[codec], 16).shape == shape

@@ -20,6 +20,8 @@ def encode(values: np.ndarray, codec: Codec) -> np.ndarray:
     # The minimum of values with a NaN is NaN: half the time of np.isnan over all of them.
     if values.size and np.isnan(values.min()):
         raise StoreError("features hold values that are not numbers", do="find out why the encoder's states overflow")
+    if not values.size:
+        return np.empty((*values.shape[:-1], codec.format.row_bytes(values.shape[-1])), np.uint8)
     return codec.format.encode(values, codec)
 
 
@@ -32,6 +34,8 @@ def decode(raw: np.ndarray, codec: Codec, width: int) -> np.ndarray:
             got=f"{raw.dtype} {raw.shape}",
             allowed=f"uint8 (..., {size})",
         )
+    if not raw.size:
+        return np.empty((*raw.shape[:-1], width), np.float32)
     return codec.format.decode(raw, width, codec)
 
 
