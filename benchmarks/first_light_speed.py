@@ -21,8 +21,9 @@ from polyhead.strategies import Pooled
 from polyhead.strategies.base import with_codec
 from polyhead.text.batch import batches
 from polyhead.train.data.examples import TextExamples
-from polyhead.train.data.extract import TOKEN_BUDGET, Extractor, FeatureRequest
+from polyhead.train.data.extract import TOKEN_BUDGET, Extractor
 from polyhead.train.data.features import examples_of
+from polyhead.train.data.source import FeatureRequest
 from polyhead.train.heads.baseline import paths_of
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.fit import Course

@@ -247,7 +247,7 @@ def test_comments_after_prints_are_what_is_printed():
 def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
     """Drawn again from the packaged project file, the shape of `minilm` and the heads that training keeps."""
     pytest.importorskip("torch")
-    from polyhead.plan import Codec, merge
+    from polyhead.plan import merge
     from polyhead.report.tree import tree
     from polyhead.train.data.prepare import prepare
     from polyhead.trunk.shape import Architecture
@@ -258,7 +258,7 @@ def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
     folder = ROOT / "src" / "polyhead" / "sample"
     sample = read_project(folder / "polyhead.toml")
     prepared = prepare(sample, folder)
-    codec = Codec(name=sample.strategy.codec)
+    codec, _ = sample.strategy.feature_codec()
     kept = {
         "topics": "attention",
         "sentiment": "attention",

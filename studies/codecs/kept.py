@@ -25,9 +25,10 @@ from polyhead.tasks.read import Examples, read
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
 from polyhead.train.data.examples import FeatureExamples, outputs_of
-from polyhead.train.data.extract import Extractor, FeatureRequest
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Split
+from polyhead.train.data.source import FeatureRequest
 from polyhead.train.loop.fit import Course
 from polyhead.train.loop.loss import LOSSES
 from polyhead.train.loop.numerics import precision_of

@@ -19,10 +19,11 @@ from polyhead.plan import Codec, Path
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.strategies import Pooled
-from polyhead.train.data.extract import Extractor, FeatureRequest
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.features import wanted
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.source import FeatureRequest
 from polyhead.train.heads.baseline import paths_of
 from polyhead.train.heads.run import train_task
 from polyhead.train.loop.events import Events
@@ -146,7 +147,7 @@ def run(declared: TaskEntry, strategy: Pooled, extractor: Extractor, seed: int) 
 
 
 def path_of(ready: Prepared, strategy: Pooled, extractor: Extractor) -> Path:
-    bare = paths_of(ready, extractor, Codec(name=strategy.codec))[0]
+    bare = paths_of(ready, extractor, strategy.feature_codec()[0])[0]
     codec = extractor.calibrated(bare, ready.train.examples.inputs, per=strategy.codec_per)
     shape = extractor.data.architecture
     return strategy.path(ready.task, trunk=extractor.digest, shape=shape, codec=codec)

@@ -100,14 +100,13 @@ def _own_scores(course: JointCourse) -> Facts:
 
 def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
     """The path of a pooled task; constants of uint8 come from its own training inputs."""
-    from polyhead.plan import Codec
     from polyhead.strategies.base import with_codec
     from polyhead.train.data.prepare import single_inputs
     from polyhead.train.heads.baseline import paths_of
 
     strategy = prepared.strategy
     assert isinstance(strategy, Pooled)
-    bare = Codec(name=strategy.codec, before_mean=strategy.codec_before_mean)
+    bare, _ = strategy.feature_codec()
     (path,) = paths_of(prepared, extractor, bare)
     if bare.name != "uint8":
         return path

@@ -13,7 +13,8 @@ from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_of
 from polyhead.train.data.examples import FeatureExamples, TextExamples, outputs_of, stacked
-from polyhead.train.data.extract import Extractor, FeatureRequest
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.source import FeatureRequest
 from polyhead.train.loop.fit import Course
 from polyhead.train.loop.loss import LOSSES, UNLABELLED
 from polyhead.train.recipes.together import JointModel

@@ -13,7 +13,8 @@ from polyhead.store.codec import decode, encode
 from polyhead.testing import CODECS, tiny_owned, tiny_trunk
 from polyhead.text.words import first_subtokens, words_of
 from polyhead.train.data import extract as extraction
-from polyhead.train.data.extract import Extractor, FeatureRequest
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.source import FeatureRequest
 
 TEXTS = [(t,) for t in ("where is my order?", "good", "the lamp is broken and late today", "thank you ben", "12")]
 LONG = ("please refund the broken lamp " * 20,)

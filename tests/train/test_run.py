@@ -557,7 +557,8 @@ def failing_after(method, calls):
 def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     """The same texts in the same batches: what the session computes is what the store holds, through the codec."""
     from polyhead.engine.batch import readings_of
-    from polyhead.train.data.extract import Extractor, FeatureRequest
+    from polyhead.train.data.extract import Extractor
+    from polyhead.train.data.source import FeatureRequest
 
     folder = copied(home, tmp_path)
     strategy = msgspec.structs.replace(tiny.STRATEGY, positions="mean", codec=codec)
@@ -603,9 +604,9 @@ def test_a_bundle_of_another_trunk_is_not_replaced_where_something_else_lies_in_
     (root / theirs).parent.mkdir(exist_ok=True)
     (root / theirs).write_text("mine")
     with pytest.raises(WrongTrunk, match="another trunk"):
-        opened(root, tiny_trunk(), [])
+        opened(root, tiny_trunk().facts, [], load=tiny_trunk)
     assert (root / theirs).read_text() == "mine"
     (root / theirs).unlink()
     if theirs.startswith("tasks"):
         (root / "tasks").rmdir()
-    assert opened(root, tiny_trunk(), []).digest == tiny_trunk().digest
+    assert opened(root, tiny_trunk().facts, [], load=tiny_trunk).digest == tiny_trunk().digest

@@ -17,9 +17,10 @@ from polyhead.testing import tiny_tasks, tiny_trunk
 from polyhead.text.batch import batches
 from polyhead.train.branch.run import Branches
 from polyhead.train.data.examples import TextExamples, outputs_of
-from polyhead.train.data.extract import TOKEN_BUDGET, Extractor, FeatureRequest
+from polyhead.train.data.extract import TOKEN_BUDGET, Extractor
 from polyhead.train.data.features import tap_examples, wanted_taps
 from polyhead.train.data.prepare import single_inputs
+from polyhead.train.data.source import FeatureRequest
 from polyhead.train.loop.loss import LOSSES, UNLABELLED
 from polyhead.trunk.data import arrays_digest
 from tiny_branch import DEPTH, STRATEGY, branches_of, bytes_of, extractor_of, home_in, prepared_of, seeded, weights_of

@@ -36,7 +36,7 @@ from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
 from polyhead.store.codecs.tables import is_known, take_table
 from polyhead.text.tokenizer_file import check_ids
-from polyhead.trunk.data import TrunkData, arrays_digest, check_arrays
+from polyhead.trunk.data import TrunkData, TrunkFacts, arrays_digest, check_arrays
 from polyhead.trunk.shape import Architecture
 
 
@@ -120,6 +120,17 @@ class Bundle(LiveVersions):
     def trunk(self) -> TrunkData:
         """The trunk with its arrays, memory-mapped; hashed at the first call (0.1 s for 90 MB)."""
         return self._trunk
+
+    def trunk_facts(self) -> TrunkFacts:
+        """The trunk without its arrays, which are not read."""
+        record = self._record
+        return TrunkFacts(
+            name=record.name,
+            architecture=record.architecture,
+            tokenizer=self.tokenizer,
+            settings=record.settings,
+            digest=self.digest,
+        )
 
     def part(self, name: str) -> dict[str, np.ndarray]:
         """The arrays that a task owns, memory-mapped, hashed and checked against the task's path."""

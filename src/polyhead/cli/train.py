@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 @click.option(
     "--if-better", is_flag=True, help="Keep a task's live version unless the new one scores higher on held-out rows."
 )
+@click.option(
+    "--features",
+    metavar="STORE",
+    help="Take features from this store, and encode no text: for a frozen trunk. See `polyhead features`.",
+)
 @click.option("--bundle", type=click.Path(file_okay=False), help="Write to this bundle instead of the project's.")
 @click.option("--seed", type=int, help="Use this seed instead of the project's.")
 @click.option(
@@ -54,6 +59,7 @@ def command(
     tasks: tuple[str, ...],
     retrain: tuple[str, ...],
     if_better: bool,
+    features: str | None,
     bundle: str | None,
     seed: int | None,
     cache: str | None,
@@ -102,6 +108,7 @@ def command(
             only=only,
             retrain=again,
             if_better=if_better,
+            features=features,
         )
     if place.is_first:
         printer.json(outcome)

@@ -117,8 +117,11 @@ class FeatureStore:
                 raise StoreError("features of another shape", got=value.shape, allowed=allowed)
         encoded = [encode(value, column.codec).reshape(len(value), column.token_bytes) for value in values]
         data = np.concatenate(encoded) if encoded else np.empty((0, column.token_bytes), np.uint8)
-        rows = PackedRows.of([len(value) for value in values], data)
-        self._store.append(keys, {column.digest: rows})
+        self.append_packed(keys, PackedRows.of([len(value) for value in values], data))
+
+    def append_packed(self, keys: Sequence[bytes], rows: PackedRows) -> None:
+        """Keeps values that are encoded already under `keys` as one fragment; keys already there are skipped."""
+        self._store.append(keys, {self._column.digest: rows})
 
     def features(self, keys: Sequence[bytes]) -> Features:
         """The rows under these keys, in this order, repeats allowed; raises StoreError when one is absent."""

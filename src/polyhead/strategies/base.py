@@ -108,6 +108,15 @@ class Strategy(Open):
         """The codec of kept features, without constants, and what one set of constants is for."""
         return Codec(name=HALF), "tensor"
 
+    @property
+    def names_codec(self) -> bool:
+        """Whether its settings say how features are kept; else that of a store is taken where one is trained from."""
+        return False
+
+    def settled(self) -> Strategy:
+        """The same with a codec that its settings leave open, for records of parts that no store has decided."""
+        return self
+
     def describe(self, path: Path) -> str:
         """Words that a run prints about a trained task beside its scores; "" for none."""
         return ""

@@ -37,7 +37,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
     positions: Literal["first", "mean", "attention", "auto"] = "auto"
     heads: int | None = None  # of attention; None: one per 64 dimensions
     hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
-    codec: str = HALF  # the name of a registered codec
+    codec: str | None = None  # the name of a registered codec; None: that of the store trained from, else float16
     codec_per: Literal["tensor", "dimension"] = "tensor"  # of its constants, where it has any
     codec_before_mean: bool = False
 
@@ -46,7 +46,8 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
 
     def __post_init__(self) -> None:
         check_least(self, {"of": 1, "heads": 1, "hidden": 0})
-        CODECS.named(self.codec)
+        if self.codec is not None:
+            CODECS.named(self.codec)
 
     def path(
         self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
@@ -98,7 +99,16 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
 
     def feature_codec(self) -> tuple[Codec, Literal["tensor", "dimension"]]:
         """The codec of kept features, without constants, and what one set of constants is for."""
-        return Codec(name=self.codec, before_mean=self.codec_before_mean), self.codec_per
+        return Codec(name=self.codec or HALF, before_mean=self.codec_before_mean), self.codec_per
+
+    @property
+    def names_codec(self) -> bool:
+        """Whether `codec` is given."""
+        return self.codec is not None
+
+    def settled(self) -> Pooled:
+        """With the codec that features of texts are kept by."""
+        return msgspec.structs.replace(self, codec=self.codec or HALF)
 
     def _mean_of(self, of: int) -> Pooled:
         """A linear head on the mean vectors of the last `of` layers, kept by the same codec."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
 from pkgutil import resolve_name
 
@@ -23,20 +23,23 @@ from polyhead.nn.runtime import within_limits
 from polyhead.plan import Path
 from polyhead.progress import duration
 from polyhead.project.tables import strategy_of
-from polyhead.train.data.extract import Extraction, Extractor, FeatureRequest
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.features import wanted
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource
+from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.data.units import check_readers, prepared_units, units_of
-from polyhead.train.heads.baseline import baseline_path, with_baselines
+from polyhead.train.heads.baseline import baseline_path, with_baselines, with_columns
+from polyhead.train.heads.versions import AskedOfFeatures
 from polyhead.train.loop.checkpoint import cache_folder
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
-from polyhead.train.record.compared import VersionComparison, rivals, unit_is_better
+from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, rivals, unit_is_better
 from polyhead.train.record.decided import Decisions, choices, fingerprints_of, left_line, rescored, tag, untrained
 from polyhead.train.record.draft import Trained, drafts_of
 from polyhead.train.record.lines import outlook, task_lines
 from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
-from polyhead.trunk.data import TrunkData
+from polyhead.trunk.data import TrunkData, TrunkFacts
 
 
 class FrozenTrunk(BundleTraining):
@@ -54,17 +57,15 @@ class FrozenTrunk(BundleTraining):
         began, run, events = time.monotonic(), self.run, self.run.events
         within_limits()
         prepared = prepared_units(self.prepared, events)
-        precision = _one_precision(prepared)
-        features = cache_folder(run.cache, "features", precision).parent
-        extractor = Extractor(run.data, folder=features, precision=precision)
-        job = Job(run, prepared, extractor)
+        source = source_of(run, prepared)
+        job = Job(run, [with_columns(p, source) for p in prepared], source)
         trainers = job.trainers()
         _find_paths(job, trainers)
         kept = tuple(name for name in job.prints if name not in job.todo and name not in job.left)
         todo = [p for p in prepared if p.task.name in job.todo]
         lines = [left_line(name, reason) for name, reason in job.left.items()]
         lines += rescored(job.bundle, [p for p in prepared if p.task.name in kept])
-        for line in (*lines, *outlook(todo, job.paths, extractor.data.architecture, kept=kept, folds=True)):
+        for line in (*lines, *outlook(todo, job.paths, source.facts.architecture, kept=kept, folds=True)):
             events.line(line)
         extraction = _extract(job, trainers)
         for trainer in trainers:
@@ -87,10 +88,10 @@ class FrozenTrunk(BundleTraining):
 class Job:
     """Bundle, cache, trunk and tasks of one run, and what it has trained so far."""
 
-    def __init__(self, run: TrainingRun, prepared: Sequence[Prepared], extractor: Extractor) -> None:
+    def __init__(self, run: TrainingRun, prepared: Sequence[Prepared], source: FeatureSource) -> None:
         self.root, self.cache, self.events = run.root, run.cache, run.events
-        self.prepared, self.extractor, self.allocation = prepared, extractor, run.project.allocation
-        self.bundle = opened(run.root, extractor.data, [p.task.name for p in prepared])
+        self.prepared, self.source, self.allocation = prepared, source, run.project.allocation
+        self.bundle = opened(run.root, source.facts, [p.task.name for p in prepared], load=run.load)
         # strategies of all tasks of the project, also of those that this run leaves out
         self.declared = {entry.name: strategy_of(run.project, entry) for entry in run.project.tasks}
         self.prints = fingerprints_of(prepared, run.project.allocation)
@@ -109,6 +110,13 @@ class Job:
         self.scores: Scores = {}
         self.compared: dict[str, VersionComparison] = {}
         self._if_better = run.options.if_better
+        self._ask: Ask = AskedOfFeatures(source) if isinstance(source, StoredFeatures) else asked_of_texts
+
+    @property
+    def extractor(self) -> Extractor:
+        """The trunk that encodes, for trainers that need more of it than kept features."""
+        assert isinstance(self.source, Extractor)
+        return self.source
 
     def trainers(self) -> list[Trainer]:
         """The trainers that the tasks' strategies name, in the order in which they run."""
@@ -122,7 +130,7 @@ class Job:
         """For one way of training over exact paths, trunk digest included: no other run resumes from it."""
         settings = {name: value for name, value in self.prints[p.task.name].items() if name != "allocation"}
         paths = [msgspec.to_builtins(path) for path in self.paths[p.task.name]]
-        name = tag({**settings, "paths": paths, "precision": self.extractor.precision})
+        name = tag({**settings, "paths": paths, "precision": self.source.precision})
         return cache_folder(self.cache, kind, name)
 
     def commit(
@@ -136,11 +144,11 @@ class Job:
 
         With `if_better` live versions that are better stay, and the attempt is remembered; else `checkpoints` go.
         """
-        several = [(p, with_baselines(p, trained, self.extractor)) for p, trained in several]
-        drafts = drafts_of(several, self.extractor.data, self.prints, numerics(self.extractor.precision))
+        several = [(p, with_baselines(p, trained, self.source)) for p, trained in several]
+        drafts = drafts_of(several, self.source.facts, self.prints, numerics(self.source.precision))
         bundle = Bundle.open(self.root, verify=False)
         tasks = [p for p, _ in several]
-        compared = rivals(bundle, tasks, drafts, families, self.events, strict=self._if_better)
+        compared = rivals(bundle, tasks, drafts, families, self.events, strict=self._if_better, ask=self._ask)
         self.compared |= compared
         if self._if_better and compared and not unit_is_better(list(compared.values())):
             self._remember(bundle, [p.task.name for p in tasks], compared)
@@ -227,6 +235,18 @@ def _find_paths(job: Job, trainers: Sequence[Trainer]) -> None:
             job.paths |= trainer.paths()
 
 
+def source_of(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSource:
+    """Where the run's features come from; raises StoreError and TrainError for a store that does not fit."""
+    if run.store is None:
+        precision = _one_precision(prepared)
+        return Extractor(run.data, folder=cache_folder(run.cache, "features", precision).parent, precision=precision)
+    folder = cache_folder(run.cache, "stored")
+    source = StoredFeatures(run.store.location, run.store.facts, folder=folder, precision=_one_precision(prepared))
+    source.check_fits(prepared)
+    cache_folder(run.cache, "stored", source.precision)
+    return source
+
+
 def _one_precision(prepared: Sequence[Prepared]) -> str:
     precisions = sorted({precision_of(p.training) for p in prepared})
     if len(precisions) > 1:
@@ -238,7 +258,7 @@ def _one_precision(prepared: Sequence[Prepared]) -> str:
 
 def _extract(job: Job, trainers: Sequence[Trainer]) -> Extraction:
     """Encodes and keeps what the trainers read, and what the linear baselines of these tasks read."""
-    extractor, events = job.extractor, job.events
+    source, events = job.source, job.events
     progress = events.progress("encoding", unit="texts")
     readers = {p.task.name: trainer for trainer in trainers for p in trainer.readers()}
     requests: list[FeatureRequest] = []
@@ -248,9 +268,9 @@ def _extract(job: Job, trainers: Sequence[Trainer]) -> Extraction:
         paths = job.paths[p.task.name]
         for path in paths:
             requests += readers[p.task.name].requests(p, path)
-        compared = baseline_path(p, paths[0], extractor)
-        requests += [] if compared is None else wanted(p, compared, extractor)
-    extraction = extractor.fill(requests, update=progress.update)
+        compared = baseline_path(p, paths[0], source)
+        requests += [] if compared is None else wanted(p, compared, source)
+    extraction = source.fill(requests, update=progress.update)
     progress.finish()
     rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
     if requests:
@@ -262,22 +282,22 @@ def _extract(job: Job, trainers: Sequence[Trainer]) -> Extraction:
     return extraction
 
 
-def opened(root: FilePath, data: TrunkData, names: Iterable[str]) -> Bundle:
-    """The bundle there, if it stands on the same trunk; else a new one.
+def opened(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, load: Callable[[], TrunkData]) -> Bundle:
+    """The bundle there, if it stands on the same trunk; else a new one, of what `load` gives.
 
     `names` are the tasks that will be trained. Raises WrongTrunk for a bundle on another trunk, unless a run that was
     stopped before its first task left it, and BadName for names of tasks that own their models.
     """
     if not (root / BUNDLE).exists():
-        return write_bundle(root, data)
+        return write_bundle(root, load())
     bundle = Bundle.open(root)
-    if bundle.digest != data.digest and _holds_nothing_more(root):
+    if bundle.digest != trunk.digest and _holds_nothing_more(root):
         remove_files(root, [BUNDLE])  # the rest is what is left of a bundle that is not made yet
-        return write_bundle(root, data)
-    if bundle.digest != data.digest:
+        return write_bundle(root, load())
+    if bundle.digest != trunk.digest:
         raise WrongTrunk(
             f"the bundle {root.name} stands on another trunk",
-            got=f"this project's trunk {_described(data)}, the bundle's {_described(bundle.trunk())}",
+            got=f"this project's trunk {described(trunk)}, the bundle's {described(bundle.trunk_facts())}",
             do="name another bundle in the project file, or give the bundle's own trunk and max_tokens",
         )
     check_no_models(root, names)
@@ -290,5 +310,6 @@ def _holds_nothing_more(root: FilePath) -> bool:
     return names <= {BUNDLE, LOCK, TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER}
 
 
-def _described(data: TrunkData) -> str:
-    return f"{data.digest[:16]} ({data.name}, max_tokens {data.settings.max_tokens})"
+def described(trunk: TrunkFacts) -> str:
+    """A trunk's digest and what it is, for messages."""
+    return f"{trunk.digest[:16]} ({trunk.name}, max_tokens {trunk.settings.max_tokens})"

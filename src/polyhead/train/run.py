@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path as FilePath
 
 import msgspec
@@ -12,6 +13,7 @@ from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
 from polyhead.project.tables import Project, strategy_of
 from polyhead.seq2seq.run import Summaries, apart
 from polyhead.train.data.prepare import prepare
+from polyhead.train.data.stored import known_trunk
 from polyhead.train.data.units import check_budget, check_whole
 from polyhead.train.job import FrozenTrunk
 from polyhead.train.loop.devices import Place
@@ -22,7 +24,8 @@ from polyhead.train.recipes.joint import LearnsTogether
 from polyhead.train.recipes.learned import load_any_trunk
 from polyhead.train.recipes.leave_out import LeavingOut
 from polyhead.train.record.decided import TrainOptions
-from polyhead.train.training import BundleTraining, Outcome, TrainingRun
+from polyhead.train.training import BundleTraining, Outcome, TrainingRun, UsedStore
+from polyhead.trunk.data import TrunkData
 
 REPLACING = ("frozen", "donors")  # recipes by which tasks of a bundle get new versions, over a trunk that stays
 
@@ -38,6 +41,7 @@ def train_project(
     only: tuple[str, ...] = (),
     retrain: tuple[str, ...] = (),
     if_better: bool = False,
+    features: FilePath | str | None = None,
 ) -> Outcome:
     """Trains the declared tasks as the project's recipe says, and writes each bundle as soon as it can be.
 
@@ -50,15 +54,28 @@ def train_project(
     A bundle whose trunk learns is trained once. Of several processes each calls this with its `place`; the first one
     writes and tells, and all give its outcome. Raises ConfigError for what the recipe has no use for, UnknownTask for
     names that the project does not have.
+
+    With `features`, the location of a store of a corpus, a frozen trunk's features come from there, no text is encoded,
+    and tasks take the store's codec where they name none. The trunk is then that of the bundle, where there is one.
+    Raises StoreError for a store of another trunk or codec, and for one that lacks texts of the tasks.
     """
     folder = FilePath(folder)
     options, place = TrainOptions(retrain=retrain, if_better=if_better), place or Place()
     _check(project, place, only, options)
+    if features is not None:
+        _check_from_store(project)
     root = (folder / project.bundle).resolve()
+    prepared = prepare(_read(project, only), folder)
+    load, store = partial(load_any_trunk, project, folder), None
+    if features is None:
+        load = partial(_same, load())
+    else:
+        store = UsedStore(location=str(features), facts=known_trunk(project, folder, root) or load().facts)
     run = TrainingRun(
         project=project,
-        prepared=prepare(_read(project, only), folder),
-        data=load_any_trunk(project, folder),
+        prepared=prepared,
+        load=load,
+        store=store,
         folder=folder,
         root=root,
         cache=FilePath(cache) if cache else root.with_name(root.name + "-cache"),
@@ -68,6 +85,22 @@ def train_project(
         options=options,
     )
     return _bundle_training(run).train()
+
+
+def _same(data: TrunkData) -> TrunkData:
+    return data
+
+
+def _check_from_store(project: Project) -> None:
+    """Raises ConfigError for what a store cannot give."""
+    if not isinstance(project.recipe, Frozen) or apart(project)[1]:
+        models = [entry.name for entry in project.tasks if entry.known_kind.owns_model]
+        recipe = f"recipe '{project.recipe.__struct_config__.tag}'"
+        raise ConfigError(
+            "features of a store are those of a frozen trunk, for tasks that read it",
+            got=f"tasks with models of their own: {models}" if models else recipe,
+            do="train these without --features",
+        )
 
 
 def _bundle_training(run: TrainingRun) -> BundleTraining:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 
 import msgspec
@@ -13,14 +13,14 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.errors import BundleError
 from polyhead.project.recipes import Candidate
 from polyhead.project.tables import Project
-from polyhead.train.data.extract import Extraction
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.source import Extraction
 from polyhead.train.loop.devices import Place
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.refine import CandidateResult
 from polyhead.train.record.compared import VersionComparison
 from polyhead.train.record.decided import TrainOptions
-from polyhead.trunk.data import TrunkData
+from polyhead.trunk.data import TrunkData, TrunkFacts
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """task -> split -> metric -> value"""
@@ -45,12 +45,19 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class UsedStore(msgspec.Struct, frozen=True, kw_only=True):
+    """A store of a corpus that training takes features from."""
+
+    location: str
+    facts: TrunkFacts  # of the trunk that the tasks stand on
+
+
 class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     """Input of a run: the project, its prepared tasks, the folders to write to, and the listener."""
 
     project: Project
     prepared: list[Prepared]
-    data: TrunkData  # of the trunk that is frozen, or from which training starts
+    load: Callable[[], TrunkData]  # the trunk that is frozen, or from which training starts
     folder: FilePath  # where the project's relative paths start
     root: FilePath  # of the bundle, or of a folder of bundles
     cache: FilePath
@@ -58,6 +65,12 @@ class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     place: Place
     only: tuple[str, ...]
     options: TrainOptions
+    store: UsedStore | None = None  # from which features come; no text is then encoded
+
+    @property
+    def data(self) -> TrunkData:
+        """The trunk with its arrays."""
+        return self.load()
 
     def part(self, name: str) -> TrainingRun:
         """The same for one bundle of a folder of bundles."""

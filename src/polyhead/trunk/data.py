@@ -21,6 +21,16 @@ class TextSettings(Value):
     max_tokens: int  # special tokens included; longer inputs are cut, or read in windows where a task asks
 
 
+class TrunkFacts(Value):
+    """What is known of a trunk without its arrays."""
+
+    name: str  # where it came from, for people
+    architecture: Architecture
+    tokenizer: bytes  # a `tokenizers` JSON file
+    settings: TextSettings
+    digest: str
+
+
 class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides a trunk's states. `arrays` are float32, named as `architecture.trunk_arrays` says."""
 
@@ -43,6 +53,17 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """SHA-256, in hex, over shape, arrays, tokenizer and text settings; computed anew at every call."""
         return trunk_digest(self.architecture, arrays_digest(self.arrays), self.tokenizer, self.settings)
+
+    @property
+    def facts(self) -> TrunkFacts:
+        """All but the arrays."""
+        return TrunkFacts(
+            name=self.name,
+            architecture=self.architecture,
+            tokenizer=self.tokenizer,
+            settings=self.settings,
+            digest=self.digest,
+        )
 
     def blended(self, other: TrunkData, share: float) -> TrunkData:
         """`share` of this trunk's weights plus `1 - share` of the other's, which has the same shape."""

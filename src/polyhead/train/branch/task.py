@@ -21,9 +21,10 @@ from polyhead.plan import Path
 from polyhead.project.tables import Choice
 from polyhead.strategies.branch import as_branch, private_layers, tap_of
 from polyhead.train.branch.run import Branches, Candidate, TrainedBranch, grid, halving, spread
-from polyhead.train.data.extract import Extractor, FeatureRequest
+from polyhead.train.data.extract import Extractor
 from polyhead.train.data.features import wanted_taps
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.source import FeatureRequest
 from polyhead.train.job import Trainer
 from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events

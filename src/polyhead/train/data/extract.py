@@ -14,7 +14,7 @@ import torch
 
 from polyhead import plan as planning
 from polyhead.engine.backends.base import TokenBatch
-from polyhead.engine.backends.prefix import stored_layers, with_every_token
+from polyhead.engine.backends.prefix import with_every_token
 from polyhead.engine.fill import EncodeFeatures, batch_values, batches
 from polyhead.files import open_plain, remove_leftovers, replace_file
 from polyhead.model import TextBatch, stored_values
@@ -24,11 +24,12 @@ from polyhead.store.codec import calibrate
 from polyhead.store.codecs import EXACT
 from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
+from polyhead.strategies.base import with_codec
 from polyhead.text.encodings import Encodings
 from polyhead.text.processes import Piece, TokenizerPool
 from polyhead.text.tokenize import Encoded, Input, Tokenizer, encoded_at, windows_of
 from polyhead.text.words import first_subtokens
-from polyhead.train.data.windows import WindowedExamples
+from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per, value_key
 from polyhead.trunk.data import TrunkData
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
@@ -36,77 +37,38 @@ FLUSH_BYTES = 256 * 2**20  # of float32 values waiting, over all stores: then ea
 PIECE = 8192  # inputs tokenized and sorted by length at a time
 
 
-class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs whose stored value a task needs; `words` (words, 2) are each text's words, for paths that read words."""
-
-    path: Path  # any path; its stored form decides what is kept
-    inputs: Sequence[Input]
-    words: Sequence[np.ndarray] | None = None
-    windows: Sequence[int] | None = None  # which window of each is read; None: the first, its cut form
-
-    def keys(self) -> list[bytes]:
-        """The store's keys; a text read by words is another value under other words, or in a later window."""
-        words = self.words if self.words is not None else [None] * len(self.inputs)
-        windows = self.windows if self.windows is not None else [0] * len(self.inputs)
-        several = zip(self.inputs, words, windows, strict=True)
-        return [document_id(text, _read(own, window)) for text, own, window in several]
-
-    def each(self, windows: WindowedExamples | None) -> FeatureRequest:
-        """The same for every window of the inputs, each with the words that it reads; without windows as it is."""
-        if windows is None:
-            return self
-        rows, words = windows.texts.tolist(), None
-        if self.words is not None:
-            words = [self.words[row][read] for row, read in zip(rows, windows.read, strict=True)]
-        inputs, numbers = [self.inputs[row] for row in rows], windows.numbers.tolist()
-        return FeatureRequest(path=self.path, inputs=inputs, words=words, windows=numbers)
-
-
-def _read(words: np.ndarray | None, window: int) -> str:
-    """Facts that tell values of one text apart: its words, and the window."""
-    of = "" if words is None else "words:" + np.ascontiguousarray(words, np.int32).tobytes().hex()
-    return f"window:{window}:{of}" if window else of
-
-
-class Extraction(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an extraction."""
-
-    passes: int  # inputs that the trunk encoded, or windows of them
-    reused: int  # stored values that were there already
-    tokens: int
-    cut: int  # inputs longer than the trunk, of those encoded
-    seconds: float
-
-
-class Extractor:
-    """A frozen trunk in evaluation mode, its tokenizer, and the folder of stores that it fills.
-
-    Stores are kept apart by precision, since a digest says what a value should be and not how it was computed.
-    """
+class Extractor(FeatureSource):
+    """A frozen trunk in evaluation mode, its tokenizer, and the folder of stores that it fills."""
 
     def __init__(self, data: TrunkData, *, folder: FilePath, precision: str) -> None:
-        self.data, self.digest, self.folder = data, data.digest, folder / precision
-        self.precision = precision
+        self.data, self.facts, self.folder = data, data.facts, folder / precision
+        self.precision, self._codecs = precision, dict[bytes, Codec]()
         self.trunk = Trunk.from_data(data, dtype=getattr(torch, precision)).eval().requires_grad_(False)
         self.tokenizer = Tokenizer(data.tokenizer, data.settings)
 
-    def store(self, path: Path) -> FeatureStore:
-        """The store of a path's stored value."""
-        pool = path.stored().pool
-        return FeatureStore.open(
-            self.folder,
-            digest=planning.digest(path.stored()),
-            layers=stored_layers(path),
-            width=self.data.architecture.width,
-            codec=pool.codec,
-        )
+    @property
+    def digest(self) -> str:
+        """The trunk's digest."""
+        return self.facts.digest
 
-    def unread(self, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """For each word of each input whether no token stands for it, since it was cut away, say."""
-        encoded = self.tokenizer.encode(inputs)
-        return [first_subtokens(encoding, spans) < 0 for encoding, spans in zip(encoded, words, strict=True)]
+    def keeps(self, path: Path, *, is_named: bool) -> bool:
+        """Always: what is not kept is encoded."""
+        return True
 
-    def calibrated(self, path: Path, inputs: Sequence[Input], *, per: str) -> Codec:
+    def remember(self, paths: Sequence[Path]) -> None:
+        """Takes the constants of these paths' codecs for paths to come."""
+        for path in paths:
+            per: Per = "dimension" if len(path.pool.codec.scale) > 1 else "tensor"
+            self._codecs.setdefault(value_key(path, per), path.pool.codec)
+
+    def coded(self, path: Path, *, is_named: bool, per: Per, inputs: Callable[[], Sequence[Input]]) -> Path:
+        """The path with its codec, the same for all paths of one stored value."""
+        key = value_key(path, per)
+        if key not in self._codecs:
+            self._codecs[key] = self.calibrated(path, inputs(), per=per)
+        return with_codec(path, self._codecs[key])
+
+    def calibrated(self, path: Path, inputs: Sequence[Input], *, per: Per) -> Codec:
         """The path's codec with its constants, from as many of these (training) inputs as it wants, evenly spaced."""
         pool = path.stored().pool
         if not pool.codec.format.is_fixed_from_data:
@@ -116,12 +78,7 @@ class Extractor:
         path = with_every_token(Path(nodes=(*path.stored().nodes[:-1], raw)))
         spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
         values = list(self._values([inputs[i] for i in spaced], path))
-        return calibrate(
-            np.concatenate(values),
-            name=pool.codec.name,
-            per="dimension" if per == "dimension" else "tensor",
-            before_mean=pool.codec.before_mean,
-        )
+        return calibrate(np.concatenate(values), name=pool.codec.name, per=per, before_mean=pool.codec.before_mean)
 
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
         """Encodes every input that some store lacks, once for all stores; a kill loses the unwritten rest only."""

@@ -27,30 +27,31 @@ from polyhead.train.data.examples import (
     padded_words,
     soft_targets,
 )
-from polyhead.train.data.extract import Extractor, FeatureRequest
-from polyhead.train.data.prepare import single_inputs
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.prepare import rows_read, single_inputs
 from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.data.windows import WindowedExamples, windowed
 from polyhead.train.loop.feed import Batch, LengthSorted
 
 
-def wanted(prepared: Prepared, path: Path, extractor: Extractor) -> list[FeatureRequest]:
+def wanted(prepared: Prepared, path: Path, source: FeatureSource) -> list[FeatureRequest]:
     """Every input of every split whose features the task needs, or every window of it."""
-    task, tokenizer = prepared.task, extractor.tokenizer
-    return [
-        request
-        for split in prepared.splits
-        for request in _wanted(task, split, path, windowed(task, split.examples, tokenizer))
-    ]
+    return [request for split in prepared.splits for request in wanted_of(prepared, split, path, source)]
 
 
-def examples_of(prepared: Prepared, split: Split, path: Path, extractor: Extractor) -> FeatureExamples:
+def wanted_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> list[FeatureRequest]:
+    """The same of one split."""
+    return _wanted(prepared.task, split, path, windowed(prepared.task, split.examples, source.tokenizer))
+
+
+def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> FeatureExamples:
     """The split's targets over the features kept for the path."""
-    task, examples, store, unread = prepared.task, split.examples, extractor.store(path), None
-    windows = windowed(task, examples, extractor.tokenizer)
+    task, examples, store, unread = prepared.task, split.examples, source.store(path), None
+    windows = windowed(task, examples, source.tokenizer)
     features = [store.features(request.keys()) for request in _wanted(task, split, path, windows)]
     if windows is None and examples.words is not None and kind_of(task).per_word:
-        unread = extractor.unread(read_alone(examples.inputs), examples.words)
+        unread = source.unread(read_alone(examples.inputs), examples.words)
     return FeatureExamples(
         features[0],
         examples.targets,
@@ -63,8 +64,11 @@ def examples_of(prepared: Prepared, split: Split, path: Path, extractor: Extract
 
 def _wanted(task: Task, split: Split, path: Path, windows: WindowedExamples | None) -> list[FeatureRequest]:
     words = split.examples.words if kind_of(task).per_word else None
-    several = single_inputs(split.examples.inputs, task)
-    return [FeatureRequest(path=path, inputs=inputs, words=words).each(windows) for inputs in several]
+    origin, rows = f"task '{task.name}', {split.name}", rows_read(split.examples)
+    return [
+        FeatureRequest(path=path, inputs=inputs, words=words, origin=origin, rows=rows).each(windows)
+        for inputs in single_inputs(split.examples.inputs, task)
+    ]
 
 
 class TapBatch(msgspec.Struct, frozen=True, kw_only=True):

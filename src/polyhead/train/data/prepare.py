@@ -19,7 +19,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, read
 from polyhead.tasks.split import TaskExamples, overlapping, split, split_together
 from polyhead.tasks.task import Task
-from polyhead.text.question import TaskInput, read_alone
+from polyhead.text.question import Question, TaskInput, read_alone
 from polyhead.text.tokenize import Input
 from polyhead.train.data.prepared import Donor, Prepared, Split
 from polyhead.train.data.units import units_of
@@ -120,6 +120,14 @@ def single_inputs(inputs: Sequence[TaskInput], task: Task) -> list[list[Input]]:
     if task.pair != "separate":
         return [alone]
     return [[(pair[0],) for pair in alone], [(pair[-1],) for pair in alone]]
+
+
+def rows_read(examples: Examples) -> list[int]:
+    """The row of each text that the trunk reads for these examples: of a question with options one for each option."""
+    rows: list[int] = []
+    for value, row in zip(examples.inputs, examples.rows, strict=True):
+        rows += [row] * (len(value.options) if isinstance(value, Question) and value.options else 1)
+    return rows
 
 
 def arrays_from_donor(strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -56,6 +56,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     test: Split | None
     whole: Examples | None = None  # train and validation together, where the latter is a share held out
     donor: Donor | None = None  # that a run before this one trained; None: none, or this run trains it
+    columns: tuple[str, ...] = ()  # digests of the features of a store that its heads are tried on; (): of texts
 
     @property
     def folded(self) -> bool:
@@ -74,10 +75,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         No part learns from test rows, nor is one chosen by them.
         """
         donor = {} if self.donor is None else {"donor": self.donor.digest}
-        return donor | {
+        columns = {"columns": list(self.columns)} if self.columns else {}
+        return (donor | columns) | {
             "trainer": TRAINER + reads_windows(self.task),  # at first it read the first window alone
             "task": _task_fields(self.task),
-            "strategy": msgspec.to_builtins(self.strategy),
+            "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),
             "training": msgspec.to_builtins(self.training),
             "data": rows_of([self.train, self.validation]),
         }

@@ -11,10 +11,10 @@ from polyhead.nn.runtime import one_thread
 from polyhead.plan import Path
 from polyhead.sharing.part import PooledPart
 from polyhead.train.data.examples import outputs_of
-from polyhead.train.data.extract import Extractor, FeatureRequest
 from polyhead.train.data.features import examples_of, wanted
 from polyhead.train.data.prepared import Prepared, Split
-from polyhead.train.heads.baseline import baselines_of, candidates, feature_paths
+from polyhead.train.data.source import FeatureRequest, FeatureSource
+from polyhead.train.heads.baseline import baselines_of, candidates, feature_paths, left_out
 from polyhead.train.heads.choice import score_of
 from polyhead.train.heads.select import Trials
 from polyhead.train.job import Trainer
@@ -26,39 +26,43 @@ class KeptFeatures(Trainer):
     """Trains each task's heads on features kept of the frozen trunk, one task at a time."""
 
     def paths(self) -> dict[str, list[Path]]:
-        """The path of every candidate, of the tasks to train."""
-        return feature_paths(self.todo, self.prepared, self.job.extractor, self.job.bundle)
+        """The path of every candidate, of the tasks to train; says which of them are left out."""
+        for p in self.todo:
+            names = left_out(p, self.job.source)
+            if names:
+                kept = "the store does not keep what they read"
+                self.job.events.line(f"{p.task.name}: these heads are not tried, since {kept}: {'; '.join(names)}")
+        return feature_paths(self.todo, self.prepared, self.job.source, self.job.bundle)
 
     def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
         """The features of every split."""
-        return wanted(prepared, path, self.job.extractor)
+        return wanted(prepared, path, self.job.source)
 
     def train(self) -> None:
         """Checkpoints of a task go when it is in the bundle."""
         for p in self.todo:
             folder = self.job.folder("checkpoints", p)
             paths = self.job.paths[p.task.name]
-            trained = train_task(p, paths, self.job.extractor, checkpoints=folder, events=self.job.events)
+            trained = train_task(p, paths, self.job.source, checkpoints=folder, events=self.job.events)
             self.job.commit([(p, trained)], checkpoints=folder)
 
 
 def train_task(
-    prepared: Prepared, paths: list[Path], extractor: Extractor, *, checkpoints: FilePath | None, events: Events
+    prepared: Prepared, paths: list[Path], source: FeatureSource, *, checkpoints: FilePath | None, events: Events
 ) -> Trained:
     """Tries a head on each path, and keeps one of them; the test split is read once, by the part that is kept."""
     task, began = prepared.task, time.monotonic()
     with one_thread():
-        trials = Trials(prepared, extractor, checkpoints=checkpoints, events=events)
+        trials = Trials(prepared, source, checkpoints=checkpoints, events=events)
         several = [
-            trials.tried(candidate, path)
-            for candidate, path in zip(candidates(prepared, extractor), paths, strict=True)
+            trials.tried(candidate, path) for candidate, path in zip(candidates(prepared, source), paths, strict=True)
         ]
         best = trials.best(several)
         module, fitted = trials.kept(best)
         scores = {"validation": trials.held.scores(task, best.outputs)}
-        baselines = baselines_of(prepared, trials, several, extractor) if len(several) > 1 else {}
+        baselines = baselines_of(prepared, trials, several, source) if len(several) > 1 else {}
         if prepared.test is not None:
-            scores["test"] = evaluate_part(module, prepared, prepared.test, best.path, extractor)
+            scores["test"] = evaluate_part(module, prepared, prepared.test, best.path, source)
     arrays = {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
     tried = {trial.candidate.name: score_of(task, trials.held, trial.outputs) for trial in several}
     return Trained(
@@ -75,8 +79,8 @@ def train_task(
 
 
 def evaluate_part(
-    module: PooledPart, prepared: Prepared, split: Split, path: Path, extractor: Extractor
+    module: PooledPart, prepared: Prepared, split: Split, path: Path, source: FeatureSource
 ) -> dict[str, float]:
     """All metrics of the task's kind on the whole split."""
-    outputs = outputs_of(module, examples_of(prepared, split, path, extractor))
+    outputs = outputs_of(module, examples_of(prepared, split, path, source))
     return split.examples.scores(prepared.task, outputs)

@@ -22,9 +22,9 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.tasks.split import folds
 from polyhead.train.data.examples import FeatureExamples, outputs_of, tell_unread
-from polyhead.train.data.extract import Extractor
 from polyhead.train.data.features import examples_of
 from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.data.source import FeatureSource
 from polyhead.train.heads.choice import FEW, best_of, clearly_less, of_best_rounds, score_of, standard_error
 from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, inputs_of, solutions
 from polyhead.train.loop.checkpoint import SUFFIX
@@ -57,9 +57,9 @@ class Trials:
     """Fits the candidates of one task. `held` are the rows that choose: those of validation, with folds all."""
 
     def __init__(
-        self, prepared: Prepared, extractor: Extractor, *, checkpoints: FilePath | None, events: Events
+        self, prepared: Prepared, source: FeatureSource, *, checkpoints: FilePath | None, events: Events
     ) -> None:
-        self._prepared, self._extractor = prepared, extractor
+        self._prepared, self._source = prepared, source
         self._checkpoints, self._events = checkpoints, events
         self._folds: list[tuple[Split, Split]] = []
         self._linear: list[Trial] = []  # tried so far
@@ -143,11 +143,11 @@ class Trials:
     def _module(self, path: Path) -> PooledPart:
         prepared = self._prepared
         generator = torch.Generator().manual_seed(stream(prepared.training.seed, "init", prepared.task.name))
-        width = self._extractor.data.architecture.width
+        width = self._source.facts.architecture.width
         return PooledPart(path, width, dropout=prepared.training.dropout, generator=generator)
 
     def _examples(self, split: Split, path: Path) -> FeatureExamples:
-        return examples_of(self._prepared, split, path, self._extractor)
+        return examples_of(self._prepared, split, path, self._source)
 
     # Linear heads
 
@@ -309,7 +309,7 @@ class Trials:
 
     def _tell_unread(self, split: Split, examples: FeatureExamples) -> None:
         prepared = msgspec.structs.replace(self._prepared, train=split)
-        tell_unread(prepared, examples, self._extractor.data.settings.max_tokens, self._events)
+        tell_unread(prepared, examples, self._source.facts.settings.max_tokens, self._events)
 
     def _course(
         self,

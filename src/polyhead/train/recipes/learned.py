@@ -284,7 +284,7 @@ def _build(
                 baselines={"constant": constant_scores(p, p.validation.examples)},
             )
             drafts[name] = msgspec.structs.replace(
-                drafts[name], scores=trained.notes(), card=card_of(p, trained, learned.data, plan, learned=True)
+                drafts[name], scores=trained.notes(), card=card_of(p, trained, learned.data.facts, plan, learned=True)
             )
     write_bundle(building / "kept", learned.blended)
     if keep:

@@ -29,6 +29,9 @@ ASKED = ("kind", "labels", "range", "null_answers")  # fields in which versions 
 CLOSE = 0.01  # of the range: numbers that differ by less are one answer
 
 Outputs = list[np.ndarray]
+Asked = tuple[Callable[[Examples], Outputs], Callable[[Examples], Outputs]]
+"""What the live version and the new one put out for examples; the live one is asked first."""
+Ask = Callable[[Bundle, Prepared, Draft, Mapping[str, Mapping[str, np.ndarray]], Events], Asked]
 
 
 class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +89,7 @@ def rivals(
     events: Events,
     *,
     strict: bool,
+    ask: Ask,
 ) -> dict[str, VersionComparison]:
     """The tasks that have a live version, each beside its new one; says of which there is nothing to compare.
 
@@ -106,7 +110,7 @@ def rivals(
                 if owner not in (TRUNK, owner_of(p.task))
             }
             try:
-                comparisons[name] = compared(bundle, p, draft, others, events)
+                comparisons[name] = compared(bundle, p, draft, others, events, ask)
             except PolyheadError as error:
                 if strict and not isinstance(error, BundleError):
                     raise
@@ -117,14 +121,27 @@ def rivals(
 
 
 def compared(
-    bundle: Bundle, prepared: Prepared, draft: Draft, others: Mapping[str, Mapping[str, np.ndarray]], events: Events
+    bundle: Bundle,
+    prepared: Prepared,
+    draft: Draft,
+    others: Mapping[str, Mapping[str, np.ndarray]],
+    events: Events,
+    ask: Ask,
 ) -> VersionComparison:
     """The live version of a task in the bundle beside a new one that is not written yet.
 
     `others` are the arrays that the new one reads of other owners. Raises PolyheadError where a version cannot answer.
     """
     name = prepared.task.name
-    live = bundle.tasks[name]
+    live, (first, then) = bundle.tasks[name], ask(bundle, prepared, draft, others, events)
+    return beside(prepared, live.task, live.trained_with, first, then, notes=(bundle.scores(name), draft.scores))
+
+
+def asked_of_texts(
+    bundle: Bundle, prepared: Prepared, draft: Draft, others: Mapping[str, Mapping[str, np.ndarray]], events: Events
+) -> Asked:
+    """What the live version and the new one put out for texts, read by the trunk."""
+    name = prepared.task.name
     session = Session(bundle.view({name: bundle.lines[name]}), backend=TRAINING_BACKEND)
 
     def outputs(examples: Examples) -> Outputs:
@@ -134,7 +151,7 @@ def compared(
         session.attach(draft.record, draft.arrays, others=others)
         return outputs(examples)
 
-    return beside(prepared, live.task, live.trained_with, outputs, then, notes=(bundle.scores(name), draft.scores))
+    return outputs, then
 
 
 def beside(

@@ -23,7 +23,7 @@ from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.loop.fit import Fitted
 from polyhead.train.record.decided import Fingerprint, tag
-from polyhead.trunk.data import TrunkData
+from polyhead.trunk.data import TrunkFacts
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ Baselines = dict[str, dict[str, dict[str, float]]]
 
 def drafts_of(
     several: Sequence[tuple[Prepared, Trained]],
-    data: TrunkData,
+    data: TrunkFacts,
     prints: Mapping[str, Fingerprint],
     label: Mapping[str, str],
 ) -> list[Draft]:
@@ -161,7 +161,7 @@ def _probe(prepared: Prepared, index: int) -> dict[str, object]:
     return Probe.of(examples.inputs[index], words).line()
 
 
-def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, plan: Plan, *, learned: bool = False) -> str:
+def card_of(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Plan, *, learned: bool = False) -> str:
     """Markdown for the task's README.md; `plan` has all tasks that are written with it."""
     task, path = prepared.task, trained.path
     added = cost.added(plan, task.name, trunk.architecture, tokens=32, folded=True)

@@ -1,0 +1,140 @@
+"""Where training takes features from: texts that a frozen trunk encodes, or a store that has them already."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path as FilePath
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from polyhead import plan as planning
+from polyhead.engine.backends.prefix import stored_layers
+from polyhead.errors import StoreError
+from polyhead.plan import Path
+from polyhead.store.corpus.base import document_id
+from polyhead.store.features import FeatureStore
+from polyhead.text.tokenize import Input, Tokenizer
+from polyhead.text.words import first_subtokens
+from polyhead.train.data.windows import WindowedExamples
+from polyhead.trunk.data import TrunkFacts
+
+Per = Literal["tensor", "dimension"]
+"""What one constant of a codec is for."""
+
+
+class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs whose stored value a task needs; `words` (words, 2) are each text's words, for paths that read words."""
+
+    path: Path  # any path; its stored form decides what is kept
+    inputs: Sequence[Input]
+    words: Sequence[np.ndarray] | None = None
+    windows: Sequence[int] | None = None  # which window of each is read; None: the first, its cut form
+    origin: str = ""  # whose inputs these are, for errors, such as "task 'mood', train"
+    rows: Sequence[int] | None = None  # the row of its file that each is from
+
+    def keys(self) -> list[bytes]:
+        """The keys of the values; a text read by words is another value under other words, or in a later window."""
+        words = self.words if self.words is not None else [None] * len(self.inputs)
+        several = zip(self.inputs, words, self.numbers, strict=True)
+        return [document_id(text, _read(own, window)) for text, own, window in several]
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The window of each."""
+        return self.windows if self.windows is not None else [0] * len(self.inputs)
+
+    def each(self, windows: WindowedExamples | None) -> FeatureRequest:
+        """The same for every window of the inputs, each with the words that it reads; without windows as it is."""
+        if windows is None:
+            return self
+        rows, words = windows.texts.tolist(), None
+        if self.words is not None:
+            words = [self.words[row][read] for row, read in zip(rows, windows.read, strict=True)]
+        return msgspec.structs.replace(
+            self,
+            inputs=[self.inputs[row] for row in rows],
+            words=words,
+            windows=windows.numbers.tolist(),
+            rows=None if self.rows is None else [self.rows[row] for row in rows],
+        )
+
+
+def _read(words: np.ndarray | None, window: int) -> str:
+    """Facts that tell values of one text apart: its words, and the window."""
+    of = "" if words is None else "words:" + np.ascontiguousarray(words, np.int32).tobytes().hex()
+    return f"window:{window}:{of}" if window else of
+
+
+class Extraction(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an extraction."""
+
+    passes: int  # inputs that the trunk encoded, or windows of them
+    reused: int  # stored values that were there already
+    tokens: int
+    cut: int  # inputs longer than the trunk, of those encoded
+    seconds: float
+
+
+def value_key(path: Path, per: Per) -> bytes:
+    """The stored value of a path, codec constants left out."""
+    pool = path.stored().pool
+    bare = msgspec.structs.replace(pool.codec, scale=(), zero=(), arrays="")
+    of = per if pool.codec.format.has_constants else ""
+    return msgspec.json.encode([msgspec.structs.replace(pool, codec=bare), of])
+
+
+class FeatureSource(ABC):
+    """Features of a frozen trunk, kept in stores below a folder, one for each path's stored value.
+
+    Stores are kept apart by precision, since a digest says what a value should be and not how it was computed.
+    """
+
+    facts: TrunkFacts
+    tokenizer: Tokenizer
+    folder: FilePath  # of the stores
+    precision: str  # of the trunk that computes, or has computed, the features
+
+    def store(self, path: Path) -> FeatureStore:
+        """The store of a path's stored value."""
+        return FeatureStore.open(
+            self.folder,
+            digest=planning.digest(path.stored()),
+            layers=stored_layers(path),
+            width=self.facts.architecture.width,
+            codec=path.stored().pool.codec,
+        )
+
+    def unread(self, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """For each word of each input whether no token stands for it, since it was cut away, say."""
+        encoded = self.tokenizer.encode(inputs)
+        return [first_subtokens(encoding, spans) < 0 for encoding, spans in zip(encoded, words, strict=True)]
+
+    def columns(self, paths: Sequence[Path], *, is_named: bool) -> tuple[str, ...]:
+        """Digests of the columns of a store that these paths read; () where features are made of texts."""
+        return ()
+
+    def lacks(self, path: Path, *, task: str, is_named: bool) -> StoreError:
+        """The error for a task that reads a path of which no features can be had."""
+        return StoreError(f"no features of the path of task '{task}' can be had", got=path.stored().pool)
+
+    @abstractmethod
+    def keeps(self, path: Path, *, is_named: bool) -> bool:
+        """Whether features of the path can be had, by its codec where it `is_named` (constants left out), else any."""
+
+    def remember(self, paths: Sequence[Path]) -> None:  # noqa: B027
+        """Takes the constants of these paths' codecs for paths to come, where they are not kept."""
+
+    @abstractmethod
+    def coded(self, path: Path, *, is_named: bool, per: Per, inputs: Callable[[], Sequence[Input]]) -> Path:
+        """A path whose features can be had, with its codec and its constants.
+
+        `inputs` gives the training inputs that fix constants where nothing else does, each of them for so much as
+        `per` says.
+        """
+
+    @abstractmethod
+    def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
+        """Puts every value that the stores lack into them; `update` gets how many inputs are done, of how many."""

@@ -1,0 +1,264 @@
+"""Features of training texts from a store of a corpus, found by id: nothing is encoded.
+
+What the tasks read is copied, packed as it is, into the stores that training keeps for a run, words picked from the
+tokens of their texts. So a head is trained on the very bytes that a backfill reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+
+from polyhead import plan as planning
+from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.read import Bundle
+from polyhead.engine.backends.prefix import with_every_token
+from polyhead.errors import StoreError, TrainError, WrongTrunk
+from polyhead.plan import Path, Pool
+from polyhead.project.tables import Project
+from polyhead.store.codec import encode
+from polyhead.store.corpus.base import FeatureColumn, PackedRows, document_id
+from polyhead.store.corpus.open import open_corpus
+from polyhead.strategies.base import with_codec
+from polyhead.text.tokenize import Input, Tokenizer, windows_of
+from polyhead.text.words import first_subtokens
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per
+from polyhead.trunk.data import TrunkFacts
+
+AT_ONCE = 4096  # texts that are copied at a time
+SHOWN = 5  # rows that an error names
+
+
+class StoredFeatures(FeatureSource):
+    """A store of a corpus as training reads it. Raises StoreError for a store over another trunk."""
+
+    def __init__(self, location: str, facts: TrunkFacts, *, folder: FilePath, precision: str) -> None:
+        """`folder` is where copies are kept; `precision` is that of features of which the store does not say it."""
+        self.location, self.facts, self.corpus = location, facts, open_corpus(location)
+        source = self.corpus.schema.source
+        if source.get("trunk", facts.digest) != facts.digest:
+            raise StoreError(
+                f"{location} holds features of another trunk than the tasks stand on",
+                got=f"trunk {source['trunk']}",
+                allowed=f"trunk {facts.digest} ({facts.name}, max_tokens {facts.settings.max_tokens})",
+                do="give the store's own trunk and max_tokens, or extract the features anew with this trunk",
+            )
+        self.precision = source.get("precision", precision)
+        self.folder = folder / self.precision
+        # The trunk's digest holds the tokenizer and its settings, so they are the store's too.
+        self.tokenizer = Tokenizer(facts.tokenizer, facts.settings)
+
+    def check_fits(self, prepared: Sequence[Prepared]) -> None:
+        """Raises TrainError for tasks that need more than kept features, and for another precision than the store's."""
+        for p in prepared:
+            if not p.strategy.reads_kept_features:
+                raise TrainError(
+                    f"task '{p.task.name}' cannot be trained from a store",
+                    got=f"strategy '{p.strategy.kind}', which runs layers on texts or on states inside the trunk",
+                    allowed="a strategy that reads kept features of the whole trunk",
+                    do="choose another strategy, or train the task without the store",
+                )
+            if p.training.precision not in ("auto", self.precision):
+                raise TrainError(
+                    f"{self.location} holds features of a trunk in another precision than task '{p.task.name}' names",
+                    got=f"training.precision '{p.training.precision}'",
+                    allowed=f"'{self.precision}'",
+                    do="leave training.precision out, or extract the features anew in that precision",
+                )
+
+    def keeps(self, path: Path, *, is_named: bool) -> bool:
+        """Whether the store has a column for the path."""
+        return self._column(path, is_named=is_named) is not None
+
+    def coded(self, path: Path, *, is_named: bool, per: Per, inputs: Callable[[], Sequence[Input]]) -> Path:
+        """The path with the codec of the store, constants included; raises StoreError where it is not kept."""
+        column = self._column(path, is_named=is_named)
+        if column is None:
+            raise StoreError(f"{self.location} keeps no features of this path", got=path.stored().pool)
+        return with_codec(path, column.codec)
+
+    def columns(self, paths: Sequence[Path], *, is_named: bool) -> tuple[str, ...]:
+        """Digests of the columns that these paths read."""
+        columns = [self._column(path, is_named=is_named) for path in paths]
+        return tuple(dict.fromkeys(column.digest for column in columns if column is not None))
+
+    def check_kept(self, task: str, path: Path) -> None:
+        """Raises StoreError unless a column holds exactly what the path reads."""
+        if all(column.digest != self.digest(path) for column in self.corpus.schema.features):
+            raise self.lacks(path, task=task, is_named=True)
+
+    def digest(self, path: Path) -> str:
+        """The digest of the column that a path with its codec reads."""
+        return planning.digest(with_every_token(path.stored()))
+
+    def lacks(self, path: Path, *, task: str, is_named: bool) -> StoreError:
+        """The error for a task that reads a path which is not kept."""
+        pool, others = path.stored().pool, [column.codec.name for column in self._columns(path)]
+        if is_named and others:
+            return StoreError(
+                f"task '{task}' names another codec than that by which {self.location} keeps what it reads",
+                got=f"codec '{pool.codec.name}'",
+                allowed=[f"codec '{name}'" for name in others],
+                do="leave 'codec' out of the strategy, or extract the features anew",
+            )
+        return StoreError(
+            f"{self.location} does not keep what task '{task}' reads",
+            got=_in_words(pool, self.facts.architecture.layers),
+            allowed=[_column_in_words(column) for column in self.corpus.schema.features],
+            do="extract these features, or set the strategy to what is kept",
+        )
+
+    def _column(self, path: Path, *, is_named: bool) -> FeatureColumn | None:
+        """The column that the path reads, by its own codec if it `is_named`; of several the one of its own codec."""
+        columns, wanted = self._columns(path), path.stored().pool.codec
+        alike = [c for c in columns if (c.codec.name, c.codec.before_mean) == (wanted.name, wanted.before_mean)]
+        if is_named or alike:
+            return alike[0] if alike else None
+        if len({(c.codec.name, c.codec.before_mean) for c in columns}) > 1:
+            raise StoreError(
+                f"{self.location} keeps what a task reads by several codecs",
+                got=[column.codec.name for column in columns],
+                do="say which in the task's strategy: codec = '...'",
+            )
+        return columns[0] if columns else None
+
+    def _columns(self, path: Path) -> list[FeatureColumn]:
+        """The columns that hold what the path reads, whatever their codec."""
+        return [
+            column
+            for column in self.corpus.schema.features
+            if self.digest(with_codec(path, column.codec)) == column.digest
+        ]
+
+    def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
+        """Copies what the requests read; raises StoreError where the store lacks texts, before anything is copied."""
+        began = time.monotonic()
+        self.check(wanted)
+        lacking = [self.store(request.path).missing(request.keys()) for request in wanted]
+        total, done = sum(map(len, lacking)), 0
+        reused = sum(len(request.inputs) for request in wanted) - total
+        for request, indices in zip(wanted, lacking, strict=True):
+            for start in range(0, len(indices), AT_ONCE):
+                piece = indices[start : start + AT_ONCE]
+                self._copy(request, piece)
+                done += len(piece)
+                if update is not None:
+                    update(done, total)
+        return Extraction(passes=0, reused=reused + total, tokens=0, cut=0, seconds=time.monotonic() - began)
+
+    def check(self, wanted: Sequence[FeatureRequest]) -> None:
+        """Raises StoreError that names the first rows whose texts the store lacks."""
+        absent: dict[str, list[int]] = {}
+        ids: set[bytes] = set()
+        for request in wanted:
+            keys = ids_of(request)
+            for index in np.flatnonzero(self.corpus.find(keys)[:, 0] < 0).tolist():
+                ids.add(keys[index])
+                absent.setdefault(request.origin, []).append(_row(request, index))
+        if not ids:
+            return
+        shown = {origin: list(dict.fromkeys(rows)) for origin, rows in absent.items()}
+        raise StoreError(
+            f"{self.location} lacks {len(ids):,} of the texts that the tasks need",
+            got=[_shown(origin, rows) for origin, rows in shown.items()],
+            do="extract these files into the store with `polyhead features extract`, or train without the store",
+            rows=shown,
+        )
+
+    def _copy(self, request: FeatureRequest, indices: Sequence[int]) -> None:
+        """Copies the values of some of the request's inputs."""
+        keys, ids = request.keys(), ids_of(request)
+        chosen, first = [], set[bytes]()
+        for index in indices:
+            if keys[index] not in first:
+                first.add(keys[index])
+                chosen.append(index)
+        packed = self.corpus.take([ids[index] for index in chosen], self.digest(request.path))
+        if request.words is not None:
+            packed = self._of_words(request, chosen, packed)
+        self.store(request.path).append_packed([keys[index] for index in chosen], packed)
+
+    def _of_words(self, request: FeatureRequest, chosen: Sequence[int], packed: PackedRows) -> PackedRows:
+        """The value at the first token of each word; that of zeros where a word has none."""
+        assert request.words is not None
+        texts = list(dict.fromkeys(request.inputs[index] for index in chosen))
+        is_windowed = request.windows is not None
+        windows = windows_of(self.tokenizer.max_tokens) if is_windowed else None
+        encoded = {(texts[e.row], e.window): e for e in self.tokenizer.encode(texts, windows=windows)}
+        column = self.corpus.schema.column(self.digest(request.path))
+        nothing = encode(np.zeros((column.layers, column.width), np.float32), column.codec).reshape(1, -1)
+        parts = []
+        for place, index in enumerate(chosen):
+            row = packed.data[packed.offsets[place] : packed.offsets[place + 1]]
+            encoding = encoded[request.inputs[index], request.numbers[index]]
+            if len(encoding.ids) != len(row):
+                raise StoreError(
+                    f"{self.location} keeps another number of tokens than the tokenizer gives",
+                    got=f"{len(row)} in {request.origin}, row {_row(request, index)}",
+                    allowed=f"{len(encoding.ids)}",
+                    do="extract the texts anew with this trunk",
+                )
+            tokens = first_subtokens(encoding, request.words[index])
+            parts.append(np.where(tokens[:, None] >= 0, row[np.maximum(tokens, 0)], nothing))
+        lengths = [len(part) for part in parts]
+        return PackedRows.of(lengths, np.concatenate(parts) if parts else packed.data[:0])
+
+
+def known_trunk(project: Project, folder: FilePath, root: FilePath) -> TrunkFacts | None:
+    """The trunk of the bundle at `root`, else of the project's, without reading weights.
+
+    None where these have to be read, as the project's trunk is no bundle. Raises WrongTrunk where the bundle reads
+    texts of another length than the project says.
+    """
+    limit = project.trunk.max_tokens
+    if (root / BUNDLE).is_file():
+        facts = Bundle.open(root).trunk_facts()
+        if limit is not None and limit != facts.settings.max_tokens:
+            raise WrongTrunk(
+                f"the bundle {root.name} stands on a trunk of another max_tokens",
+                got=f"trunk.max_tokens = {limit}",
+                allowed=str(facts.settings.max_tokens),
+                do="name another bundle in the project file, or give the bundle's own max_tokens",
+            )
+        return facts
+    place = FilePath(project.trunk.place(folder))
+    if not (place / BUNDLE).is_file():
+        return None
+    facts = Bundle.open(place).trunk_facts()
+    if limit not in (None, facts.settings.max_tokens):
+        return None
+    return msgspec.structs.replace(facts, name=project.trunk.name)
+
+
+def ids_of(request: FeatureRequest) -> list[bytes]:
+    """The ids under which a store of a corpus has the inputs, or the windows of them, that a request reads."""
+    pairs = zip(request.inputs, request.numbers, strict=True)
+    return [document_id(text, f"window:{window}" if window else "") for text, window in pairs]
+
+
+def _row(request: FeatureRequest, index: int) -> int:
+    return index if request.rows is None else request.rows[index]
+
+
+def _shown(origin: str, rows: Sequence[int]) -> str:
+    first = ", ".join(map(str, rows[:SHOWN]))
+    more = f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else ""
+    return f"{origin}: row{'s' if len(rows) > 1 else ''} {first}{more}"
+
+
+def _in_words(pool: Pool, depth: int) -> str:
+    mean = f"the mean of the last {pool.of} layers" if pool.of > 1 else "the last layer"
+    layers = {"last": f"layer {depth}", "mean": mean, "all": "every layer"}
+    positions = {"all": "every token", "tokens": "every token", "first": "the first token", "mean": "their mean"}
+    before = ", each layer encoded" if pool.codec.before_mean and pool.layers == "mean" else ""
+    return f"{layers.get(pool.layers, pool.layers)}: {positions.get(pool.positions, pool.positions)}{before}"
+
+
+def _column_in_words(column: FeatureColumn) -> str:
+    layers = "1 layer" if column.layers == 1 else f"{column.layers} layers"
+    return f"{layers} of width {column.width}, codec '{column.codec.name}' (digest {column.digest[:12]})"

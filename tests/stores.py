@@ -1,0 +1,63 @@
+"""Stores of a corpus made of texts with the tiny trunk, as tests of training from a store need them."""
+
+import numpy as np
+
+from polyhead import plan
+from polyhead.engine.backends.base import LoadedTask
+from polyhead.engine.backends.prefix import stored_layers
+from polyhead.engine.backends.reference import ReferenceBackend
+from polyhead.engine.fill import batch_values, batches
+from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
+from polyhead.store.codec import encode
+from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema, document_id
+from polyhead.store.corpus.open import create_corpus
+from polyhead.testing import tiny_trunk
+from polyhead.text.tokenize import Tokenizer, windows_of
+
+TOKENS = {"layers": "mean", "of": 2, "positions": "all"}  # what the attention heads of these tests read
+SIGN = Codec(name="sign")
+
+
+def stored_path(trunk, codec=SIGN, **pool):
+    """What a store keeps of every text: the last layers' mean, unless `pool` says another mix."""
+    kept = Pool(**{**TOKENS, **pool}, codec=codec)
+    return Path(nodes=(Embed(trunk=trunk.digest), Layers(start=0, stop=trunk.architecture.layers), kept))
+
+
+def make_store(place, inputs, *paths, trunk=None, source=None, windows=False):
+    """A store at this place of the stored values of these inputs, by default of every token in one bit a dimension."""
+    trunk = trunk or tiny_trunk()
+    paths = paths or (stored_path(trunk),)
+    columns = [
+        FeatureColumn(
+            digest=plan.digest(path), layers=stored_layers(path), width=trunk.architecture.width, codec=path.pool.codec
+        )
+        for path in paths
+    ]
+    facts = {"trunk": trunk.digest, "tokenizer": "t", "precision": "float32", "long_texts": "cut"}
+    store = create_corpus(place, Schema(features=tuple(columns), source={**facts, **(source or {})}))
+    for size in (1, 2):
+        alike = [texts for texts in inputs if len(texts) == size]
+        if alike:
+            _append(store, alike, paths, columns, trunk, windows)
+    return store
+
+
+def _append(store, inputs, paths, columns, trunk, windows):
+    head = Head(kind="regression", width=1, part="task:x")
+    backend = ReferenceBackend(
+        trunk, {"x": LoadedTask(path=Path(nodes=(*paths[0].nodes[:-1], Pool(), head)), arrays={})}
+    )
+    tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
+    encodings = tokenizer.encodings(inputs, windows=windows_of(tokenizer.max_tokens) if windows else None)
+    values = [{} for _ in paths]
+    for members, batch in batches(encodings, pad_id=tokenizer.pad_id, budget=2048):
+        for found, each in zip(values, batch_values(backend.features, list(paths), batch), strict=True):
+            found.update({int(member): each.of(row) for row, member in enumerate(members)})
+    features = {}
+    for column, found in zip(columns, values, strict=True):
+        raw = [encode(found[i], column.codec).reshape(-1, column.token_bytes) for i in range(len(found))]
+        features[column.digest] = PackedRows.of([len(each) for each in raw], np.concatenate(raw))
+    numbered = zip(encodings.row.tolist(), encodings.window.tolist(), strict=True)
+    ids = [document_id(inputs[row], f"window:{window}" if window else "") for row, window in numbered]
+    store.append(ids, features)
