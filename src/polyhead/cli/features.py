@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from polyhead.cli.near import near_command
 from polyhead.cli.options import backend_option, names_in, precision_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, note, stoppable
 from polyhead.config import Value
@@ -42,6 +43,9 @@ def command() -> None:
     STORE is a folder of plain files, or a Lance dataset if its name ends in .lance or is a URL of an object store, such
     as s3://bucket/corpus.
     """
+
+
+command.add_command(near_command)
 
 
 @command.command("extract")

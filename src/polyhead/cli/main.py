@@ -29,7 +29,7 @@ VERBS = {
     "evaluate": "Score a bundle's tasks on whole splits.",
     "predict": "Answer tasks for lines of text from a file or standard input.",
     "score": "Answer tasks for every row of a table, and write the rows with the answers.",
-    "features": "Keep the features of a corpus in a store: extract, info, verify, compact.",
+    "features": "Keep the features of a corpus in a store: extract, info, verify, compact, near.",
     "backfill": "Answer tasks for every document of a store, from its features.",
     "inspect": "Show a bundle's plan, tasks and costs.",
     "tasks": "List, add, update, remove and roll back a bundle's tasks; verify the bundle.",

@@ -29,7 +29,7 @@ from polyhead.errors import BadValue, ConfigError, StoreError
 from polyhead.jobs.answering import slices
 from polyhead.jobs.backfill import check_trunk
 from polyhead.jobs.columns import RowInput, roles_of
-from polyhead.jobs.score import open_source
+from polyhead.jobs.extract import PIECE_ROWS, open_rows
 from polyhead.plan import Path
 from polyhead.progress import progress_line
 from polyhead.store.codec import through
@@ -37,7 +37,7 @@ from polyhead.store.corpus.base import ID_BYTES, CorpusStore, FeatureColumn, Pac
 from polyhead.store.corpus.open import open_corpus
 from polyhead.text.tokenize import Input, Tokenizer
 
-TOP, PIECE = 10, 8192  # documents that are told; rows of a file that are read at once
+TOP = 10  # documents that are told
 AT_ONCE = 2**14  # documents whose vectors are in memory at once
 Show = Callable[[str], None]
 
@@ -90,16 +90,16 @@ def near(
     Raises StoreError for a store of another trunk, for features that it does not keep, and for one without documents;
     BadValue for a text without a character.
     """
-    wish, trunk = wish or NearRequest(), Bundle.open(bundle)
+    wish, opened = wish or NearRequest(), Bundle.open(bundle)
     if not any(each.strip() for each in text):
         raise BadValue("the text is empty", got=text, do="give a text that has words")
     store = open_corpus(location)
-    check_trunk(str(location), store, trunk)
+    check_trunk(str(location), store, opened)
     column = chosen(str(location), store, wish.features)
     if not any(fragment.rows for fragment in store.fragments):
         raise StoreError(f"{location} has no document", do="extract some into it first")
     began = time.monotonic()
-    vector, cut = vector_of(trunk, column, text, backend=wish.backend, precision=wish.precision)
+    vector, cut = vector_of(opened, column, text, wish, kept=store.schema.source.get("precision"))
     encoded = time.monotonic()
     ids, cosines = nearest(store, column, vector, top=wish.top, show=show)
     return NearDocuments(
@@ -128,27 +128,33 @@ def chosen(location: str, store: CorpusStore, features: str | None) -> FeatureCo
 
 
 def vector_of(
-    bundle: Bundle, column: FeatureColumn, text: Input, *, backend: str | None, precision: str | None
+    bundle: Bundle, column: FeatureColumn, text: Input, wish: NearRequest, *, kept: str | None
 ) -> tuple[np.ndarray, int]:
-    """The mean vector of a text as the store would keep it, float32 (width,), and its tokens that were cut."""
+    """The mean vector of a text as the store would keep it, float32 (width,), and its tokens that were cut.
+
+    `kept` is the precision in which documents were encoded: taken where nobody asked for one and this machine has it.
+    """
     path, trunk = path_of(bundle, column), bundle.trunk()
     tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
     encodings = tokenizer.encodings([text])
     ((_, batch),) = batches(encodings, pad_id=tokenizer.pad_id, budget=trunk.settings.max_tokens)
-    opened = open_backend(backend, trunk, {}, precision=precision, scales=partial(scales_for, bundle))
-    (values,) = runner_of(opened).features([path], batch)
+    scales = partial(scales_for, bundle)
+    backend = open_backend(wish.backend, trunk, {}, precision=wish.precision, trained=kept, scales=scales)
+    (values,) = runner_of(backend).features([path], batch)
     return through(values, column.codec).mean(axis=(0, 1)), int(encodings.cut.sum())
 
 
 def path_of(bundle: Bundle, column: FeatureColumn) -> Path:
     """The path whose stored value the features are; raises StoreError where neither store nor bundle knows it."""
+    if column.path is not None:
+        return column.path
     for record in bundle.tasks.values():
         path = with_every_token(record.path.stored())
         if planning.digest(path) == column.digest:
             return path
     raise StoreError(
         f"nobody knows which layers of the trunk the features '{column.digest}' are",
-        got=f"no task of {bundle.root} reads them",
+        got=f"neither the store says it, nor reads a task of {bundle.root} these features",
         do="give a bundle that has a task which reads them",
     )
 
@@ -204,24 +210,26 @@ def with_texts(
 ) -> NearDocuments:
     """The same with the texts of a file, the one from which the store was made; `roles` names its columns.
 
-    A window of a text has an id of its own, and no text here. Raises DataError for a file that cannot be read.
+    The second and later windows of a text have ids of their own, and no text here. Raises DataError for a file that
+    cannot be read.
     """
     texts, wanted = dict[str, Input](), {each.id for each in found.found}
     for text in texts_of(source, roles, show):
-        identity = document_id(text).hex()
-        if identity in wanted:
-            texts[identity] = text
-            if len(texts) == len(wanted):
-                break
+        for one in {text, *((each,) for each in text)}:  # the texts of a pair may be documents by themselves
+            identity = document_id(one).hex()
+            if identity in wanted:
+                texts[identity] = one
+        if len(texts) == len(wanted):
+            break
     named = [msgspec.structs.replace(each, text=texts.get(each.id)) for each in found.found]
     return msgspec.structs.replace(found, found=tuple(named))
 
 
 def texts_of(source: FilePath | str, roles: Mapping[str, str], show: Show) -> Iterator[Input]:
     """The texts or pairs of a file, row by row; rows without one are left out."""
-    file = open_source(str(source))
+    file = open_rows(str(source))
     known = roles_of(str(source), file.survey(show), dict(roles))
-    for chunk in file.chunks(known.wanted, start=0, size=PIECE):
+    for chunk in file.chunks(known.wanted, start=0, size=PIECE_ROWS):
         for row in chunk.inputs(known):
             if isinstance(row, RowInput) and isinstance(row.input, tuple):
                 yield row.input
