@@ -9,6 +9,7 @@ from typing import Literal
 from polyhead.config import Value
 from polyhead.errors import ConfigError, MissingColumn, near_name, nearest
 from polyhead.tasks.rows import DATASETS
+from polyhead.tasks.shares import STORED, columns_in
 from polyhead.tasks.task import Kind, Task, kind_of, kinds_with
 
 SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between columns, by the ending of a file's name
@@ -36,6 +37,8 @@ class Source(Value):
     where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
     limit: int | None = None  # at most so many of them
     empty: Literal["none", "skip"] | None = None  # what an empty cell says; None: what the kind takes it to say
+    # A column with a probability for each label, one for each in their order, or "store:" and a column of a store.
+    soft: str | tuple[str, ...] | None = None
 
     @property
     def is_file(self) -> bool:
@@ -53,17 +56,20 @@ class Columns(Value):
     context: str | None = None  # of a question with choices, read where a row has it
     optional: bool = False  # whether the file may be without the context
     others: tuple[str, ...] = ()  # that choose rows
+    soft: tuple[str, ...] = ()  # with the probabilities of labels
+    unlabelled: bool = False  # whether the file may be without the label
 
     @property
     def wanted(self) -> list[str]:
         """Every column to read."""
-        names = [self.tokens, *self.texts, self.choices, self.context, self.label, *self.others]
+        names = [self.tokens, *self.texts, self.choices, self.context, self.label, *self.soft, *self.others]
         return [name for name in dict.fromkeys(names) if name]
 
     def check(self, source: str, columns: Sequence[str]) -> None:
         """Raises MissingColumn for a column that is not among the file's `columns`."""
         for column in self.wanted:
-            if column not in columns and not (self.optional and column == self.context):
+            left_out = (self.optional and column == self.context) or (self.unlabelled and column == self.label)
+            if column not in columns and not left_out:
                 raise no_column(source, column, columns)
 
 
@@ -95,7 +101,13 @@ def columns_of(source: Source, task: Task) -> Columns:
             optional=source.text_b is None,
             others=others,
         )
-    return Columns(texts=(text, second) if second else (text,), label=label, others=others)
+    return Columns(
+        texts=(text, second) if second else (text,),
+        label=label,
+        others=others,
+        soft=columns_in(source.soft),
+        unlabelled=source.soft is not None and source.label == "label",
+    )
 
 
 def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
@@ -111,6 +123,12 @@ def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
         by_tokens = source.tokens and source.tags and not source.spans
         if not by_tokens and not (source.spans and not source.tokens and not source.tags):
             return f"a task of kind '{kind.name}' reads 'tokens' and 'tags', or 'text' and 'spans'"
+    if source.soft is not None and not kind.takes_shares:
+        return f"'soft' is for tasks of kind {kinds_with('takes_shares')}"
+    if isinstance(source.soft, tuple) and len(source.soft) != len(task.labels):
+        return "'soft' names a column for each label, in the order of the labels"
+    if source.soft in ("", STORED):
+        return "'soft' names no column"
     if kind.label_key != "label" and source.label != "label":
         return f"a task of kind '{kind.name}' reads '{kind.label_key}', and no 'label'"
     return None

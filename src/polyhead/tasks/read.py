@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 
+import msgspec
 import numpy as np
 
 from polyhead.config import Value
@@ -14,6 +15,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import bad_value, listed, spelled
 from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.rows import Row, Rows, no_rows
+from polyhead.tasks.shares import Stored, is_stored, shares_of, value_of
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question, TaskInput
 from polyhead.text.tokenize import lone_surrogates, repair
@@ -51,6 +53,12 @@ class Examples(Value, eq=False):
     words: list[np.ndarray] | None  # of each row, character offsets int32 (words, 2); None unless per word
     rows: list[int]  # row numbers in the file
     report: ReadReport
+    shares: list[np.ndarray] | None = None  # of soft labels: the probability of each label, float32 (labels,)
+
+    @property
+    def taught(self) -> list[np.ndarray]:
+        """What a task learns from: probabilities where there are soft labels, else targets."""
+        return self.targets if self.shares is None else self.shares
 
     def take(self, indices: list[int]) -> Examples:
         """Some of the examples; the report stays that of the whole file."""
@@ -60,6 +68,7 @@ class Examples(Value, eq=False):
             words=None if self.words is None else [self.words[i] for i in indices],
             rows=[self.rows[i] for i in indices],
             report=self.report,
+            shares=None if self.shares is None else [self.shares[i] for i in indices],
         )
 
     def scores(self, task: Task, outputs: Sequence[np.ndarray]) -> dict[str, float]:
@@ -72,13 +81,19 @@ class Examples(Value, eq=False):
         return [Example(input=example, words=words) for example, words in pairs]
 
 
-def read(source: Source, task: Task) -> Examples:
+def read(source: Source, task: Task, *, stored: Stored | None = None) -> Examples:
     """Every usable row of the source.
+
+    With `soft` a row is learned from its probabilities, else from its label as one that is certain; its target is its
+    label, else the most probable one. Of soft labels of a store `stored` has the scores; without it labels alone count.
 
     Raises MissingColumn for a column that no row has, BadValue or UnknownLabel (with the row) for a row that
     is wrong, EmptyData when no row is left, DataError for a file that cannot be read.
     """
-    reader = _Reader(source, task)
+    if is_stored(source.soft) and stored is None:
+        columns_of(source, task)  # what is wrong with the declaration is said all the same
+        source = msgspec.structs.replace(source, soft=None)
+    reader = _Reader(source, task, stored)
     rows = Rows(source.path, reader.columns.wanted)
     for row in rows:
         if source.limit is not None and reader.counts["rows"] >= source.limit:
@@ -94,18 +109,20 @@ def read(source: Source, task: Task) -> Examples:
 class _Reader:
     """Collects the examples of one source."""
 
-    def __init__(self, source: Source, task: Task) -> None:
+    def __init__(self, source: Source, task: Task, stored: Stored | None) -> None:
+        self.stored, self.is_soft = stored if is_stored(source.soft) else None, source.soft is not None
         self.source, self.task, self.kind = source, task, kind_of(task)
         self.columns: Columns = columns_of(source, task)
         self.blank_is_none = self.kind.empty_is_none and source.empty != "skip"
         self.counts = dict.fromkeys(ReadReport.__struct_fields__, 0)
         self.used: list[Example] = []
-        self.targets: list[np.ndarray] = []
-        self.rows: list[int] = []
+        self.targets: list[np.ndarray | None] = []  # None where soft labels alone say it
+        self.shares: list[np.ndarray | None] = []
 
     def examples(self) -> Examples:
+        used, targets, shares = self._taught() if self.is_soft else (self.used, self.targets, None)
         report = ReadReport(**self.counts)
-        if not self.used:
+        if not used:
             raise EmptyData(
                 f"task '{self.task.name}': no row of {self.source.path} can be used",
                 got=f"{report.rows} rows, {report.unlabelled} without a label, {report.empty} without a text",
@@ -113,12 +130,34 @@ class _Reader:
                 report=report,
             )
         return Examples(
-            inputs=[example.input for example in self.used],
-            targets=self.targets,
-            words=[example.places for example in self.used] if self.kind.per_word else None,
-            rows=self.rows,
+            inputs=[example.input for example in used],
+            targets=[target for target in targets if target is not None],
+            words=[example.places for example in used] if self.kind.per_word else None,
+            rows=[example.row or 0 for example in used],
             report=report,
+            shares=shares,
         )
+
+    def _taught(self) -> tuple[list[Example], list[np.ndarray | None], list[np.ndarray]]:
+        """The examples that have a label, soft or not, with their targets and probabilities."""
+        given = self.shares if self.stored is None else self._from_store(self.stored)
+        used, targets, shares = list[Example](), list[np.ndarray | None](), list[np.ndarray]()
+        for example, target, soft in zip(self.used, self.targets, given, strict=True):
+            if target is None and soft is None:
+                self.counts["used"] -= 1
+                self.counts["unlabelled"] += 1
+                continue
+            if soft is None:
+                assert target is not None
+                soft = self.kind.shares_of(self.task, target)
+            used.append(example)
+            targets.append(self.kind.target_of(self.task, soft) if target is None else target)
+            shares.append(soft)
+        return used, targets, shares
+
+    def _from_store(self, stored: Stored) -> list[np.ndarray | None]:
+        pairs = zip(stored(self.used), self.used, strict=True)
+        return [None if scores is None else shares_of(self.task, scores, example) for scores, example in pairs]
 
     def add(self, row: Row, *, from_cells: bool) -> None:
         self.counts["rows"] += 1
@@ -127,15 +166,15 @@ class _Reader:
         if texts is None or options is None:
             self.counts["empty"] += 1
             return
-        label = self._label(row, from_cells=from_cells)
-        if label is None:
+        label, soft = self._label(row, from_cells=from_cells), self._soft(row, from_cells=from_cells)
+        if label is None and soft is None and self.stored is None:
             self.counts["unlabelled"] += 1
             return
         context = self._text(row, self.columns.context) or ""
         example = self._example(texts, options, context, row.number)
-        self.targets.append(self._target(label, example, from_cells=from_cells))
+        self.targets.append(None if label is None else self._target(label, example, from_cells=from_cells))
+        self.shares.append(None if soft is None else shares_of(self.task, soft, example))
         self.used.append(example)
-        self.rows.append(row.number)
         self.counts["used"] += 1
         self.counts["repaired"] += sum(map(lone_surrogates, (*texts, *options, context)))
 
@@ -212,7 +251,7 @@ class _Reader:
     def _label(self, row: Row, *, from_cells: bool) -> object:
         """The label as `Kind.encode` takes it; None when the row has none."""
         value = row.values.get(self.columns.label)
-        if self.blank_is_none and isinstance(value, str) and not value.strip():
+        if self.blank_is_none and not self.is_soft and isinstance(value, str) and not value.strip():
             self.counts["none"] += 1
             return []
         if value is None or (isinstance(value, str) and not value.strip()):
@@ -221,6 +260,11 @@ class _Reader:
         if not isinstance(value, str) or not (from_cells or separated):
             return value
         return self._list(value) if self.source.spans else self.kind.parse(value, self.source.separator)
+
+    def _soft(self, row: Row, *, from_cells: bool) -> object:
+        """What the row's columns of soft labels say; None where they say nothing."""
+        cells, several = [row.values.get(column) for column in self.columns.soft], isinstance(self.source.soft, tuple)
+        return value_of(cells, several=several, from_cells=from_cells) if cells else None
 
     def _list(self, cell: str) -> object:
         """The list that a cell spells, as JSON or between separators."""

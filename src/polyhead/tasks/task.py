@@ -149,6 +149,7 @@ class Kind(ABC):
     column_keys: ClassVar[tuple[str, ...]] = ()  # of tokens, tags, spans, choices and answers: those that it reads
     empty_is_none: ClassVar[bool] = False  # an empty cell says that no label applies, not that nobody labelled the row
     label_is_list: ClassVar[bool] = False  # a row's label is a list of labels
+    takes_shares: ClassVar[bool] = False  # a row may have a probability for each label: `shares`, `target_of` and back
 
     # The columns that `polyhead score` adds: that of the answer, and that of its `scores`, where it has any.
     cell: ClassVar[CellForm] = "json"
@@ -198,6 +199,21 @@ class Kind(ABC):
     ) -> list[np.ndarray] | None:
         """Outputs that give all examples one answer, the best by `targets`; None for a kind without such answers."""
         return None
+
+    def shares(self, task: Task, numbers: np.ndarray, example: Example) -> np.ndarray:
+        """A probability for each label as the loss takes it, float32 (labels,), from numbers of 0 to 1.
+
+        Raises BadValue where they do not go together.
+        """
+        raise NotImplementedError(self.name)
+
+    def target_of(self, task: Task, shares: np.ndarray) -> np.ndarray:
+        """The target that is nearest to such probabilities."""
+        raise NotImplementedError(self.name)
+
+    def shares_of(self, task: Task, target: np.ndarray) -> np.ndarray:
+        """The probabilities of a target that is certain."""
+        raise NotImplementedError(self.name)
 
     def fitting_metric(self, task: Task, targets: Sequence[np.ndarray]) -> str | None:
         """The metric for a task that names none, where the default would hide how rare its labels are; else None."""

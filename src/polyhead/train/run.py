@@ -12,6 +12,7 @@ from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
 from polyhead.project.tables import Project, strategy_of
 from polyhead.seq2seq.run import Summaries, apart
+from polyhead.train.data.oracle import StoredScores
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.stored import known_trunk
 from polyhead.train.data.units import check_budget, check_whole
@@ -65,7 +66,8 @@ def train_project(
     if features is not None:
         _check_from_store(project)
     root = (folder / project.bundle).resolve()
-    prepared = prepare(_read(project, only), folder)
+    stored = None if features is None else StoredScores(str(features))
+    prepared = prepare(_read(project, only), folder, stored=stored)
     load, store = partial(load_any_trunk, project, folder), None
     if features is None:
         load = partial(_same, load())

@@ -24,6 +24,7 @@ class MultiLabel(RowKind):
     problem_type = "multi_label_classification"
     empty_is_none = label_is_list = True
     cell, cell_key, score_cell = "texts", "labels", "shares"
+    takes_shares = True
 
     def check(self, task: Task) -> None:
         """At least one label; a threshold between 0 and 1."""
@@ -58,6 +59,18 @@ class MultiLabel(RowKind):
         target = np.zeros(len(task.labels), np.float32)
         for name in label:
             target[base.label_index(task, name, example)] = 1.0
+        return target
+
+    def shares(self, task: Task, numbers: np.ndarray, example: Example) -> np.ndarray:
+        """As they are: each label has a probability of its own."""
+        return numbers.astype(np.float32)
+
+    def target_of(self, task: Task, shares: np.ndarray) -> np.ndarray:
+        """The labels that reach the task's threshold."""
+        return (shares >= task.threshold).astype(np.float32)
+
+    def shares_of(self, task: Task, target: np.ndarray) -> np.ndarray:
+        """The target itself."""
         return target
 
     def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:

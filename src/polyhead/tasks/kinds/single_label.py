@@ -11,6 +11,7 @@ from polyhead.errors import ConfigError
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 
+ROUNDING = 0.02  # by which the probabilities of a row may miss a sum of 1: two decimals, or float16
 RARE, FREQUENT = 0.8, 0.5  # shares of the most frequent label, of two and of more
 BY_LABEL = ("f1", "macro_f1", "macro_recall", "matthews")
 
@@ -24,6 +25,7 @@ class SingleLabel(RowKind):
     uses = ("labels", "positive", "pair", "long_texts")
     problem_type = "single_label_classification"
     cell, cell_key, score_cell = "text", "label", "shares"
+    takes_shares = True
 
     def check(self, task: Task) -> None:
         """At least two labels; `positive` one of them."""
@@ -43,6 +45,22 @@ class SingleLabel(RowKind):
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The label's index, int64 ()."""
         return np.asarray(base.label_index(task, label, example), np.int64)
+
+    def shares(self, task: Task, numbers: np.ndarray, example: Example) -> np.ndarray:
+        """Divided by their sum, which is 1 up to rounding."""
+        total = float(numbers.sum())
+        if abs(total - 1) > ROUNDING:
+            what = "soft labels of one row sum to 1"
+            raise base.bad_value(task, example, what, got=round(total, 6), allowed=f"1, up to {ROUNDING:g} of rounding")
+        return np.asarray(numbers / total, np.float32)
+
+    def target_of(self, task: Task, shares: np.ndarray) -> np.ndarray:
+        """The most probable label, the first of equals."""
+        return np.asarray(shares.argmax(), np.int64)
+
+    def shares_of(self, task: Task, target: np.ndarray) -> np.ndarray:
+        """1 for the label, 0 for the others."""
+        return np.asarray(np.arange(len(task.labels)) == target, np.float32)
 
     def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
         """`label` and `scores`."""

@@ -54,7 +54,7 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
         unread = source.unread(read_alone(examples.inputs), examples.words)
     return FeatureExamples(
         features[0],
-        examples.targets,
+        examples.taught,
         second=features[1] if len(features) > 1 else None,
         unread=unread,
         options=options_in(examples.inputs),
@@ -185,7 +185,7 @@ def tap_examples(
         words = [first_subtokens(e, w) for e, w in zip(encoded, split.examples.words, strict=True)]
     return TapExamples(
         features[0],
-        split.examples.targets,
+        split.examples.taught,
         second=features[1] if len(features) > 1 else None,
         words=words,
         soft=soft,

@@ -13,29 +13,33 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.recipes import Frozen
-from polyhead.project.tables import Project, TaskEntry, strategy_of, training_of
+from polyhead.project.tables import DataFile, Project, TaskEntry, strategy_of, training_of
 from polyhead.strategies import Strategy
+from polyhead.tasks.columns import columns_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, read
+from polyhead.tasks.shares import is_stored
 from polyhead.tasks.split import TaskExamples, overlapping, split, split_together
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, TaskInput, read_alone
 from polyhead.text.tokenize import Input
+from polyhead.train.data.oracle import StoredScores
 from polyhead.train.data.prepared import Donor, Prepared, Split
 from polyhead.train.data.units import units_of
 from polyhead.train.loop.feed import stream
 
 
-def prepare(project: Project, folder: Path) -> list[Prepared]:
-    """Reads every task's files; errors name task, file and row.
+def prepare(project: Project, folder: Path, *, stored: StoredScores | None = None) -> list[Prepared]:
+    """Reads every task's files; errors name task, file and row. `stored` are scores that tasks may learn from.
 
     Where tasks that are trained together read the same rows or texts, they hold out the same ones for validation.
     """
     donors = kept_donors(project, folder)
-    whole = {entry.name: _whole(entry, folder) for entry in project.tasks}
+    whole = {entry.name: _whole(entry, folder, stored) for entry in project.tasks}
     halves = _halves(project, whole)
     several = [
-        _prepared(project, entry, folder, whole[entry.name].examples, halves.get(entry.name)) for entry in project.tasks
+        _prepared(project, entry, folder, whole[entry.name].examples, halves.get(entry.name), stored)
+        for entry in project.tasks
     ]
     for p in several:
         if p.task.name in donors:
@@ -44,9 +48,25 @@ def prepare(project: Project, folder: Path) -> list[Prepared]:
     return [msgspec.structs.replace(p, donor=donors.get(p.task.name)) for p in several]
 
 
-def _whole(entry: TaskEntry, folder: Path) -> TaskExamples:
-    task, source = entry.task(), entry.source(entry.train, folder)
-    return TaskExamples(task=task, examples=read(source, task), path=source.path)
+def _whole(entry: TaskEntry, folder: Path, stored: StoredScores | None) -> TaskExamples:
+    path = entry.source(entry.train, folder).path
+    return TaskExamples(task=entry.task(), examples=_examples(entry, entry.train, folder, stored), path=path)
+
+
+def _examples(entry: TaskEntry, file: str | DataFile, folder: Path, stored: StoredScores | None) -> Examples:
+    """The rows of one file, with soft labels where the task declares some."""
+    task = entry.task()
+    if not isinstance(entry.soft, str) or not is_stored(entry.soft):
+        return read(entry.source(file, folder), task)
+    if stored is None:
+        raise ConfigError(
+            f"task '{task.name}' learns from scores of a store, and none is given",
+            got=f"soft = '{entry.soft}'",
+            do="train with --features STORE, over a frozen trunk",
+        )
+    source = entry.source(file, folder)
+    columns_of(source, task)  # what the declaration itself has wrong comes before what the store lacks
+    return read(source, task, stored=stored.of(task, entry.soft))
 
 
 def _halves(project: Project, whole: Mapping[str, TaskExamples]) -> dict[str, tuple[Examples, Examples]]:
@@ -81,15 +101,20 @@ def _trained_together(project: Project) -> list[tuple[str, ...]]:
 
 
 def _prepared(
-    project: Project, entry: TaskEntry, folder: Path, whole: Examples, halves: tuple[Examples, Examples] | None
+    project: Project,
+    entry: TaskEntry,
+    folder: Path,
+    whole: Examples,
+    halves: tuple[Examples, Examples] | None,
+    stored: StoredScores | None,
 ) -> Prepared:
     task, training = entry.task(), training_of(project, entry)
     if halves is not None:
         train, validation = halves
     else:
         assert not isinstance(entry.validation, float)
-        train, validation = whole, read(entry.source(entry.validation, folder), task)
-    test = read(entry.source(entry.test, folder), task) if entry.test is not None else None
+        train, validation = whole, _examples(entry, entry.validation, folder, stored)
+    test = _examples(entry, entry.test, folder, stored) if entry.test is not None else None
     for name, examples in (("train", train), ("validation", validation), ("test", test)):
         if examples is not None and not examples.targets:
             raise EmptyData(

@@ -39,6 +39,8 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
             parts = [texts, len(value.options)] if isinstance(value, Question) else texts
             total.update(msgspec.json.encode(parts))
             total.update(np.ascontiguousarray(target).tobytes())
+        for shares in self.examples.shares or []:
+            total.update(np.ascontiguousarray(shares).tobytes())
         for words in self.examples.words or []:
             total.update(np.ascontiguousarray(words).tobytes())
         return total.hexdigest()

@@ -16,7 +16,14 @@ Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-    """Mean of -log softmax(outputs)[target]; `weights` (labels,) multiply each label's examples."""
+    """Mean of -log softmax(outputs)[target]; `weights` (labels,) multiply each label's examples.
+
+    Soft targets (rows, labels) are probabilities: the mean of -sum p log softmax(outputs), each label's term weighted,
+    over the mean weight, so that certain ones give what their labels do.
+    """
+    if targets.is_floating_point() and weights is not None:
+        weighted = targets * weights
+        return -(weighted * functional.log_softmax(outputs, dim=-1)).sum() / weighted.sum()
     return functional.cross_entropy(outputs, targets, weight=weights)
 
 

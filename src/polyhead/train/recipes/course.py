@@ -222,7 +222,7 @@ def text_examples(examples: Examples, task: Task, tokenizer: Tokenizer) -> TextE
     """Labelled texts as the trunk reads them, or each window of them where the task is trained on windows."""
     words = examples.words if kind_of(task).per_word else None
     windowed = task if reads_windows(task) else None
-    return TextExamples(tokenizer, examples.inputs, examples.targets, words, windowed=windowed)
+    return TextExamples(tokenizer, examples.inputs, examples.taught, words, windowed=windowed)
 
 
 def _evenly_spaced(split: Split, rows: int | None) -> Examples:

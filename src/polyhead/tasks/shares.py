@@ -1,0 +1,83 @@
+"""Soft labels: the probability of each label in place of one label, from cells of a file or columns of a store."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.base import as_float, bad_value, label_index
+from polyhead.tasks.task import Example, Task
+
+STORED = "store:"  # begins the name of a column of scores in the store that is trained from
+PLAIN = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # a number in a cell
+Stored = Callable[[Sequence[Example]], list[np.ndarray | None]]
+"""The scores that a store has for examples, each (labels,); None for an example without an answer."""
+
+
+def is_stored(soft: str | tuple[str, ...] | None) -> bool:
+    """Whether soft labels come from a store."""
+    return isinstance(soft, str) and soft.startswith(STORED)
+
+
+def columns_in(soft: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The columns of a file that hold soft labels."""
+    if soft is None or is_stored(soft):
+        return ()
+    return (soft,) if isinstance(soft, str) else soft
+
+
+def value_of(cells: Sequence[object], *, several: bool, from_cells: bool) -> object:
+    """What columns say of one row: a list, an object, or what is neither; None where they say nothing."""
+    values = [cell if not isinstance(cell, str) or cell.strip() else None for cell in cells]
+    if all(value is None for value in values):
+        return None
+    if several:
+        return [_number(value) if from_cells else value for value in values]
+    return _parsed(values[0]) if isinstance(values[0], str) else values[0]
+
+
+def shares_of(task: Task, value: object, example: Example) -> np.ndarray:
+    """The probability of each label, float32 (labels,), from a list in the order of the labels or an object.
+
+    A label that an object leaves out has probability 0. Raises BadValue or UnknownLabel with the row.
+    """
+    if isinstance(value, dict):
+        listed: list[object] = [0.0] * len(task.labels)
+        for name, number in value.items():
+            listed[label_index(task, name, example)] = number
+        value = listed
+    if not isinstance(value, list | tuple | np.ndarray) or len(value) != len(task.labels):
+        got = f"{len(value)} numbers" if isinstance(value, list | tuple | np.ndarray) else value
+        allowed = f"a list of {len(task.labels)} numbers, in the order {list(task.labels)}, or an object by label"
+        raise bad_value(task, example, "soft labels are a probability for each label", got=got, allowed=allowed)
+    numbers = [_share(number) for number in value]
+    wrong = {label: given for label, given, number in zip(task.labels, value, numbers, strict=True) if number is None}
+    if wrong:
+        what = f"soft label {next(iter(wrong))!r} is no probability"
+        raise bad_value(task, example, what, got=next(iter(wrong.values())), allowed="a finite number from 0 to 1")
+    return kind_of(task).shares(task, np.array(numbers, np.float64), example)
+
+
+def _share(number: object) -> float | None:
+    """The number, if it is one from 0 to 1."""
+    if isinstance(number, bool) or not isinstance(number, int | float | np.floating):
+        return None
+    value = as_float(float(number) if isinstance(number, np.floating) else number)
+    return value if math.isfinite(value) and 0 <= value <= 1 else None
+
+
+def _parsed(cell: str) -> object:
+    """The list or the object that a cell spells; the cell where it spells neither."""
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell
+
+
+def _number(cell: object) -> object:
+    return float(cell) if isinstance(cell, str) and PLAIN.fullmatch(cell) else cell

@@ -1,0 +1,212 @@
+"""Training on soft labels: of files, and of an oracle whose scores a backfill left in the store."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from polyhead.bundle.read import Bundle
+from polyhead.engine.session import Session
+from polyhead.errors import ConfigError, StoreError
+from polyhead.jobs.backfill import BackfillRequest, backfill
+from polyhead.nn.load import load_trunk
+from polyhead.plan import Codec
+from polyhead.store.corpus.open import open_corpus
+from polyhead.strategies import Pooled
+from polyhead.tasks.kinds.base import softmax
+from polyhead.train.heads.linear import Inputs, solutions
+from polyhead.train.loop.loss import cross_entropy
+from polyhead.train.run import train_project
+from stores import make_store, stored_path
+
+STRATEGY = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8)
+LONG = msgspec.structs.replace(tiny.TRAINING, epochs=60, patience=60, learning_rate=2e-2)
+SPLITS = ("train", "validation", "test")
+
+
+def rows_of(folder, split):
+    return [json.loads(line) for line in (folder / "data" / f"messages-{split}.jsonl").read_text().splitlines()]
+
+
+def written(folder, name, change):
+    """The files of messages, every row changed; the columns that name a task's files."""
+    for split in SPLITS:
+        tiny.write_jsonl(folder / "data" / f"{name}-{split}.jsonl", [change(row) for row in rows_of(folder, split)])
+    return tiny.files(name)
+
+
+def test_soft_targets_give_the_cross_entropy_of_the_textbook():
+    chance = np.random.default_rng(0)
+    outputs, weights = chance.normal(size=(5, 3)), np.array([0.5, 1.0, 2.0])
+    targets = chance.dirichlet(np.ones(3), size=5)
+    logs = np.log(softmax(outputs))
+    tensors = [torch.from_numpy(array) for array in (outputs, targets, weights)]
+    assert float(cross_entropy(*tensors[:2], None)) == pytest.approx(-(targets * logs).sum(axis=1).mean())
+    weighted = targets * weights
+    assert float(cross_entropy(*tensors)) == pytest.approx(-(weighted * logs).sum() / weighted.sum())
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 1.0, 2.0])], ids=["plain", "weighted"])
+def test_certain_soft_targets_are_labels(weights):
+    outputs, labels = torch.randn(6, 3, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 2, 0, 1])
+    certain = torch.nn.functional.one_hot(labels, 3).float()
+    found, expected = (cross_entropy(outputs, targets, weights) for targets in (certain, labels))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary_cross_entropy"])
+def test_a_linear_head_answers_the_mean_of_what_it_learned(loss):
+    """At the minimum the gradient of the bias, which has no penalty, is the difference of both means."""
+    chance = np.random.default_rng(2)
+    values = chance.normal(size=(80, 4)).astype(np.float32)
+    targets = chance.dirichlet(np.ones(3), size=80).astype(np.float32)
+    inputs = Inputs(
+        values=torch.from_numpy(values),
+        targets=torch.from_numpy(targets),
+        members=torch.arange(80),
+        loss=loss,
+        outputs=3,
+    )
+    for solution in solutions(inputs, penalties=(0.1, 0.01)):
+        outputs = (inputs.values @ solution.weight.T + solution.bias).numpy()
+        answered = softmax(outputs) if loss == "cross_entropy" else 1 / (1 + np.exp(-outputs.astype(float)))
+        np.testing.assert_allclose(answered.mean(axis=0), targets.mean(axis=0), atol=5e-4)
+        assert solution.losses(inputs).shape == (80,)
+
+
+@pytest.mark.parametrize("strategy", [STRATEGY, Pooled(of=2, hidden=8)], ids=["steps", "chosen"])
+def test_certain_soft_labels_train_what_labels_do(tmp_path, strategy):
+    """A column of ones and zeros beside no label at all: the same arrays as from labels, up to rounding."""
+    project = tiny.project(tmp_path, "mood", "topics", strategy=strategy)
+
+    def certain(row):
+        mood = [float(row["mood"] == label) for label in ("bad", "good")]
+        return {"text": row["text"], "moods": mood, "all": dict.fromkeys(row["topics"], 1.0)}
+
+    files = written(tmp_path, "certain", certain)
+    entries = [
+        msgspec.structs.replace(entry, soft=soft, label="label", **files)
+        for entry, soft in zip(project.tasks, ("moods", "all"), strict=True)
+    ]
+    train_project(project, folder=tmp_path)
+    train_project(msgspec.structs.replace(project, tasks=tuple(entries), bundle="soft"), folder=tmp_path)
+    hard, soft = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "soft")
+    for name in ("mood", "topics"):
+        assert soft.scores(name)["splits"] == hard.scores(name)["splits"]
+        for key, array in hard.part(name).items():
+            np.testing.assert_allclose(soft.part(name)[key], array, atol=2e-3, err_msg=f"{name} {key}")
+
+
+def test_a_head_learns_the_doubt_of_its_rows(tmp_path):
+    """Rows of 0.7 and 0.3: certain labels of the same rows make the answers far more certain."""
+    project = tiny.project(tmp_path, "mood", strategy=STRATEGY)
+    doubt = {"bad": [0.7, 0.3], "good": [0.3, 0.7]}
+    files = written(tmp_path, "doubt", lambda row: {"text": row["text"], "mood": row["mood"], "p": doubt[row["mood"]]})
+    answers = {}
+    for name, soft in (("hard", None), ("soft", "p")):
+        entry = msgspec.structs.replace(project.tasks[0], soft=soft, training=LONG, **files)
+        entry = msgspec.structs.replace(entry, validation=entry.train)
+        train_project(msgspec.structs.replace(project, tasks=(entry,), bundle=name), folder=tmp_path)
+        texts = [(row["text"],) for row in rows_of(tmp_path, "train")]
+        session = Session(tmp_path / name, backend="reference")
+        answers[name] = session.columns(texts, tasks=["mood"])["mood"].scores.max(axis=1).mean()
+    assert answers["hard"] > 0.9
+    assert abs(answers["soft"] - 0.7) < 0.1
+
+
+def test_other_soft_labels_train_anew(tmp_path):
+    project = tiny.project(tmp_path, "mood", strategy=STRATEGY)
+    for share, kept in ((0.9, False), (0.9, True), (0.8, False)):
+        files = written(
+            tmp_path,
+            "soft",
+            lambda row, share=share: {"text": row["text"], "mood": row["mood"], "p": [share, 1 - share]},
+        )
+        entry = msgspec.structs.replace(project.tasks[0], soft="p", **files)
+        outcome = train_project(msgspec.structs.replace(project, tasks=(entry,)), folder=tmp_path)
+        assert (outcome.kept == ("mood",)) is kept
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    """A folder with a store, the oracle's bundle, and files without any label."""
+    folder = tmp_path_factory.mktemp("taught")
+    oracle = tiny.project(folder, "mood", "topics", "urgency", strategy=STRATEGY, training=LONG)
+    entries = [msgspec.structs.replace(entry, validation=entry.train) for entry in oracle.tasks]
+    oracle = msgspec.structs.replace(oracle, tasks=tuple(entries))
+    trunk = load_trunk(str(folder / "trunk"))
+    texts = [(row["text"],) for split in SPLITS for row in rows_of(folder, split)]
+    make_store(str(folder / "store"), texts, stored_path(trunk, codec=Codec()), trunk=trunk)
+    train_project(oracle, folder=folder, features=folder / "store")
+    backfill(folder / "store", folder / "bundle", BackfillRequest(tasks=("mood", "topics"), all_scores=True))
+    written(folder, "bare", lambda row: {"text": row["text"]})
+    return folder, oracle
+
+
+def student(taught, name, **changes):
+    folder, oracle = taught
+    (entry,) = [entry for entry in oracle.tasks if entry.name == name]
+    entry = msgspec.structs.replace(entry, name="student", label="label", **{**tiny.files("bare"), **changes})
+    return msgspec.structs.replace(oracle, tasks=(entry,), bundle="students")
+
+
+@pytest.mark.parametrize(("name", "labels"), [("mood", ("good", "bad")), ("topics", ("card", "order", "bill"))])
+def test_a_task_learns_from_the_scores_of_a_backfill(taught, name, labels):
+    """Without a single label, and with its labels in another order than the oracle's."""
+    folder, _ = taught
+    store = open_corpus(str(folder / "store"))
+    (column,) = [
+        column for column, facts in store.described().items() if facts.task == name and "scores" in facts.arrays
+    ]
+    for soft in (f"store:{name}", f"store:{column}"):
+        declared = student(taught, name, soft=soft, labels=labels, validation=tiny.files("bare")["train"])
+        declared = msgspec.structs.replace(declared, bundle=f"students-{soft.removeprefix('store:')}")
+        outcome = train_project(declared, folder=folder, features=folder / "store")
+        texts = [(row["text"],) for row in rows_of(folder, "train")]
+        oracle = Session(folder / "bundle", backend="reference").columns(texts, tasks=[name])[name]
+        own = Session(folder / declared.bundle, backend="reference").columns(texts, tasks=["student"])["student"]
+        order = [list(tiny.ENTRIES[name].labels).index(label) for label in labels]
+        if name == "mood":  # without labels the metric is that against the oracle's own answers
+            agreed = (own.scores.argmax(axis=1) == oracle.scores[:, order].argmax(axis=1)).mean()
+            assert outcome.trained["student"]["validation"]["accuracy"] == pytest.approx(agreed)
+        assert np.corrcoef(own.scores.ravel(), oracle.scores[:, order].ravel())[0, 1] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "error", "words"),
+    [
+        ("mood", {"soft": "store:nothing"}, StoreError, ("no column of scores named 'nothing'", "mood_")),
+        ("urgency", {"soft": "store:urgency"}, ConfigError, ("'soft' is for tasks of kind",)),
+        ("mood", {"soft": "store:urgency"}, StoreError, ("no column of scores named 'urgency'",)),
+        ("mood", {"soft": "store:topics"}, ConfigError, ("multi_label", "['bad', 'good']")),
+        (
+            "mood",
+            {"soft": "store:mood", "labels": ("bad", "fine")},
+            ConfigError,
+            ("['bad', 'good']", "['bad', 'fine']"),
+        ),
+    ],
+    ids=["unknown", "number", "no scores", "kind", "labels"],
+)
+def test_a_column_that_does_not_fit_is_refused(taught, name, changes, error, words):
+    with pytest.raises(error) as caught:
+        train_project(student(taught, name, **changes), folder=taught[0], features=taught[0] / "store")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_scores_of_a_store_need_the_store(taught):
+    with pytest.raises(ConfigError, match="--features STORE"):
+        train_project(student(taught, "mood", soft="store:mood"), folder=taught[0])
+
+
+def test_documents_that_the_oracle_has_not_answered_are_named(taught, tmp_path):
+    folder, _ = taught
+    lines = (folder / "data" / "bare-train.jsonl").read_text() + '{"text": "the lamp is new"}\n'
+    (tmp_path / "more.jsonl").write_text(lines)
+    declared = student(taught, "mood", soft="store:mood", train=str(tmp_path / "more.jsonl"))
+    with pytest.raises(StoreError, match="no scores for 1 rows") as caught:
+        train_project(declared, folder=folder, features=folder / "store")
+    assert caught.value.rows == [len(lines.splitlines())]
