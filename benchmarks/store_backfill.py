@@ -53,6 +53,8 @@ from polyhead.engine.quantize.calibrate import Row as Calibrating
 from polyhead.engine.quantize.calibrate import calibrated
 from polyhead.engine.session import Session
 from polyhead.jobs.backfill import BackfillRequest, backfill
+from polyhead.jobs.executors import HERE, SEVERAL
+from polyhead.jobs.executors.processes import THREADS
 from polyhead.jobs.extract import ExtractRequest, extract
 from polyhead.plan import Codec
 from polyhead.store.codecs import ONE_BIT
@@ -137,7 +139,7 @@ def answered(session: Session, texts: list[str]) -> float:
     return time.perf_counter() - began
 
 
-def emptied_and_filled(location: str, bundle: Path, names: Sequence[str], executor: str | None = None) -> Row:
+def emptied_and_filled(location: str, bundle: Path, names: Sequence[str], executor: str = SEVERAL) -> Row:
     """A backfill of a store whose results are dropped first."""
     store = open_corpus(location)
     for column in {name for fragment in store.fragments for name in fragment.results}:
@@ -191,9 +193,10 @@ def filled(place: Place, location: str) -> Row:
 
 
 def child(*, module: str = "benchmarks.store_backfill", **job: object) -> Row:
-    """What a job says in a process of its own."""
+    """What a job says in a process of its own, which multiplies matrices in one thread, as a worker does."""
+    environment = os.environ | dict.fromkeys(THREADS, "1")
     command = [sys.executable, "-m", module, "--child", json.dumps(job)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     if done.returncode:
         raise SystemExit(f"{job}: {done.stderr[-2000:]}")
     row: Row = json.loads(done.stdout.splitlines()[-1])
@@ -334,7 +337,7 @@ def remembered(place: Place, job: str, rows: int) -> Row:
 
 def backfilling(location: str, bundle: str) -> Row:
     with Memory() as memory:
-        done = emptied_and_filled(location, Path(bundle), NAMES[:1], executor="inline")
+        done = emptied_and_filled(location, Path(bundle), NAMES[:1], executor=HERE)
     return {**done, "peak": memory.peak}
 
 
@@ -375,8 +378,8 @@ CHILDREN: dict[str, Callable[..., Row]] = {
 # Claims.
 
 
-def chosen(rows: Sequence[Row], **wanted: object) -> list[Row]:
-    return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
+def chosen(every: Sequence[Row], **wanted: object) -> list[Row]:
+    return [row for row in every if all(row.get(name) == value for name, value in wanted.items())]
 
 
 def claims(rows: list[Row]) -> list[Claim | None]:
