@@ -99,6 +99,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "Training together": ("together", "du2020"),
     "Prompts and adapters": ("conditioning",),
     "The engine": ("one_pass", "engine", "precision"),
+    "The store": ("store",),
     "Right by default": ("right",),
     "The house": ("house",),
 }
