@@ -11,16 +11,19 @@ from polyhead import plan
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
-from polyhead.errors import ConfigError, StoreError, TrainError
+from polyhead.errors import ConfigError, StoreError, TrainError, WrongTrunk
 from polyhead.jobs.backfill import BackfillRequest, backfill
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint, Training
+from polyhead.project.tables import TrunkChoice
 from polyhead.store.codec import calibrate
 from polyhead.store.corpus.base import document_id
-from polyhead.store.corpus.open import open_corpus
+from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.strategies import Branch, Pooled
+from polyhead.testing import tiny_trunk
 from polyhead.text.words import joined
+from polyhead.train.data import stored
 from polyhead.train.loop.events import Events
 from polyhead.train.run import train_project
 from stores import make_store, stored_path
@@ -256,3 +259,59 @@ def test_a_second_run_over_the_same_store_trains_nothing(home):
     assert set(first.trained) == {"mood"} and again.kept == ("mood",) and not again.trained
     other = train_project(project(folder, "mood"), folder=folder)  # of texts: float16, and so another part
     assert set(other.trained) == {"mood"}
+
+
+def test_a_run_that_was_stopped_while_it_copied_ends_as_if_it_had_not_been(home, monkeypatch):
+    folder, trunk = home
+    make_store(str(folder / "store"), texts_of(folder), trunk=trunk)
+    monkeypatch.setattr(stored, "AT_ONCE", 5)
+    inner, calls = stored.StoredFeatures._copy, []
+
+    def stopping(self, request, indices):
+        calls.append(len(indices))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        inner(self, request, indices)
+
+    monkeypatch.setattr(stored.StoredFeatures, "_copy", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        train_project(project(folder, "names"), folder=folder, features=folder / "store")
+    train_project(project(folder, "names"), folder=folder, features=folder / "store")
+    whole = msgspec.structs.replace(project(folder, "names"), bundle="whole")
+    train_project(whole, folder=folder, features=folder / "store")
+    assert tiny.part_bytes(folder / "bundle", "names") == tiny.part_bytes(folder / "whole", "names")
+    copied = calls[0] + calls[1]
+    texts = len({joined(row["tokens"])[0] for row in rows_of(folder, "messages")})
+    assert copied == 10 and sum(calls[3 : 3 + -(-(texts - copied) // 5)]) <= texts - copied + 5  # nothing twice
+
+
+def test_the_trunk_may_be_that_of_another_bundle(home, monkeypatch, no_encoder):
+    """Its digest is known without its weights, so a store that does not fit is refused before they are read."""
+    folder, trunk = home
+    make_store(str(folder / "store"), texts_of(folder), trunk=trunk)
+    make_store(str(folder / "other"), texts_of(folder)[:3], trunk=tiny_trunk(seed=5))
+    write_bundle(folder / "base", trunk)
+    declared = project(folder, "mood")
+    declared = msgspec.structs.replace(declared, trunk=TrunkChoice(name=str(folder / "base")))
+    with monkeypatch.context() as context:
+        context.setattr(Bundle, "trunk", no_encoder)
+        with pytest.raises(StoreError, match="another trunk"):
+            train_project(declared, folder=folder, features=folder / "other")
+    train_project(declared, folder=folder, features=folder / "store")
+    assert Bundle.open(folder / "bundle").digest == trunk.digest
+    longer = msgspec.structs.replace(declared, trunk=TrunkChoice(name=str(folder / "base"), max_tokens=12))
+    with pytest.raises(WrongTrunk, match="another max_tokens"):
+        train_project(longer, folder=folder, features=folder / "store")
+
+
+def test_another_number_of_tokens_than_the_tokenizer_gives_is_refused(home):
+    """A store of this trunk's digest that somebody filled with features of other texts under these ids."""
+    folder, trunk = home
+    inputs = texts_of(folder)
+    path = stored_path(trunk)
+    place = create_corpus(str(folder / "store"), make_store(str(folder / "whole"), inputs, path, trunk=trunk).schema)
+    digest = place.schema.features[0].digest
+    rows = open_corpus(str(folder / "whole")).take([document_id(text) for text in inputs], digest)
+    place.append([document_id(text) for text in inputs], {digest: rows.take(np.roll(np.arange(len(inputs)), 1))})
+    with pytest.raises(StoreError, match="another number of tokens than the tokenizer gives"):
+        train_project(project(folder, "names"), folder=folder, features=folder / "store")

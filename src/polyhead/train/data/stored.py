@@ -139,7 +139,7 @@ class StoredFeatures(FeatureSource):
         """Copies what the requests read; raises StoreError where the store lacks texts, before anything is copied."""
         began = time.monotonic()
         self.check(wanted)
-        lacking = [self.store(request.path).missing(request.keys()) for request in wanted]
+        lacking = [self._by_place(request, self.store(request.path).missing(request.keys())) for request in wanted]
         total, done = sum(map(len, lacking)), 0
         reused = sum(len(request.inputs) for request in wanted) - total
         for request, indices in zip(wanted, lacking, strict=True):
@@ -169,6 +169,13 @@ class StoredFeatures(FeatureSource):
             do="extract these files into the store with `polyhead features extract`, or train without the store",
             rows=shown,
         )
+
+    def _by_place(self, request: FeatureRequest, indices: Sequence[int]) -> list[int]:
+        """These inputs in the order in which the corpus holds them, so that each of its fragments is read once."""
+        ids = ids_of(request)
+        places = self.corpus.find([ids[index] for index in indices])
+        ordered: list[int] = np.asarray(indices, np.int64)[np.lexsort((places[:, 1], places[:, 0]))].tolist()
+        return ordered
 
     def _copy(self, request: FeatureRequest, indices: Sequence[int]) -> None:
         """Copies the values of some of the request's inputs."""
