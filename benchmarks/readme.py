@@ -20,7 +20,7 @@ from pathlib import Path as FilePath
 import click
 import msgspec
 
-from benchmarks import one_pass_claims
+from benchmarks import one_pass_claims, store_scale
 from polyhead import cost
 from polyhead import strategies as strategy
 from polyhead.cli.main import VERBS, commands
@@ -125,6 +125,7 @@ def pages() -> dict[FilePath, str]:
         ROOT / "docs/project/measured.md": filled(ROOT / "docs/project/measured.md", {"results": lambda _: measured()}),
         ROOT / "docs/cli.md": filled(ROOT / "docs/cli.md", {"help": lambda _: help_texts()}),
         ROOT / "docs/conditioning.md": filled(ROOT / "docs/conditioning.md", {"costs": lambda _: cost_table()}),
+        ROOT / "docs/scale-out.md": filled(ROOT / "docs/scale-out.md", {"scale": lambda _: store_scale.table()}),
         ROOT / "docs/tasks-and-data.md": filled(
             ROOT / "docs/tasks-and-data.md",
             {f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS},

@@ -309,7 +309,7 @@ def test_the_plan_drawn_in_conditioning_is_that_of_its_projects(tmp_path):
 
 def test_generated_parts_are_current(generated):
     pages = generated.pages()
-    assert len(pages) == 5
+    assert len(pages) == 6
     for page, text in pages.items():
         assert page.read_text(encoding="utf-8") == text, f"{page.name} is out of date: python -m benchmarks.readme"
 
