@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
-from polyhead.store.corpus.base import ResultFacts
+from polyhead.store.corpus.base import CorpusStore, ResultFacts
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import RowKind, Task
 
 ALL = "_scores"  # the end of the name of a column of all labels' scores
+Given = str | list[str] | float | None
 RECORD = 12  # characters of the digest of a task's version that its column's name shows
 
 
@@ -86,6 +87,59 @@ def row_bytes(column: ResultColumn, task: Task) -> int:
 def joined(parts: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Arrays of neighbouring rows as one."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def nothing(column: ResultColumn, task: Task, rows: int) -> dict[str, np.ndarray]:
+    """What the column keeps of so many documents that have no answer."""
+    one = arrays_of(column, task, np.full((1, kind_of(task).width(task)), np.nan, np.float32))
+    return {name: np.repeat(array, rows, axis=0) for name, array in one.items()}
+
+
+def is_answer(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Which rows of a column of answers have one, bool (rows,)."""
+    if "label" in arrays:
+        return np.asarray(arrays["label"] >= 0)
+    return np.asarray(np.isfinite(arrays["value"] if "value" in arrays else arrays["score"]))
+
+
+def answers_at(
+    store: CorpusStore, column: ResultColumn, task: Task, places: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """What the column keeps of documents at these places (see `CorpusStore.find`), and where it is done, bool (rows,).
+
+    A document at no place, or of a fragment that lacks the column, has no answer.
+    """
+    found, is_done = nothing(column, task, len(places)), np.zeros(len(places), bool)
+    for number in np.unique(places[places[:, 0] >= 0, 0]).tolist():
+        arrays = store.results(store.fragments[number].name, column.name)
+        if arrays is not None:
+            here = np.flatnonzero(places[:, 0] == number)
+            is_done[here] = True
+            for name, array in found.items():
+                array[here] = arrays[name][places[here, 1]]
+    return found, is_done
+
+
+def surety_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """How sure answers with a score are: by it, and where no label was given by what the highest score leaves."""
+    score = arrays["score"]
+    return np.where(arrays["labels"].any(axis=1), score, 1 - score) if "labels" in arrays else score
+
+
+def given_of(arrays: Mapping[str, np.ndarray], labels: Sequence[str]) -> Given:
+    """One document's answer, of arrays of one row each: a label, labels or a number; None where it has none."""
+    if "value" in arrays:
+        return float(arrays["value"]) if np.isfinite(arrays["value"]) else None
+    if "label" in arrays:
+        return labels[int(arrays["label"])] if arrays["label"] >= 0 else None
+    if not np.isfinite(arrays["score"]):
+        return None
+    return [label for label, is_given in zip(labels, arrays["labels"].tolist(), strict=True) if is_given]
+
+
+def score_of(arrays: Mapping[str, np.ndarray]) -> float | None:
+    """The score of one document's answer; None where it has none."""
+    return float(arrays["score"]) if "score" in arrays and np.isfinite(arrays["score"]) else None
 
 
 def _without(values: np.ndarray, is_none: np.ndarray, nothing: float) -> np.ndarray:

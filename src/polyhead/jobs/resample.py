@@ -11,7 +11,7 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.engine.session import Session
 from polyhead.errors import DataError
-from polyhead.jobs.answers import ResultColumn
+from polyhead.jobs.answers import ResultColumn, answers_at
 from polyhead.jobs.columns import RowInput, roles_of
 from polyhead.jobs.score import open_source
 from polyhead.store.corpus.base import CorpusStore, document_id
@@ -80,10 +80,10 @@ def resampled(
     fresh = session.columns(inputs, tasks=[column.task for column in answers])
     found = []
     for column in answers:
-        kept, there = _kept(store, column.name, places)
-        given = fresh[column.task]
+        task, given = session.tasks[column.task], fresh[column.task]
+        kept, there = answers_at(store, column, task, places)
         now = {"label": given.label, "labels": given.labels, "value": given.value}
-        equal = _equal(session.tasks[column.task], kept, now, there)
+        equal = _equal(task, {name: array[there] for name, array in kept.items()}, now, there)
         low, high = wilson(int(equal.sum()), max(1, len(equal)))
         found.append(
             SampleAgreement(task=column.task, documents=len(equal), equal=int(equal.sum()), low=low, high=high)
@@ -110,29 +110,13 @@ def texts_of(
     return texts
 
 
-def _kept(store: CorpusStore, column: str, places: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The stored answers of documents at these places, and which of them have any, bool."""
-    there, parts, rows = np.zeros(len(places), bool), list[dict[str, np.ndarray]](), list[np.ndarray]()
-    for number in np.unique(places[:, 0]).tolist():
-        arrays = store.results(store.fragments[number].name, column)
-        if arrays is not None:
-            here = np.flatnonzero(places[:, 0] == number)
-            there[here] = True
-            rows.append(here)
-            parts.append({name: array[places[here, 1]] for name, array in arrays.items()})
-    if not parts:
-        return {}, there
-    order = np.argsort(np.concatenate(rows))
-    return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}, there
-
-
 def _equal(
     task: Task, kept: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray | None], there: np.ndarray
 ) -> np.ndarray:
     """Which answers are equal, bool."""
     for name, array in kept.items():
         given = now.get(name)
-        if given is None:
+        if given is None or not len(array):
             continue
         given = given[there]
         if task.range is not None:

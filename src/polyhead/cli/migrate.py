@@ -1,0 +1,233 @@
+"""`polyhead migrate`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from polyhead.cli.options import Command, names_in, tasks_option
+from polyhead.cli.output import Printer, check_writable, counted, indented, json_option, note, number, table, writing
+from polyhead.config import to_json
+from polyhead.errors import DataError
+
+if TYPE_CHECKING:
+    from polyhead.jobs.compare import Comparison, TaskComparison
+    from polyhead.jobs.migrate import Place
+
+FLIPS, CHANGES = 1000, 5  # flips of a task that are written; changes of a task that are printed
+
+
+@click.group("migrate")
+def command() -> None:
+    """Move a corpus to another encoder: its features in a second store, its tasks in a second bundle.
+
+    The old store answers until the new one does all that it does. Extract the same texts into NEW with `polyhead
+    features extract`, train the tasks with `polyhead train --features NEW`, answer them with `polyhead backfill`,
+    compare, and switch.
+    """
+
+
+def _texts_options(command: Command) -> Command:
+    """Adds `--text` and `--text-b`: columns of the file of texts."""
+    second = click.option("--text-b", metavar="COLUMN", help="Column of the second text of a pair [default: text_b].")
+    first = click.option("--text", metavar="COLUMN", help="Column of the text [default: text, or text_a].")
+    return first(second(command))
+
+
+@command.command("compare")
+@click.argument("old")
+@click.argument("new")
+@click.option("--old", "old_bundle", required=True, metavar="BUNDLE", help="The bundle that answers from OLD.")
+@click.option("--new", "new_bundle", required=True, metavar="BUNDLE", help="The bundle that answers from NEW.")
+@tasks_option("Compare these tasks only [default: all that are answered in OLD].")
+@click.option("--at-least", type=click.FloatRange(0, 1), metavar="SHARE", help="Fail if a task agrees less often.")
+@click.option("--flips", metavar="FILE", help="Write documents whose answer differs, a JSON object a line.")
+@click.option(
+    "--most",
+    type=click.IntRange(1),
+    default=FLIPS,
+    show_default=True,
+    help="How many of each task, those of which both are surest first.",
+)
+@click.option("--texts", metavar="FILE", help="Write the texts too: the file that was extracted.")
+@_texts_options
+@json_option
+def compare_command(
+    old: str,
+    new: str,
+    old_bundle: str,
+    new_bundle: str,
+    tasks: tuple[str, ...],
+    at_least: float | None,
+    flips: str | None,
+    most: int,
+    texts: str | None,
+    text: str | None,
+    text_b: str | None,
+    json_to: str | None,
+) -> None:
+    """Compare the answers in the stores OLD and NEW, task by task, and say what NEW lacks yet.
+
+    Compared are documents for which both stores have answers, so this may run while NEW is still being filled. A flip
+    is a document whose answer differs; for values, one whose values differ by more than a hundredth of the range.
+    """
+    from polyhead.jobs.compare import check_agreement, compare, with_texts
+    from polyhead.jobs.stored import StoredAnswers
+
+    if flips is not None:
+        check_writable(flips)
+    printer = Printer(json_to)
+    try:
+        sides = StoredAnswers(old, old_bundle), StoredAnswers(new, new_bundle)
+        found = compare(*sides, names_in(tasks), flips=most if flips else 0, show=printer.show)
+        if texts is not None:
+            named = with_texts(found.flips, texts, _roles(text, text_b), show=printer.show)
+            found = msgspec.structs.replace(found, flips=tuple(named))
+    finally:
+        printer.show("")
+    printer.lines(_lines(found))
+    if flips is not None:
+        with writing(flips) as file:
+            file.writelines(to_json(flip, indent=0) for flip in found.flips)
+        more = sum(task.compared - task.equal for task in found.tasks) - len(found.flips)
+        printer.line(f"{flips}: {counted(len(found.flips), 'flip')}" + (f", and {more:,} more" if more else ""))
+    printer.json(found)
+    if at_least is not None:
+        check_agreement(found, at_least)
+
+
+@command.command("labels")
+@click.argument("store")
+@click.argument("bundle", type=click.Path(file_okay=False))
+@click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
+@click.option("--texts", required=True, metavar="FILE", help="The file that was extracted into STORE.")
+@click.option("--output", required=True, metavar="FILE", help="Where labelled rows go, a JSON object a line.")
+@click.option("--at-least", type=click.FloatRange(0, 1), metavar="SCORE", help="Leave out answers that are less sure.")
+@click.option("--rows", type=click.IntRange(1), help="About so many documents, drawn by id [default: all].")
+@_texts_options
+def labels_command(
+    store: str,
+    bundle: str,
+    tasks: tuple[str, ...],
+    texts: str,
+    output: str,
+    at_least: float | None,
+    rows: int | None,
+    text: str | None,
+    text_b: str | None,
+) -> None:
+    """Write the answers of TASKs in STORE as labelled rows, to train tasks whose human labels are gone.
+
+    A row has the columns id, text (for a pair also text_b), and for each task its label, labels or value under the
+    task's name, and the score. A task learns from it with `label = "TASK"` in the project file. What STORE got wrong,
+    the new task learns too.
+    """
+    from polyhead.jobs.labels import LabelRequest, label_rows
+    from polyhead.jobs.stored import StoredAnswers
+
+    printer, names = Printer(), names_in(tasks, "TASK")
+    check_writable(output)
+    wish = LabelRequest(tasks=names, columns=_roles(text, text_b), at_least=at_least, rows=rows)
+    answers, written = StoredAnswers(store, bundle), 0
+    try:
+        with writing(output) as file:
+            for row in label_rows(answers, texts, wish, show=printer.show):
+                file.write(to_json(row, indent=0))
+                written += 1
+            if not written:
+                raise DataError(
+                    f"{store} has no answer of {', '.join(names)} to a text of {texts}",
+                    do="backfill the tasks, name the file that was extracted, or ask for a lower score",
+                )
+    finally:
+        printer.show("")
+    printer.line(f"{output}: {counted(written, 'row')} of {counted(answers.documents, 'document')}")
+
+
+@command.command("switch")
+@click.argument("pointer", metavar="FILE")
+@click.option("--store", metavar="STORE", help="The store that readers open from now on.")
+@click.option("--bundle", type=click.Path(file_okay=False), metavar="BUNDLE", help="The bundle over its encoder.")
+@click.option("--back", is_flag=True, help="Name again what FILE named before the last switch.")
+@click.option("--at-least", type=click.FloatRange(0, 1), metavar="SHARE", help="Stay if a task agrees less often.")
+@click.option("--incomplete", is_flag=True, help="Switch also if documents, tasks or answers are lacking.")
+@json_option
+def switch_command(
+    pointer: str,
+    store: str | None,
+    bundle: str | None,
+    back: bool,
+    at_least: float | None,
+    incomplete: bool,
+    json_to: str | None,
+) -> None:
+    """Let FILE name another store and bundle: readers that open what it names change in one step.
+
+    Without a FILE it is written. Otherwise the two sides are compared first, and FILE stays as it is where the new side
+    lacks documents, tasks or answers that the old one has. Without --store and --bundle it shows what FILE names.
+    """
+    from polyhead.jobs.migrate import read_pointer, switch, switch_back
+
+    if back + (store is not None and bundle is not None) > 1 or (store is None) != (bundle is None):
+        raise click.UsageError("give --store and --bundle, or --back")
+    printer, comparison = Printer(json_to), None
+    if back:
+        check_writable(pointer)
+        switch_back(pointer)
+    elif store is not None and bundle is not None:
+        check_writable(pointer)
+        try:
+            comparison = switch(pointer, store, bundle, at_least=at_least, incomplete=incomplete, show=printer.show)
+        finally:
+            printer.show("")
+        if comparison is not None:
+            printer.lines(_lines(comparison))
+    named = read_pointer(pointer)
+    printer.line(f"{pointer}: {_place(named.current)}")
+    if named.previous is not None:
+        printer.line(f"before: {_place(named.previous)}")
+    printer.json({"pointer": named, "comparison": comparison})
+
+
+def _roles(text: str | None, text_b: str | None) -> dict[str, str]:
+    return {role: column for role, column in (("text", text), ("text_b", text_b)) if column is not None}
+
+
+def _place(place: Place) -> str:
+    return f"{place.store}, answered by {place.bundle}, trunk {place.trunk[:12]}"
+
+
+def _lines(found: Comparison) -> list[str]:
+    there = found.documents - found.lacking
+    lines = [
+        f"{found.old}: {counted(found.documents, 'document')}, trunk {found.old_trunk[:12]}",
+        f"{found.new}: {there:,} of these, {found.lacking:,} are lacking, {found.added:,} more, "
+        f"trunk {found.new_trunk[:12]}",
+    ]
+    rows: list[list[object]] = [["task", "compared", "lacking", "equal", "share", "95 % interval", "mean difference"]]
+    for task in found.tasks:
+        share = "-" if task.share is None else f"{100 * task.share:.2f} %"
+        interval = "-" if task.share is None else f"{100 * task.low:.2f} to {100 * task.high:.2f}"
+        named = f"{task.new.task} {task.old.version} {task.new.version}"
+        difference = number(task.mean_difference)
+        rows.append([named, f"{task.compared:,}", f"{task.lacking:,}", f"{task.equal:,}", share, interval, difference])
+    lines += table(rows) if found.tasks else [f"no task is answered in {found.old}"]
+    for name in found.missing:
+        note(f"task '{name}' is answered in {found.old}, and is not in the bundle of {found.new}")
+    for task in found.tasks:
+        lines += _changes(task)
+    return lines
+
+
+def _changes(task: TaskComparison) -> list[str]:
+    if not task.changes:
+        return []
+    shown = [f"{_label(c.old)} -> {_label(c.new)}: {c.documents:,}" for c in task.changes[:CHANGES]]
+    more = len(task.changes) - len(shown)
+    return [f"changes of {task.new.task}", *indented([*shown, *([f"and {more:,} more"] if more else [])])]
+
+
+def _label(label: str | None) -> str:
+    return "none" if label is None else f"'{label}'"
