@@ -36,6 +36,7 @@ def test_a_corpus_is_encoded_once_trained_on_and_answered(work):
     folder, store, _ = work
     done = run("train", "polyhead.toml", "--features", store, "--json", "told.json", cwd=folder)
     assert done.code == 0, done.err
+    assert f"values from {store} and encoded nothing" in done.out
     told = json.loads((folder / "told.json").read_text())
     assert set(told["trained"]) == {"mood", "names"} and told["extraction"]["passes"] == 0
     assert Bundle.open(folder / "bundle").tasks["mood"].path.pool.codec.name == "sign"

@@ -259,7 +259,7 @@ def _one_precision(prepared: Sequence[Prepared]) -> str:
 def _extract(job: Job, trainers: Sequence[Trainer]) -> Extraction:
     """Encodes and keeps what the trainers read, and what the linear baselines of these tasks read."""
     source, events = job.source, job.events
-    progress = events.progress("encoding", unit="texts")
+    progress = events.progress(source.doing, unit="texts")
     readers = {p.task.name: trainer for trainer in trainers for p in trainer.readers()}
     requests: list[FeatureRequest] = []
     for p in job.prepared:
@@ -272,12 +272,8 @@ def _extract(job: Job, trainers: Sequence[Trainer]) -> Extraction:
         requests += [] if compared is None else wanted(p, compared, source)
     extraction = source.fill(requests, update=progress.update)
     progress.finish()
-    rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
     if requests:
-        events.line(
-            f"encoded {extraction.passes:,} inputs once ({rate:,.0f} a second), "
-            f"{extraction.reused:,} stored values reused, {extraction.cut:,} inputs cut to the trunk's limit"
-        )
+        events.line(source.told(extraction))
     events.event("extraction", **msgspec.structs.asdict(extraction))
     return extraction
 

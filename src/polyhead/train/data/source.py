@@ -96,6 +96,7 @@ class FeatureSource(ABC):
     tokenizer: Tokenizer
     folder: FilePath  # of the stores
     precision: str  # of the trunk that computes, or has computed, the features
+    doing = "encoding"  # what `fill` does, for people
 
     def store(self, path: Path) -> FeatureStore:
         """The store of a path's stored value."""
@@ -134,6 +135,14 @@ class FeatureSource(ABC):
         `inputs` gives the training inputs that fix constants where nothing else does, each of them for so much as
         `per` says.
         """
+
+    def told(self, extraction: Extraction) -> str:
+        """A line about what `fill` did."""
+        rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
+        return (
+            f"encoded {extraction.passes:,} inputs once ({rate:,.0f} a second), "
+            f"{extraction.reused:,} stored values reused, {extraction.cut:,} inputs cut to the trunk's limit"
+        )
 
     @abstractmethod
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:

@@ -37,6 +37,8 @@ SHOWN = 5  # rows that an error names
 class StoredFeatures(FeatureSource):
     """A store of a corpus as training reads it. Raises StoreError for a store over another trunk."""
 
+    doing = "reading the store"
+
     def __init__(self, location: str, facts: TrunkFacts, *, folder: FilePath, precision: str) -> None:
         """`folder` is where copies are kept; `precision` is that of features of which the store does not say it."""
         self.location, self.facts, self.corpus = location, facts, open_corpus(location)
@@ -150,6 +152,10 @@ class StoredFeatures(FeatureSource):
                 if update is not None:
                     update(done, total)
         return Extraction(passes=0, reused=reused + total, tokens=0, cut=0, seconds=time.monotonic() - began)
+
+    def told(self, extraction: Extraction) -> str:
+        """A line about what `fill` did."""
+        return f"took {extraction.reused:,} values from {self.location} and encoded nothing"
 
     def check(self, wanted: Sequence[FeatureRequest]) -> None:
         """Raises StoreError that names the first rows whose texts the store lacks."""
