@@ -213,7 +213,7 @@ def _lines(found: Comparison) -> list[str]:
         named = f"{task.new.task} {task.old.version} {task.new.version}"
         difference = number(task.mean_difference)
         rows.append([named, f"{task.compared:,}", f"{task.lacking:,}", f"{task.equal:,}", share, interval, difference])
-    lines += table(rows) if found.tasks else [f"no task is answered in {found.old}"]
+    lines += table(rows) if found.tasks else [f"no live version of a task of the old bundle is answered in {found.old}"]
     for name in found.missing:
         note(f"task '{name}' is answered in {found.old}, and is not in the bundle of {found.new}")
     for task in found.tasks:
