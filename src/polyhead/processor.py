@@ -11,8 +11,12 @@ import math
 import os
 import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+
+from threadpoolctl import ThreadpoolController
 
 from polyhead.config import Value
 
@@ -112,3 +116,10 @@ def _read(cap: str) -> Processor:
     except OSError:
         cpuinfo = None
     return processor_of(cpuinfo, machine=platform.machine(), cap=cap)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Within, numpy's products of matrices take one thread of this process: beside busy processors more are slower."""
+    with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
+        yield

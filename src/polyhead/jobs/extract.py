@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path as FilePath
 from typing import Literal
 
@@ -18,14 +19,14 @@ import numpy as np
 from polyhead.arguments import check_fields
 from polyhead.config import Value, to_json
 from polyhead.engine.backends.base import Backend
-from polyhead.engine.fill import batch_values, batches
+from polyhead.engine.fill import BatchValues, batch_values, batches
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, NoStore, StoreError
 from polyhead.jobs.columns import Roles, RowInput, roles_of
 from polyhead.jobs.rows import RowFile, Source
 from polyhead.jobs.score import open_source
 from polyhead.jobs.taps import Tap, calibrated, column_of, is_whole, kept_paths
 from polyhead.plan import Path
-from polyhead.processor import processors
+from polyhead.processor import one_blas_thread, processors
 from polyhead.progress import progress_line
 from polyhead.store.codec import encode
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema, as_ids, document_id
@@ -39,6 +40,7 @@ from polyhead.trunk.data import TrunkData
 PIECE_ROWS = 8192  # rows that are read, tokenized and sorted by length at a time
 TOKEN_BUDGET = 4096  # tokens of a batch
 APPEND_BYTES, APPEND_SECONDS = 128 * 2**20, 60.0  # what waits for an append at most; a kill loses that
+WAITING = 2  # batches that wait for their codecs
 SAMPLE_ROWS = 4  # rows that are drawn for each text that fixes a codec, as some are empty or repeated
 ROLES = ("text", "text_b", "tokens")  # of columns that make a document
 Show = Callable[[str], None]
@@ -185,11 +187,16 @@ class _Extraction:
         began = self._appended = time.monotonic()
         settings, wish = self._trunk.settings, self._wish
         processes = wish.processes if wish.processes is not None else max(0, min(4, processors() // 4))
-        with TokenizerPool(self._trunk.tokenizer, settings, processes=processes) as pool:
+        # What multiplies beside the encoder must not take its processors.
+        with (
+            one_blas_thread(),
+            ThreadPoolExecutor(1, "polyhead-pack") as packer,
+            TokenizerPool(self._trunk.tokenizer, settings, processes=processes) as pool,
+        ):
             self._pad_id = pool.tokenizer.pad_id
             for piece, encodings in pool.tokenized(self._pieces()):
                 read = self._read.popleft()
-                for share in self._encode(piece.inputs, encodings):
+                for share in self._encode(piece.inputs, encodings, packer):
                     self._show(read.line(self._name, self._survey.rows, share, time.monotonic() - began))
                 if self._is_due():
                     self._append()
@@ -250,10 +257,11 @@ class _Extraction:
                 inputs.append(row.input)
         return inputs
 
-    def _encode(self, inputs: Sequence[Input], encodings: Encodings) -> Iterator[float]:
+    def _encode(self, inputs: Sequence[Input], encodings: Encodings, packer: Executor) -> Iterator[float]:
         """Encodes one piece, and keeps its packed features in the order of the file until the next append.
 
-        Gives the share of its tokens that are done, batch by batch.
+        The `packer` writes values of a batch by their codecs while the encoder reads the next. Gives the share of the
+        piece's tokens that are done, batch by batch.
         """
         entries = range(len(encodings.row))
         lengths = [
@@ -264,13 +272,21 @@ class _Extraction:
         packed = [
             np.empty((start[-1], column.token_bytes), np.uint8) for start, column in zip(starts, columns, strict=True)
         ]
-        for members, batch in batches(encodings, pad_id=self._pad_id, budget=TOKEN_BUDGET, width=self._width):
-            values = batch_values(self._backend.features, self._paths, batch)
+        packing: deque[Future[None]] = deque()
+
+        def pack(members: np.ndarray, values: Sequence[BatchValues]) -> None:
             for number, (value, column) in enumerate(zip(values, columns, strict=True)):
                 raw = encode(value.values, column.codec).reshape(-1, column.token_bytes)
                 packed[number][ranges(starts[number][:-1][members], lengths[number][members])] = raw
+
+        for members, batch in batches(encodings, pad_id=self._pad_id, budget=TOKEN_BUDGET, width=self._width):
+            packing.append(packer.submit(pack, members, batch_values(self._backend.features, self._paths, batch)))
+            if len(packing) > WAITING:
+                packing.popleft().result()
             done += int(batch.mask.sum())
             yield done / len(encodings.ids)
+        for each in packing:
+            each.result()
         numbered = zip(encodings.row.tolist(), encodings.window.tolist(), strict=True)
         ids = [document_id(inputs[row], f"window:{window}" if window else "") for row, window in numbered]
         self._waiting.append((ids, [PackedRows.of(each, data) for each, data in zip(lengths, packed, strict=True)]))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from polyhead.jobs.executors.base import Executor
+from polyhead.processor import one_blas_thread
 
 
 class Inline(Executor):
@@ -16,7 +17,9 @@ class Inline(Executor):
     def results(self, units: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """Each unit with its result, in order."""
         for unit in units:
-            yield unit, self.work(unit)
+            with one_blas_thread():  # not around the yield, where other code runs
+                done = self.work(unit)
+            yield unit, done
 
     def close(self) -> None:
         """Nothing works any more."""
