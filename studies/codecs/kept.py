@@ -168,6 +168,11 @@ class Kept:
         }
         return Held(task, splits, values)
 
+    def token_ids(self, held: Held, split: str) -> np.ndarray:
+        """The number of each token of a split's single texts, text after text."""
+        inputs = single_inputs(held.of(split).inputs, held.task)[0]
+        return self.extractor.tokenizer.encodings(list(inputs)).ids
+
     def sample(self, strategy: Pooled, texts: int) -> np.ndarray:
         """Values of so many training texts, as many of each task, (tokens, width)."""
         several = []

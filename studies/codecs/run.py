@@ -14,11 +14,15 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
+import numpy as np
+
 from polyhead.cost import row_bytes
 from polyhead.plan import Codec
 from polyhead.store.codec import calibrate
 from polyhead.store.codecs import ONE_BIT
 from studies.codecs.kept import ATTENTION, Held, Kept, StudyTask, head_over
+from studies.codecs.tokens import TOKEN_BYTES, TokenMeans
 from studies.results import Claim
 from studies.settings import (
     DATA,
@@ -47,6 +51,7 @@ SEEDS = tuple(range(1, 11))
 YARDSTICK = "float16"
 CODECS = (YARDSTICK, "uint8", "sign", ONE_BIT)
 MORE = ("pca2", "pca4")  # with fewer seeds, to see where nothing is lost any more
+TOKEN = "pca1 about token means"  # not in the product
 TEXTS = 1024  # of which constants are fixed
 WIDTH = 384
 
@@ -59,7 +64,7 @@ def main() -> None:
     if not options.report:
         study, kept = resumed(options.rows[0], NAME), Kept(DATA, TASKS, RUNS / "codecs")
         seeds = [int(seed) for seed in options.seeds.split(",")]
-        codecs = checked_names(options.codecs, (*CODECS, *MORE), "codec")
+        codecs = checked_names(options.codecs, (*CODECS, TOKEN, *MORE), "codec")
         tasks = checked_names(options.tasks, TASKS, "task")
         runs = Runs(kept)
         for task, codec in part_of([(task, codec) for task in tasks for codec in codecs], options.part):
@@ -76,6 +81,7 @@ class Runs:
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
         self._nodes: dict[str, Codec] = {}
+        self._means: TokenMeans | None = None
         self._held: tuple[str, Held] | None = None
         self._coded: tuple[tuple[str, str], Held] | None = None
 
@@ -83,14 +89,23 @@ class Runs:
         """Scores of one head."""
         held = self.coded(task, codec)
         facts = head_over(held, self._kept.path(ATTENTION, held.task), seed)
-        return {**facts, "token_bytes": row_bytes(Codec(name=codec), WIDTH), "tokens": round(held.tokens(), 2)}
+        size = (
+            row_bytes(Codec(name=ONE_BIT), WIDTH) + TOKEN_BYTES
+            if codec == TOKEN
+            else row_bytes(Codec(name=codec), WIDTH)
+        )
+        return {**facts, "token_bytes": size, "tokens": round(held.tokens(), 2)}
 
     def coded(self, task: str, codec: str) -> Held:
         """The task's values as a reader of a store sees them."""
         if self._coded is None or self._coded[0] != (task, codec):
-            node, held = self.node(codec), self.held(task)
+            held = self.held(task)
             self._coded = None  # before the next are made
-            self._coded = (task, codec), held.each(lambda values: values.coded(node))
+            if codec == TOKEN:
+                self._coded = (task, codec), self._about_tokens(held)
+            else:
+                node = self.node(codec)
+                self._coded = (task, codec), held.each(lambda values: values.coded(node))
         return self._coded[1]
 
     def held(self, task: str) -> Held:
@@ -98,6 +113,20 @@ class Runs:
         if self._held is None or self._held[0] != task:
             self._held = task, self._kept.held(task, ATTENTION)
         return self._held[1]
+
+    def _about_tokens(self, held: Held) -> Held:
+        """The values about the means of tokens, which come from training texts of all tasks."""
+        if self._means is None:
+            self._kept.fill([ATTENTION])
+            several = [self._kept.held(name, ATTENTION) for name in TASKS]
+            values = np.concatenate([one.values["train"][0].values for one in several])
+            ids = np.concatenate([self._kept.token_ids(one, "train") for one in several])
+            self._means = TokenMeans(values, ids, self._kept.extractor.data.architecture.vocabulary)
+        means, coded = self._means, {}
+        for split, (values,) in held.values.items():
+            decoded = means.through(values.values, self._kept.token_ids(held, split))
+            coded[split] = [msgspec.structs.replace(values, values=decoded)]
+        return Held(held.task, held.splits, coded)
 
     def node(self, codec: str) -> Codec:
         """The codec with its constants, the same for every task."""
@@ -144,6 +173,7 @@ def claims(rows: Sequence[dict]) -> list[Claim]:
             ("store.codec-uint8", "uint8", 0.3, "uint8, one scale for all"),
             ("store.codec-one-bit", "sign", 1.5, "one bit a dimension, its sign (Du et al. 2020)"),
             ("store.codec-best", ONE_BIT, 0.5, f"one bit a dimension on average, {ONE_BIT}"),
+            ("store.codec-token", TOKEN, 0.5, f"1.04 bits a dimension, {TOKEN}, which the product does not have yet"),
         )
         if (claim := claimed(id, losses(rows, codec), target, f"{words}: points below float16")) is not None
     ]
