@@ -40,7 +40,7 @@ def measured(shape: Architecture = ROBERTA_LARGE, tokens: int = TOKENS) -> tuple
 
 
 def _bytes(name: str, layers: int, tokens: int, width: int) -> int:
-    """A text's share of the segment; the store's manifest is one for all texts and is left out."""
+    """A text's share of the fragment; the store's schema and versions are for all texts and are left out."""
     codec = Codec(name=name, scale=(0.03,), zero=(128.0,)) if name == "uint8" else Codec(name=name)
     generator = np.random.default_rng(0)
     values = [generator.standard_normal((tokens, layers, width), np.float32) for _ in range(TEXTS)]
@@ -52,4 +52,4 @@ def _bytes(name: str, layers: int, tokens: int, width: int) -> int:
 
 
 def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return sum(file.stat().st_size for file in folder.rglob("*/fragments/*/*") if file.is_file())

@@ -93,14 +93,8 @@ def prepared_for(entry: TaskEntry, size: Size) -> Prepared:
 
 
 def _split(name: str, examples: Any, members: np.ndarray) -> Split:
-    import msgspec
 
     from polyhead.train.data.prepared import Split
 
     chosen = sorted(members.tolist())
-    return Split(
-        name=name,
-        examples=msgspec.structs.replace(
-            examples, inputs=[examples.inputs[i] for i in chosen], targets=[examples.targets[i] for i in chosen]
-        ),
-    )
+    return Split(name=name, examples=examples.take([int(i) for i in chosen]))

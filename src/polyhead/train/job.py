@@ -58,7 +58,9 @@ class FrozenTrunk(BundleTraining):
         within_limits()
         prepared = prepared_units(self.prepared, events)
         source = source_of(run, prepared)
-        job = Job(run, [with_columns(p, source) for p in prepared], source)
+        if isinstance(source, StoredFeatures):
+            prepared = [with_columns(p, source) for p in prepared]
+        job = Job(run, prepared, source)
         trainers = job.trainers()
         _find_paths(job, trainers)
         kept = tuple(name for name in job.prints if name not in job.todo and name not in job.left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -83,8 +84,8 @@ class LeftOut(BundleTraining):
     def train(self) -> Outcome:
         """Trains both stages."""
         began, learned = time.monotonic(), self._learns.train()
-        data = load_any_trunk(self._project, self.run.folder)
-        run = msgspec.structs.replace(self.run, project=self._project, data=data)
+        load = partial(load_any_trunk, self._project, self.run.folder)
+        run = msgspec.structs.replace(self.run, project=self._project, load=load)
         outcome = FrozenTrunk(run, self._held).train()
         bundle = Bundle.open(self.run.root)
         return msgspec.structs.replace(
