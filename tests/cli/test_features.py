@@ -90,3 +90,6 @@ def test_an_encoder_without_a_bundle_is_named_as_in_a_project(folder):
     run("features", "extract", "no/such/folder/x", "texts.jsonl", "store", cwd=folder).refuses("no/such/folder/x")
     words = ("minilm", "texts.jsonl", "store", "--precision", "int8")
     run("features", "extract", *words, cwd=folder).refuses("int8", "a bundle")
+    extract(folder, "--max-tokens", "9").refuses("a bundle says how many tokens")
+    done = run("features", "extract", "minilm", "texts.jsonl", "store", "--max-tokens", "4", *REFERENCE, cwd=folder)
+    assert done.code == 0 and "had more than 4 tokens" in done.err, done.err

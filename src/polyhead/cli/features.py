@@ -81,6 +81,11 @@ command.add_command(near_command)
     show_default=True,
     help="What one constant of codec uint8 is for.",
 )
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(3),
+    help="Tokens of a text that an encoder without a bundle reads, as `max_tokens` of a project file.",
+)
 @click.option("--processes", type=click.IntRange(0), help="Processes that tokenize; 0: a thread.")
 @backend_option()
 @precision_option
@@ -97,6 +102,7 @@ def extract_command(
     separate: bool,
     long_texts: Literal["cut", "windows"],
     per: Literal["tensor", "dimension"],
+    max_tokens: int | None,
     processes: int | None,
     backend: str | None,
     precision: str | None,
@@ -123,7 +129,9 @@ def extract_command(
         processes=processes,
     )
     printer.show(f"opening {encoder}")
-    trunk, runs, paths = _opened(encoder, _taps(taps, tasks), names_in(tasks), backend, precision)
+    trunk, runs, paths = _opened(
+        encoder, _taps(taps, tasks), names_in(tasks), backend, precision, max_tokens=max_tokens
+    )
     try:
         with stoppable("the same command goes on from there"):
             done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
@@ -207,7 +215,13 @@ def _taps(taps: tuple[str, ...], tasks: tuple[str, ...]) -> list[Tap]:
 
 
 def _opened(
-    encoder: str, taps: Sequence[Tap], tasks: tuple[str, ...], backend: str | None, precision: str | None
+    encoder: str,
+    taps: Sequence[Tap],
+    tasks: tuple[str, ...],
+    backend: str | None,
+    precision: str | None,
+    *,
+    max_tokens: int | None,
 ) -> tuple[TrunkData, Backend, list[TaskPath]]:
     """The encoder, what runs it, and what is to be kept of it."""
     from functools import partial
@@ -219,6 +233,8 @@ def _opened(
     from polyhead.jobs.taps import paths_of
 
     if Path(encoder, "bundle.json").exists() or tasks:
+        if max_tokens is not None:
+            raise ConfigError("a bundle says how many tokens its encoder reads", got=max_tokens, do="leave it out")
         bundle = Bundle.open(encoder)
         trunk, scales = bundle.trunk(), partial(scales_for, bundle)
         trained = None if precision else trained_precision(bundle.tasks)
@@ -229,7 +245,7 @@ def _opened(
 
         if precision == "int8":
             raise ConfigError("an encoder without a bundle has no int8", do="give a bundle, quantized before")
-        trunk, paths = load_trunk(encoder), []
+        trunk, paths = load_trunk(encoder, max_tokens=max_tokens), []
         runs = open_backend(backend, trunk, {}, precision=precision)
     return trunk, runs, list(dict.fromkeys([*(tap.path(trunk) for tap in taps), *paths]))
 
