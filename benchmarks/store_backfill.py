@@ -193,7 +193,7 @@ def filled(place: Place, location: str) -> Row:
 
 
 def child(*, module: str = "benchmarks.store_backfill", **job: object) -> Row:
-    """What a job says in a process of its own, which multiplies matrices in one thread, as a worker does."""
+    """Runs a job in a new process with one thread, as a worker of a backfill has, and reads what it prints."""
     environment = os.environ | dict.fromkeys(THREADS, "1")
     command = [sys.executable, "-m", module, "--child", json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
@@ -267,7 +267,7 @@ def features(store: CorpusStore) -> Iterator[np.ndarray]:
 
 
 def warm(location: str) -> Row:
-    """Of files in the page cache: read through a map, scanned for the first time, which checks them, and again."""
+    """Bytes a second of one store: its files added up, scanned for the first time (with checks), and scanned again."""
     added_up(maps(location))
     read, seconds = added_up(maps(location))
     store = open_corpus(location)
@@ -531,7 +531,7 @@ def priced(rows: list[Row]) -> Claim | None:
 
 
 def lacking(rows: list[Row]) -> Iterator[str]:
-    """What was not measured yet."""
+    """Lists the measurements that are still to be made."""
     counts = {"real": REPEATS, "million": 3, "open": OPENED * len(KINDS), "scan": 3 * len(KINDS), "memory": 4}
     for what, count in counts.items():
         if (there := len(chosen(rows, what=what))) < count:

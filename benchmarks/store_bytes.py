@@ -4,7 +4,7 @@
     python -m benchmarks.store_bytes --rows-scale 0.01   a trial, which writes no results
 
 Counted are all files of a store with one feature column: features, lengths, ids of documents, versions. The index by
-which documents are found is reported beside.
+which documents are listed is reported beside.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def of(rows: list[Row], kind: str, codec: str) -> Row:
 
 def claims(rows: list[Row]) -> list[Claim | None]:
     """The claim about bytes and that about their ratio, of whichever store is worse."""
-    found: list[Claim | None] = []
+    listed: list[Claim | None] = []
     bits = {kind: of(rows, kind, ONE_BIT) for kind in KINDS}
     halves = {kind: of(rows, kind, HALF) for kind in KINDS}
     if all(bits.values()):
@@ -71,7 +71,7 @@ def claims(rows: list[Row]) -> list[Claim | None]:
         row, value = bits["plain"], max(each.values())
         known = ", ".join(f"{kind} {size:.2f}" for kind, size in each.items())
         index = f"the plain store's index is {row['index_bytes_a_token']:.2f} more; Lance's is made when it is read"
-        found.append(
+        listed.append(
             Claim(
                 id="store.bytes",
                 text=f"bytes a token on disk at 1 bit ({ONE_BIT}) after the mean of layers, width {WIDTH}, "
@@ -86,7 +86,7 @@ def claims(rows: list[Row]) -> list[Claim | None]:
     if all(bits.values()) and all(halves.values()):
         ratios = {kind: halves[kind]["bytes_a_token"] / bits[kind]["bytes_a_token"] for kind in KINDS}
         value = min(ratios.values())
-        found.append(
+        listed.append(
             Claim(
                 id="store.bytes-ratio",
                 text="bytes of the same features in float16 in the same kind of store, over those at 1 bit",
@@ -97,7 +97,7 @@ def claims(rows: list[Row]) -> list[Claim | None]:
                 note=", ".join(f"{kind} {ratio:.2f}" for kind, ratio in ratios.items()),
             )
         )
-    return found
+    return listed
 
 
 if __name__ == "__main__":

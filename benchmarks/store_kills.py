@@ -47,7 +47,7 @@ WISH = BackfillRequest(tasks=("mood",), executor=HERE)
 
 
 class Made:
-    """What the jobs read: a bundle, texts, and a store that nobody interrupted, with its answers."""
+    """Makes a bundle, texts, and the store and answers of jobs that were not interrupted."""
 
     def __init__(self, folder: Path) -> None:
         import backfills
@@ -105,7 +105,7 @@ class Made:
         return location
 
 
-# What is killed. Each says through the pipe when it begins, what it has committed, and when it is done.
+# Jobs that are killed. Each sends through the pipe that it begins, what it has committed, and that it is done.
 
 
 def run(job: str, location: str, folder: str, pipe: Connection) -> None:
@@ -221,7 +221,7 @@ class Running:
         return False
 
 
-# What is looked at afterwards.
+# Checks after the kills.
 
 
 class Seen:
@@ -241,9 +241,9 @@ class Seen:
             self.twice += len(ids) - len(set(ids)) + len(self.documents & set(ids))
             self.wrong += int((places < 0).sum())
             self.documents |= set(ids)
-            found, expected = store.rows(fragment.name, made.kept.digest), made.rows.take(places)
-            self.wrong += int((found.lengths != expected.lengths).sum())
-            if found.data.shape != expected.data.shape or (found.data != expected.data).any():
+            listed, expected = store.rows(fragment.name, made.kept.digest), made.rows.take(places)
+            self.wrong += int((listed.lengths != expected.lengths).sum())
+            if listed.data.shape != expected.data.shape or (listed.data != expected.data).any():
                 self.wrong += 1
             answers = store.results(fragment.name, made.column)
             if answers is not None:
@@ -307,12 +307,12 @@ def together(made: Made, kind: str) -> Row:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim | None]:
-    found: list[Claim | None] = []
+    listed: list[Claim | None] = []
     kills = [row for row in rows if row.get("what") == "kills"]
     if kills:
         bad = sum(row["lost"] + row["twice"] + row["wrong"] for row in kills)
         each = ", ".join(f"{row['kind']} {row['job']} {row['kills']}" for row in kills)
-        found.append(
+        listed.append(
             Claim(
                 id="store.kills",
                 text=f"documents and answers lost, there twice or wrong after {sum(row['kills'] for row in kills)} "
@@ -327,12 +327,12 @@ def claims(rows: Sequence[Row]) -> list[Claim | None]:
         stuck = sum(not row["resumed"] for row in kills)
         text = "jobs that did not go on to their end by themselves after their kills"
         note = f"of {len(kills)}: {', '.join(JOBS)} in {' and '.join(KINDS)} stores"
-        found.append(
+        listed.append(
             Claim(id="store.kills-resumed", text=text, target=0, value=stuck, unit="jobs", holds=stuck == 0, note=note)
         )
     if both := [row for row in rows if row.get("what") == "together"]:
         bad = sum(row["lost"] + row["twice"] + row["wrong"] + row["missing"] for row in both)
-        found.append(
+        listed.append(
             Claim(
                 id="store.together",
                 text=f"documents and answers of {DOCUMENTS:,} missing, there twice, or read torn, with two writers and "
@@ -344,7 +344,7 @@ def claims(rows: Sequence[Row]) -> list[Claim | None]:
                 note=f"{sum(row['reads'] for row in both)} reads of a whole store meanwhile",
             )
         )
-    return found
+    return listed
 
 
 def main() -> None:

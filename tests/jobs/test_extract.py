@@ -132,6 +132,16 @@ def test_what_was_interrupted_goes_on(location, tmp_path, monkeypatch):
     assert not expected
 
 
+def test_repeats_across_pieces_and_appends_are_counted_and_encoded_once(location, tmp_path, monkeypatch):
+    monkeypatch.setattr(extractions, "PIECE_ROWS", 5)
+    monkeypatch.setattr(extractions, "APPEND_SECONDS", 0.0)
+    monkeypatch.setattr("polyhead.jobs.documents.PIECE_ROWS", 5)
+    inputs = [*texts(range(30)), *texts(range(20, 30)), *texts(range(30, 35)), *texts(range(25, 35))]
+    done = run(location, write(tmp_path, inputs))
+    assert (done.documents, done.repeated + done.before, done.total) == (35, 20, 35)
+    assert done.tokens == sum(len(value) for value in kept(location).values())
+
+
 def test_several_taps_come_from_one_pass_and_each_is_what_it_would_be_alone(tmp_path):
     source, several = write(tmp_path, texts(range(12))), str(tmp_path / "several")
     taps = [EXACT, Tap(layers="last", codec="sign"), Tap(layers="all", codec="float16")]

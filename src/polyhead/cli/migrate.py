@@ -81,21 +81,21 @@ def compare_command(
     printer = Printer(json_to)
     try:
         sides = StoredAnswers(old, old_bundle), StoredAnswers(new, new_bundle)
-        found = compare(*sides, names_in(tasks), flips=most if flips else 0, show=printer.show)
+        comparison = compare(*sides, names_in(tasks), flips=most if flips else 0, show=printer.show)
         if texts is not None:
-            named = with_texts(found.flips, texts, _roles(text, text_b), show=printer.show)
-            found = msgspec.structs.replace(found, flips=tuple(named))
+            named = with_texts(comparison.flips, texts, _roles(text, text_b), show=printer.show)
+            comparison = msgspec.structs.replace(comparison, flips=tuple(named))
     finally:
         printer.show("")
-    printer.lines(_lines(found))
+    printer.lines(_lines(comparison))
     if flips is not None:
         with writing(flips) as file:
-            file.writelines(to_json(flip, indent=0) for flip in found.flips)
-        more = sum(task.compared - task.equal for task in found.tasks) - len(found.flips)
-        printer.line(f"{flips}: {counted(len(found.flips), 'flip')}" + (f", and {more:,} more" if more else ""))
-    printer.json(found)
+            file.writelines(to_json(flip, indent=0) for flip in comparison.flips)
+        more = sum(task.compared - task.equal for task in comparison.tasks) - len(comparison.flips)
+        printer.line(f"{flips}: {counted(len(comparison.flips), 'flip')}" + (f", and {more:,} more" if more else ""))
+    printer.json(comparison)
     if at_least is not None:
-        check_agreement(found, at_least)
+        check_agreement(comparison, at_least)
 
 
 @command.command("labels")
@@ -199,24 +199,28 @@ def _place(place: Place) -> str:
     return f"{place.store}, answered by {place.bundle}, trunk {place.trunk[:12]}"
 
 
-def _lines(found: Comparison) -> list[str]:
-    there = found.documents - found.lacking
+def _lines(comparison: Comparison) -> list[str]:
+    there = comparison.documents - comparison.lacking
     lines = [
-        f"{found.old}: {counted(found.documents, 'document')}, trunk {found.old_trunk[:12]}",
-        f"{found.new}: {there:,} of these, {found.lacking:,} are lacking, {found.added:,} more, "
-        f"trunk {found.new_trunk[:12]}",
+        f"{comparison.old}: {counted(comparison.documents, 'document')}, trunk {comparison.old_trunk[:12]}",
+        f"{comparison.new}: {there:,} of these, {comparison.lacking:,} are lacking, {comparison.added:,} more, "
+        f"trunk {comparison.new_trunk[:12]}",
     ]
     rows: list[list[object]] = [["task", "compared", "lacking", "equal", "share", "95 % interval", "mean difference"]]
-    for task in found.tasks:
+    for task in comparison.tasks:
         share = "-" if task.share is None else f"{100 * task.share:.2f} %"
         interval = "-" if task.share is None else f"{100 * task.low:.2f} to {100 * task.high:.2f}"
         named = f"{task.new.task} {task.old.version} {task.new.version}"
         difference = number(task.mean_difference)
         rows.append([named, f"{task.compared:,}", f"{task.lacking:,}", f"{task.equal:,}", share, interval, difference])
-    lines += table(rows) if found.tasks else [f"no live version of a task of the old bundle is answered in {found.old}"]
-    for name in found.missing:
-        note(f"task '{name}' is answered in {found.old}, and is not in the bundle of {found.new}")
-    for task in found.tasks:
+    lines += (
+        table(rows)
+        if comparison.tasks
+        else [f"no live version of a task of the old bundle is answered in {comparison.old}"]
+    )
+    for name in comparison.missing:
+        note(f"task '{name}' is answered in {comparison.old}, and is not in the bundle of {comparison.new}")
+    for task in comparison.tasks:
         lines += _changes(task)
     return lines
 

@@ -49,7 +49,7 @@ def near_command(
     TEXT is encoded as documents were, and compared with each of them: by the cosine of the means over tokens of what
     STORE keeps. There is no index: documents that were added a moment ago are found too.
     """
-    from polyhead.jobs.extract import open_rows
+    from polyhead.jobs.documents import open_rows
     from polyhead.jobs.near import NearRequest, near, with_texts
 
     printer = Printer(json_to)
@@ -58,23 +58,23 @@ def near_command(
     wish = NearRequest(top=top, features=digest, backend=backend, precision=precision)
     roles = {role: name for role, name in (("text", column), ("text_b", column_b)) if name is not None}
     try:
-        found = near(store, bundle, (text,) if text_b is None else (text, text_b), wish, show=printer.show)
+        nearest = near(store, bundle, (text,) if text_b is None else (text, text_b), wish, show=printer.show)
         if texts is not None:
-            found = with_texts(found, texts, roles, show=printer.show)
+            nearest = with_texts(nearest, texts, roles, show=printer.show)
     finally:
         printer.show("")
-    printer.lines(_lines(found))
-    if found.cut:
-        note(f"TEXT is longer than the encoder reads: {counted(found.cut, 'token')} were left out")
-    absent = sum(each.text is None for each in found.found)
+    printer.lines(_lines(nearest))
+    if nearest.cut:
+        note(f"TEXT is longer than the encoder reads: {counted(nearest.cut, 'token')} were left out")
+    absent = sum(each.text is None for each in nearest.found)
     if texts is not None and absent:
         note(f"{texts} has no text for {counted(absent, 'document')} of these")
-    printer.json(found)
+    printer.json(nearest)
 
 
-def _lines(found: NearDocuments) -> list[str]:
-    lines = [f"{found.store}: {counted(found.documents, 'document')} compared, by features {found.features[:12]}"]
-    for each in found.found:
+def _lines(nearest: NearDocuments) -> list[str]:
+    lines = [f"{nearest.store}: {counted(nearest.documents, 'document')} compared, by features {nearest.features[:12]}"]
+    for each in nearest.found:
         lines.append(f"{each.cosine:.4f}  {each.id}")
         lines += indented(each.text or ())
     return lines

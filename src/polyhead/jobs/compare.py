@@ -13,13 +13,12 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.errors import StoreError
 from polyhead.jobs.answers import Given, given_of, is_answer, score_of, surety_of
-from polyhead.jobs.near import texts_of
+from polyhead.jobs.documents import texts_by_id
 from polyhead.jobs.resample import NEAR, wilson
 from polyhead.jobs.stored import AnswerSource, Numbering, StoredAnswers
 from polyhead.progress import progress_line
-from polyhead.store.corpus.base import ID_BYTES, document_id
+from polyhead.store.corpus.base import ID_BYTES
 from polyhead.tasks.task import Task
-from polyhead.text.tokenize import Input
 
 Show = Callable[[str], None]
 
@@ -154,23 +153,9 @@ def check_whole(comparison: Comparison) -> None:
 def with_texts(
     flips: Sequence[Flip], source: Path | str, roles: Mapping[str, str], *, show: Show = lambda text: None
 ) -> list[Flip]:
-    """The same with the texts of the file from which the stores were made; `roles` names its columns."""
-    texts, wanted = dict[str, Input](), {flip.id for flip in flips}
-    for document in documents_of(source, roles, show) if wanted else ():
-        identity = document_id(document).hex()
-        if identity in wanted:
-            texts[identity] = document
-            if len(texts) == len(wanted):
-                break
+    """The same with the texts of the file from which the stores were made; see `texts_by_id`."""
+    texts = texts_by_id({flip.id for flip in flips}, source, roles, show=show)
     return [msgspec.structs.replace(flip, text=texts.get(flip.id)) for flip in flips]
-
-
-def documents_of(source: Path | str, roles: Mapping[str, str], show: Show) -> Iterator[Input]:
-    """The documents that rows of a file may be: a text, a pair read together, and each text of a pair by itself."""
-    for text in texts_of(source, roles, show):
-        yield text
-        if len(text) > 1:
-            yield from ((each,) for each in text)
 
 
 class _Pair:

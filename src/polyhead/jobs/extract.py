@@ -22,22 +22,19 @@ from polyhead.engine.backends.base import Backend
 from polyhead.engine.fill import BatchValues, batch_values, batches
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, NoStore, StoreError
 from polyhead.jobs.columns import Roles, RowInput, roles_of
-from polyhead.jobs.rows import RowFile, Source
-from polyhead.jobs.score import open_source
+from polyhead.jobs.documents import PIECE_ROWS, drawn_rows, open_rows
 from polyhead.jobs.taps import Tap, calibrated, column_of, is_whole, kept_paths
 from polyhead.plan import Path
 from polyhead.processor import one_blas_thread, processors
 from polyhead.progress import progress_line
 from polyhead.store.codec import encode
-from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema, as_ids, document_id
+from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema, as_ids, document_id, window_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
-from polyhead.tasks.rows import DATASETS
 from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.processes import Piece, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
 from polyhead.trunk.data import TrunkData
 
-PIECE_ROWS = 8192  # rows that are read, tokenized and sorted by length at a time
 TOKEN_BUDGET = 4096  # tokens of a batch
 APPEND_BYTES, APPEND_SECONDS = 128 * 2**20, 60.0  # what waits for an append at most; a kill loses that
 WAITING = 2  # batches that wait for their codecs
@@ -114,11 +111,6 @@ def source_of(trunk: TrunkData, *, precision: str, long_texts: str) -> dict[str,
     """Where a store's features come from: `Schema.source`. Stores of another source are refused."""
     tokenizer = hashlib.sha256(trunk.tokenizer + to_json(trunk.settings)).hexdigest()
     return {"trunk": trunk.digest, "tokenizer": tokenizer, "precision": precision, "long_texts": long_texts}
-
-
-def open_rows(source: str) -> Source:
-    """Rows of a file, or of a data set of the hub; raises DataError for what is neither."""
-    return RowFile(source) if source.startswith(DATASETS) else open_source(source)
 
 
 class _Read(Value):
@@ -288,7 +280,7 @@ class _Extraction:
         for each in packing:
             each.result()
         numbered = zip(encodings.row.tolist(), encodings.window.tolist(), strict=True)
-        ids = [document_id(inputs[row], f"window:{window}" if window else "") for row, window in numbered]
+        ids = [window_id(inputs[row], window) for row, window in numbered]
         self._waiting.append((ids, [PackedRows.of(each, data) for each, data in zip(lengths, packed, strict=True)]))
         self._tokens += len(encodings.ids)
         self._cut += int((encodings.cut > 0).sum()) if self._windows is None else 0
@@ -310,7 +302,7 @@ class _Extraction:
                 features[column.digest] = PackedRows.of(lengths, data)
             self._waiting = []
             self._documents += self._store.append(ids, features)
-            self._waiting_ids.clear()
+            self._waiting_ids.difference_update(ids)  # pieces that are still being tokenized keep theirs
         self._appended = time.monotonic()
 
     def _calibrated(self, paths: Sequence[Path]) -> list[Path]:
@@ -332,16 +324,8 @@ class _Extraction:
     def _sample(self, count: int) -> list[Input]:
         """Up to so many distinct texts of rows drawn over the whole file, always the same ones."""
         rng = np.random.default_rng(0)
-        total = self._survey.rows
-        drawn = np.sort(rng.choice(total, min(total, SAMPLE_ROWS * count), replace=False))
-        inputs: dict[Input, None] = {}
-        start = 0
-        for chunk in self._file.chunks(self._roles.wanted, start=0, size=PIECE_ROWS):
-            here = drawn[(drawn >= start) & (drawn < start + len(chunk))] - start
-            if len(here):
-                rows = chunk.inputs(self._roles)
-                inputs |= dict.fromkeys(self._inputs([rows[row] for row in here.tolist()]))
-            start += len(chunk)
+        rows = list(drawn_rows(self._file, self._roles, self._survey.rows, SAMPLE_ROWS * count, rng))
+        inputs = dict.fromkeys(self._inputs(rows))
         self._unread, distinct = 0, list(inputs)
         chosen = rng.permutation(len(distinct))[:count]
         return [distinct[number] for number in chosen.tolist()]

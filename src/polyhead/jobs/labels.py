@@ -12,7 +12,7 @@ from polyhead.arguments import check_fields
 from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.jobs.answers import given_of, is_answer, score_of, surety_of
-from polyhead.jobs.compare import documents_of
+from polyhead.jobs.documents import documents_of
 from polyhead.jobs.stored import StoredAnswers
 from polyhead.store.corpus.base import as_ids, document_id, prefixes_of
 

@@ -28,12 +28,11 @@ from polyhead.engine.quantize.files import scales_for
 from polyhead.errors import BadValue, ConfigError, StoreError
 from polyhead.jobs.answering import slices
 from polyhead.jobs.backfill import check_trunk
-from polyhead.jobs.columns import RowInput, roles_of
-from polyhead.jobs.extract import PIECE_ROWS, open_rows
+from polyhead.jobs.documents import texts_by_id
 from polyhead.plan import Path
 from polyhead.progress import progress_line
 from polyhead.store.codec import through
-from polyhead.store.corpus.base import ID_BYTES, CorpusStore, FeatureColumn, PackedRows, document_id
+from polyhead.store.corpus.base import ID_BYTES, CorpusStore, FeatureColumn, PackedRows
 from polyhead.store.corpus.open import open_corpus
 from polyhead.text.tokenize import Input, Tokenizer
 
@@ -206,30 +205,9 @@ def _highest(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def with_texts(
-    found: NearDocuments, source: FilePath | str, roles: Mapping[str, str], *, show: Show = lambda text: None
+    documents: NearDocuments, source: FilePath | str, roles: Mapping[str, str], *, show: Show = lambda text: None
 ) -> NearDocuments:
-    """The same with the texts of a file, the one from which the store was made; `roles` names its columns.
-
-    The second and later windows of a text have ids of their own, and no text here. Raises DataError for a file that
-    cannot be read.
-    """
-    texts, wanted = dict[str, Input](), {each.id for each in found.found}
-    for text in texts_of(source, roles, show):
-        for one in {text, *((each,) for each in text)}:  # the texts of a pair may be documents by themselves
-            identity = document_id(one).hex()
-            if identity in wanted:
-                texts[identity] = one
-        if len(texts) == len(wanted):
-            break
-    named = [msgspec.structs.replace(each, text=texts.get(each.id)) for each in found.found]
-    return msgspec.structs.replace(found, found=tuple(named))
-
-
-def texts_of(source: FilePath | str, roles: Mapping[str, str], show: Show) -> Iterator[Input]:
-    """The texts or pairs of a file, row by row; rows without one are left out."""
-    file = open_rows(str(source))
-    known = roles_of(str(source), file.survey(show), dict(roles))
-    for chunk in file.chunks(known.wanted, start=0, size=PIECE_ROWS):
-        for row in chunk.inputs(known):
-            if isinstance(row, RowInput) and isinstance(row.input, tuple):
-                yield row.input
+    """The same with the texts of the file from which the store was made; see `texts_by_id`."""
+    texts = texts_by_id({each.id for each in documents.found}, source, roles, show=show)
+    named = [msgspec.structs.replace(each, text=texts.get(each.id)) for each in documents.found]
+    return msgspec.structs.replace(documents, found=tuple(named))

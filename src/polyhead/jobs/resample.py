@@ -12,13 +12,13 @@ from polyhead.config import Value
 from polyhead.engine.session import Session
 from polyhead.errors import DataError
 from polyhead.jobs.answers import ResultColumn, answers_at
-from polyhead.jobs.columns import RowInput, roles_of
-from polyhead.jobs.score import open_source
+from polyhead.jobs.columns import roles_of
+from polyhead.jobs.documents import drawn_rows, open_rows, text_in
 from polyhead.store.corpus.base import CorpusStore, document_id
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
 
-SAMPLE, PIECE = 200, 8192  # documents of a sample; rows that are read at once
+SAMPLE = 200  # documents of a sample
 NORMAL = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
 NEAR = 0.01  # values that differ by less than this part of the task's range count as equal
 Show = Callable[[str], None]
@@ -67,7 +67,7 @@ def resampled(
 
     `roles` names columns of the file where they are not found by name. Raises DataError where the store holds none.
     """
-    inputs = texts_of(source, roles, rows, rng, show)
+    inputs = drawn_texts(source, roles, rows, rng, show)
     store.refresh()
     places = store.find([document_id(text) for text in inputs])
     inputs = [text for text, (fragment, _) in zip(inputs, places.tolist(), strict=True) if fragment >= 0]
@@ -91,23 +91,15 @@ def resampled(
     return found
 
 
-def texts_of(
+def drawn_texts(
     source: Path | str, roles: Mapping[str, str], rows: int, rng: np.random.Generator, show: Show
 ) -> list[Input]:
     """Texts or pairs of so many rows of a file, drawn by `rng`; rows without one are left out."""
-    file = open_source(str(source))
+    file = open_rows(source)
     survey = file.survey(show)
     known = roles_of(str(source), survey, dict(roles))
-    chosen = np.sort(rng.choice(survey.rows, min(rows, survey.rows), replace=False))
-    texts, start = list[Input](), 0
-    for chunk in file.chunks(known.wanted, start=0, size=PIECE):
-        here = chosen[(chosen >= start) & (chosen < start + len(chunk))] - start
-        if len(here):
-            inputs = chunk.inputs(known)
-            read = [inputs[row] for row in here.tolist()]
-            texts += [row.input for row in read if isinstance(row, RowInput) and isinstance(row.input, tuple)]
-        start += len(chunk)
-    return texts
+    drawn = map(text_in, drawn_rows(file, known, survey.rows, rows, rng))
+    return [text for text in drawn if text is not None]
 
 
 def _equal(

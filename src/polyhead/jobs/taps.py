@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from polyhead import plan as planning
@@ -19,6 +18,7 @@ from polyhead.plan import Codec, Embed, Layers, Path, Pool
 from polyhead.store.codec import calibrate
 from polyhead.store.codecs import CODECS, EXACT, ONE_BIT
 from polyhead.store.corpus.base import FeatureColumn
+from polyhead.strategies.base import with_codec
 from polyhead.trunk.data import TrunkData
 
 FORM = "LAYERS or LAYERS:CODEC, with LAYERS 'last', 'meanN' (of the last N) or 'all', such as mean4:pca1"
@@ -81,11 +81,6 @@ def paths_of(tasks: Mapping[str, TaskRecord], names: Sequence[str]) -> list[Path
     return list(dict.fromkeys(paths))
 
 
-def coded(path: Path, codec: Codec) -> Path:
-    """The same stored value, written by another codec."""
-    return Path(nodes=(*path.nodes[:-1], msgspec.structs.replace(path.pool, codec=codec)))
-
-
 def column_of(path: Path, width: int) -> FeatureColumn:
     """The features that a store keeps for a stored path."""
     return FeatureColumn(
@@ -103,7 +98,7 @@ def kept_path(path: Path, kept: Sequence[FeatureColumn]) -> Path | None:
     for column in kept:
         wanted = path.pool.codec
         is_same = (column.codec.name, column.codec.before_mean) == (wanted.name, wanted.before_mean)
-        candidate = path if is_whole(wanted) or not is_same else coded(path, column.codec)
+        candidate = path if is_whole(wanted) or not is_same else with_codec(path, column.codec)
         if planning.digest(candidate) == column.digest:
             return candidate
     return None
@@ -111,7 +106,7 @@ def kept_path(path: Path, kept: Sequence[FeatureColumn]) -> Path | None:
 
 def kept_paths(location: str, paths: Sequence[Path], kept: Sequence[FeatureColumn]) -> list[Path]:
     """The paths as a store keeps them; raises StoreError for one that it does not keep, naming both."""
-    found = []
+    several = []
     for path in paths:
         candidate = kept_path(path, kept)
         if candidate is None:
@@ -121,8 +116,8 @@ def kept_paths(location: str, paths: Sequence[Path], kept: Sequence[FeatureColum
                 allowed=[kept_in_words(column) for column in kept],
                 do="ask for what it keeps, or extract into another store: what a store keeps cannot be changed",
             )
-        found.append(candidate)
-    return found
+        several.append(candidate)
+    return several
 
 
 def calibrated(path: Path, values: Values, *, per: Literal["tensor", "dimension"]) -> Path:
@@ -130,8 +125,8 @@ def calibrated(path: Path, values: Values, *, per: Literal["tensor", "dimension"
     codec = path.pool.codec
     if is_whole(codec):
         return path
-    raw = values(coded(path, Codec(name=EXACT, before_mean=codec.before_mean)), codec.format.sample)
-    return coded(path, calibrate(raw, name=codec.name, per=per, before_mean=codec.before_mean))
+    raw = values(with_codec(path, Codec(name=EXACT, before_mean=codec.before_mean)), codec.format.sample)
+    return with_codec(path, calibrate(raw, name=codec.name, per=per, before_mean=codec.before_mean))
 
 
 def in_words(path: Path) -> str:

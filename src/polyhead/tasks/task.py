@@ -205,15 +205,20 @@ class Kind(ABC):
 
         Raises BadValue where they do not go together.
         """
-        raise NotImplementedError(self.name)
+        raise self._without_shares()
 
     def target_of(self, task: Task, shares: np.ndarray) -> np.ndarray:
         """The target that is nearest to such probabilities."""
-        raise NotImplementedError(self.name)
+        raise self._without_shares()
 
     def shares_of(self, task: Task, target: np.ndarray) -> np.ndarray:
         """The probabilities of a target that is certain."""
-        raise NotImplementedError(self.name)
+        raise self._without_shares()
+
+    def _without_shares(self) -> ConfigError:
+        return ConfigError(
+            f"kind '{self.name}' takes no probabilities", do="leave `takes_shares` False, or define them"
+        )
 
     def fitting_metric(self, task: Task, targets: Sequence[np.ndarray]) -> str | None:
         """The metric for a task that names none, where the default would hide how rare its labels are; else None."""

@@ -31,6 +31,11 @@ def document_id(texts: Sequence[str], extra: str = "") -> bytes:
     return hashlib.sha256(b"".join(len(e).to_bytes(8, "little") + e for e in encoded)).digest()[:ID_BYTES]
 
 
+def window_id(texts: Sequence[str], window: int) -> bytes:
+    """The id of a part of an input that is too long, numbered from 0; the first has that of the input."""
+    return document_id(texts, f"window:{window}" if window else "")
+
+
 def is_name(name: str) -> bool:
     """Whether features or a column may have this name, which becomes the name of files."""
     return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", name) is not None

@@ -18,10 +18,11 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.prefix import with_every_token
 from polyhead.errors import StoreError, TrainError, WrongTrunk
-from polyhead.plan import Path, Pool
+from polyhead.jobs.taps import in_words, kept_in_words
+from polyhead.plan import Path
 from polyhead.project.tables import Project
 from polyhead.store.codec import encode
-from polyhead.store.corpus.base import FeatureColumn, PackedRows, document_id
+from polyhead.store.corpus.base import FeatureColumn, PackedRows, window_id
 from polyhead.store.corpus.open import open_corpus
 from polyhead.strategies.base import with_codec
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
@@ -110,8 +111,8 @@ class StoredFeatures(FeatureSource):
             )
         return StoreError(
             f"{self.location} does not keep what task '{task}' reads",
-            got=_in_words(pool, self.facts.architecture.layers),
-            allowed=[_column_in_words(column) for column in self.corpus.schema.features],
+            got=in_words(with_every_token(path.stored())),
+            allowed=[kept_in_words(column) for column in self.corpus.schema.features],
             do="extract these features, or set the strategy to what is kept",
         )
 
@@ -251,7 +252,7 @@ def known_trunk(project: Project, folder: FilePath, root: FilePath) -> TrunkFact
 def ids_of(request: FeatureRequest) -> list[bytes]:
     """The ids under which a store of a corpus has the inputs, or the windows of them, that a request reads."""
     pairs = zip(request.inputs, request.numbers, strict=True)
-    return [document_id(text, f"window:{window}" if window else "") for text, window in pairs]
+    return [window_id(text, window) for text, window in pairs]
 
 
 def _row(request: FeatureRequest, index: int) -> int:
@@ -262,16 +263,3 @@ def _shown(origin: str, rows: Sequence[int]) -> str:
     first = ", ".join(map(str, rows[:SHOWN]))
     more = f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else ""
     return f"{origin}: row{'s' if len(rows) > 1 else ''} {first}{more}"
-
-
-def _in_words(pool: Pool, depth: int) -> str:
-    mean = f"the mean of the last {pool.of} layers" if pool.of > 1 else "the last layer"
-    layers = {"last": f"layer {depth}", "mean": mean, "all": "every layer"}
-    positions = {"all": "every token", "tokens": "every token", "first": "the first token", "mean": "their mean"}
-    before = ", each layer encoded" if pool.codec.before_mean and pool.layers == "mean" else ""
-    return f"{layers.get(pool.layers, pool.layers)}: {positions.get(pool.positions, pool.positions)}{before}"
-
-
-def _column_in_words(column: FeatureColumn) -> str:
-    layers = "1 layer" if column.layers == 1 else f"{column.layers} layers"
-    return f"{layers} of width {column.width}, codec '{column.codec.name}' (digest {column.digest[:12]})"
