@@ -4,7 +4,7 @@
     python -m benchmarks.store_bytes --rows-scale 0.01   a trial, which writes no results
 
 Counted are all files of a store with one feature column: features, lengths, ids of documents, versions. The index by
-which documents are listed is reported beside.
+which documents are found is reported beside.
 """
 
 from __future__ import annotations

@@ -241,9 +241,9 @@ class Seen:
             self.twice += len(ids) - len(set(ids)) + len(self.documents & set(ids))
             self.wrong += int((places < 0).sum())
             self.documents |= set(ids)
-            listed, expected = store.rows(fragment.name, made.kept.digest), made.rows.take(places)
-            self.wrong += int((listed.lengths != expected.lengths).sum())
-            if listed.data.shape != expected.data.shape or (listed.data != expected.data).any():
+            there, expected = store.rows(fragment.name, made.kept.digest), made.rows.take(places)
+            self.wrong += int((there.lengths != expected.lengths).sum())
+            if there.data.shape != expected.data.shape or (there.data != expected.data).any():
                 self.wrong += 1
             answers = store.results(fragment.name, made.column)
             if answers is not None:
