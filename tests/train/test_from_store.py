@@ -172,7 +172,7 @@ def json_rows(file):
     ("changes", "error", "words"),
     [
         ({"strategy": msgspec.structs.replace(STRATEGY, codec="uint8")}, StoreError, ("'uint8'", "'sign'")),
-        ({"strategy": msgspec.structs.replace(STRATEGY, of=1)}, StoreError, ("the last layer: every", "codec 'sign'")),
+        ({"strategy": msgspec.structs.replace(STRATEGY, of=1)}, StoreError, ("mean of layer 2 alone", "a token, sign")),
         ({"strategy": Branch(layers=1)}, TrainError, ("strategy 'branch'", "without the store")),
         ({"training": Training(precision="bfloat16")}, TrainError, ("bfloat16", "float32")),
     ],

@@ -133,7 +133,8 @@ def in_words(path: Path) -> str:
     """What a stored path keeps, for people: `mean of layers 3 to 6, every token, pca1`."""
     pool, depth = path.pool, path.layers[-1].stop if path.layers else 0
     first = depth - pool.of + 1
-    layers = {"last": f"layer {depth}", "mean": f"mean of layers {first} to {depth}", "all": f"layers 1 to {depth}"}
+    mean = f"mean of layers {first} to {depth}" if pool.of > 1 else f"mean of layer {depth} alone"
+    layers = {"last": f"layer {depth}", "mean": mean, "all": f"layers 1 to {depth}"}
     positions = {"all": "every token", "first": "first token", "mean": "mean of all tokens"}[pool.positions]
     before = ", each layer by itself" if pool.codec.before_mean and pool.layers == "mean" else ""
     return f"{layers[pool.layers]}, {positions}, {pool.codec.name}{before}"
