@@ -25,6 +25,7 @@ PolyheadError
 ├── TrainError         training cannot go on
 │   └── NotFinite          a loss, a gradient or a weight is no finite number
 ├── BackendError       a backend cannot run a plan, or gave an output that is not finite
+├── Overloaded         too much waits in a queue (seconds until it is answered in `retry_after`)
 └── MissingExtra       a package that is not installed, with the line that installs it
 """
 
@@ -226,6 +227,10 @@ class NotFinite(TrainError):
 
 class BackendError(PolyheadError):
     """A backend cannot run this plan, or what it gave is not finite."""
+
+
+class Overloaded(PolyheadError):
+    """Too much waits in a queue; `retry_after` is the estimated number of seconds until that is answered."""
 
 
 class MissingExtra(PolyheadError):

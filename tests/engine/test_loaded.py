@@ -34,7 +34,7 @@ def test_what_is_remembered_of_plans_and_passes_is_bounded(root, monkeypatch):
     """Every order of tasks and every length left an entry that stayed for good."""
     monkeypatch.setattr(loaded, "PLANS", 4)
     monkeypatch.setattr(loaded, "FLOPS", 4)
-    tasks = Session(root, backend="reference")._loaded
+    tasks = Session(root, backend="reference").loaded
     merged, passes = counted(monkeypatch, loaded, "merge"), counted(monkeypatch, cost, "flops_by_sharers")
     orders = list(permutations(NAMES))
     for names in (*orders, orders[-1]):
@@ -53,7 +53,7 @@ def test_what_is_remembered_of_plans_and_passes_is_bounded(root, monkeypatch):
 
 def test_the_same_tasks_in_another_order_share_what_they_cost_and_keep_their_order(root, monkeypatch):
     session = Session(root, backend="reference")
-    tasks, passes = session._loaded, counted(monkeypatch, cost, "flops_by_sharers")
+    tasks, passes = session.loaded, counted(monkeypatch, cost, "flops_by_sharers")
     layers = counted(monkeypatch, cost, "layer_evaluations")
     first = tasks.flops(NAMES, 12)
     assert f"shared: {', '.join(NAMES)}" in first

@@ -59,7 +59,7 @@ def test_a_search_finds_in_each_window_what_looking_at_every_word_finds(seed):
 
 def outputs_in_order(session, name, readings):
     """What the backend gives for these readings, (readings, words, width), which fit one batch."""
-    (batch,) = session._loaded.batches(readings)
+    (batch,) = session.loaded.batches(readings)
     outputs = session.backend.run(session.plan([name]), batch.tokens)[name]
     return outputs[np.argsort(batch.entries)]
 

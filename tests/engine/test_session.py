@@ -202,7 +202,7 @@ def test_deterministic_shapes_of_a_row_are_the_same_whatever_its_mates_are(many_
         readings = readings_of(given, session.tasks, session.tokenizer, own)
         found = {}
         (alone,) = readings
-        for batch in session._loaded.batches(alone):
+        for batch in session.loaded.batches(alone):
             for member in batch.entries:
                 found[order[member]] = (batch.tokens.ids.shape, batch.tokens.words.shape)
         return found

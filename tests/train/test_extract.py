@@ -1,5 +1,7 @@
 """Features of the frozen trunk: each input once, through the codec, for every pool, and nothing lost in a kill."""
 
+import os
+
 import msgspec
 import numpy as np
 import pytest
@@ -284,3 +286,18 @@ def test_texts_in_several_pieces_are_those_in_one(trunk, tmp_path, monkeypatch):
 def test_nothing_wanted_is_nothing_done(extractor, trunk):
     done = extractor.fill([FeatureRequest(path=prefix(trunk, Pool()), inputs=[])])
     assert msgspec.structs.astuple(done)[:4] == (0, 0, 0, 0)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the system does not list a process's open files")
+def test_requests_that_share_a_store_write_one_fragment_and_hold_no_files_open(trunk, extractor):
+    """21 tasks once held 19,000 files open: each request opened the store anew, and wrote fragments of its own."""
+    path = prefix(trunk, Pool(positions="mean"))
+    requests = [FeatureRequest(path=path, inputs=[*TEXTS, (f"lamp {number}",)]) for number in range(6)]
+    before = len(os.listdir("/proc/self/fd"))
+    extractor.fill(requests)
+    store = extractor.store(path)
+    assert extractor.store(path) is store and len(store) == len(TEXTS) + 6
+    assert len(os.listdir(extractor.folder / planning.digest(path.stored()) / "fragments")) == 1
+    for request in requests:
+        assert not extractor.store(request.path).missing(request.keys())
+    assert len(os.listdir("/proc/self/fd")) == before

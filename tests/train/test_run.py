@@ -573,7 +573,7 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     tasks = {"mood": session.records["mood"].task}
     (readings,) = readings_of(texts, tasks, session.tokenizer, None)
     live = np.zeros_like(kept)
-    for batch in session._loaded.batches(readings):
+    for batch in session.loaded.batches(readings):
         live[batch.entries] = of_torch(session.backend, session.plan(["mood"]), batch.tokens)["mood"]
     assert live.tobytes() == kept.tobytes()
 

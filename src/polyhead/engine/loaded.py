@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from polyhead import cost
@@ -19,18 +21,20 @@ from polyhead.config import Value
 from polyhead.cost import part_arrays
 from polyhead.engine.backends.base import LoadedTask, Runner, Stage, TokenBatch
 from polyhead.engine.batch import Batch, Readings, batched
+from polyhead.engine.inputs import input_types_of
 from polyhead.engine.outputs import Gathered
 from polyhead.engine.receipt import Flops
 from polyhead.errors import BackendError, BadName, BadValue, UnknownTask, WrongTrunk
-from polyhead.plan import Plan, merge
+from polyhead.plan import Layers, Node, Path, Plan, merge
 from polyhead.seq2seq.answer import SummaryTasks
-from polyhead.tasks.task import owner_of
+from polyhead.tasks.task import Task, owner_of
 from polyhead.text.tokenize import Tokenizer
 from polyhead.trunk.data import check_arrays
 from polyhead.trunk.shape import Architecture
 
 _LOG = logging.getLogger(__name__)
 PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers
+SETS = 4096  # sets of tasks of which is remembered what they run
 FLOPS = 2048  # passes of which the FLOPs are remembered: by their tasks and tokens
 
 
@@ -54,9 +58,15 @@ class LoadedTasks:
         *,
         shape: Architecture,
         deterministic: bool,
+        versions: Mapping[str, str] = MappingProxyType({}),
+        hidden: Collection[str] = (),
     ) -> None:
-        """`records` are of the tasks that read the trunk, which the backend has loaded."""
+        """`records` are of the tasks that read the trunk, which the backend has loaded.
+
+        `versions` are those of tasks that lie in a bundle; `hidden` tasks are answered where they are asked by name.
+        """
         self.records, self.summaries, self.backend, self.tokenizer = dict(records), summaries, backend, tokenizer
+        self.versions, self.hidden = dict(versions), frozenset(hidden)
         self.deterministic, self._width = deterministic, shape.width if backend.packs else None
         # Every task that can be asked: those that read the trunk, then those that own their models.
         self.tasks = {name: record.task for name, record in records.items()} | summaries.tasks
@@ -64,6 +74,9 @@ class LoadedTasks:
         self._failing: set[tuple[str, ...]] = set()
         place = {name: number for number, name in enumerate(records)}
         paths = {name: record.path for name, record in records.items()}
+        self.runs_alike: Callable[[tuple[str, ...]], Hashable] = lru_cache(maxsize=SETS)(
+            partial(_runs_alike, paths, self.tasks)
+        )
         # None of these holds `self`: what computes tasks that were replaced goes with the last call that has them.
         self._plan = lru_cache(maxsize=PLANS)(lambda tasks: merge({name: paths[name] for name in tasks}))
         self._layers = lru_cache(maxsize=PLANS)(partial(_layers, self._plan))
@@ -75,11 +88,15 @@ class LoadedTasks:
 
     def task_names(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
-        names = tuple(dict.fromkeys(_names(tasks))) if tasks is not None else tuple(self.tasks)
+        if tasks is None:
+            return tuple(name for name in self.tasks if name not in self.hidden)
+        names = tuple(dict.fromkeys(_names(tasks)))
         unknown = [name for name in names if name not in self.tasks]
         if unknown:
             raise UnknownTask(
-                f"the bundle has no task {', '.join(map(repr, unknown))}", got=unknown, allowed=sorted(self.tasks)
+                f"the bundle has no task {', '.join(map(repr, unknown))}",
+                got=unknown,
+                allowed=sorted(self.tasks.keys() - self.hidden),
             )
         return names
 
@@ -216,6 +233,29 @@ def _names(tasks: Iterable[str]) -> list[str]:
 
 def _in_order(place: Mapping[str, int], measure: Callable[..., Any], tasks: tuple[str, ...], *more: int) -> Any:
     return measure(tuple(sorted(tasks, key=place.__getitem__)), *more)
+
+
+def _runs_alike(paths: Mapping[str, Path], tasks: Mapping[str, Task], names: tuple[str, ...]) -> Hashable:
+    """A key: sets of tasks with the same one run the same layers on the same texts, so that a batch may serve all.
+
+    It holds the longest chains of layers that the tasks run, and the ways in which they read an input.
+    """
+    chains = dict.fromkeys((path.nodes[0], *path.layers) for name in names if (path := paths.get(name)) is not None)
+    longest = [chain for chain in chains if not any(chain != other and _begins(chain, other) for other in chains)]
+    read = ((tasks[name].pair, tasks[name].long_texts, input_types_of(tasks[name])) for name in names)
+    own = (name for name in names if name not in paths)  # that own their models
+    return frozenset(longest), frozenset(read), frozenset(own)
+
+
+def _begins(chain: tuple[Node, ...], other: tuple[Node, ...]) -> bool:
+    """Whether the other chain runs all of this one first."""
+    *before, last = chain
+    if len(chain) > len(other) or tuple(before) != other[: len(before)]:
+        return False
+    over = other[len(before)]
+    if isinstance(last, Layers) and isinstance(over, Layers) and last.is_plain and over.stop >= last.stop:
+        return msgspec.structs.replace(last, stop=over.stop) == over
+    return last == over
 
 
 def _layers(plan: Callable[[tuple[str, ...]], Plan], tasks: tuple[str, ...]) -> int:

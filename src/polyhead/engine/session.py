@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path as FilePath
@@ -79,7 +79,7 @@ class Session:
         )
         self.tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
         self.shape = trunk.architecture
-        self._changing, self._home = threading.Lock(), ProcessGuard(self.backend)
+        self._changing, self._home, self._hidden = threading.Lock(), ProcessGuard(self.backend), frozenset[str]()
         self._now = self._with(self.bundle.tasks, SummaryTasks(self.bundle, deterministic=deterministic))
 
     def predict(
@@ -102,19 +102,19 @@ class Session:
         self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None
     ) -> Columns:
         """The same answers as arrays, a column a task: for many inputs, without a Python value for each."""
-        now = self._loaded
+        now = self.loaded
         return Request(now, inputs, tasks, words=words, deadline=deadline).run(now)
 
     def stream(
         self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None
     ) -> Stream:
         """The same answers, each task's as soon as it is known; work goes on when the next is asked for."""
-        now = self._loaded
+        now = self.loaded
         return Stream(Request(now, inputs, tasks, words=words, deadline=deadline), now)
 
     def outputs(self, task: str, inputs: Inputs, *, words: Words = None) -> list[np.ndarray]:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
-        now = self._loaded
+        now = self.loaded
         request = Request(now, inputs, [task], words=words)
         if unfit := request.unfit(task):
             row = min(unfit)
@@ -133,21 +133,23 @@ class Session:
         arrays: Mapping[str, np.ndarray],
         *,
         others: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        hidden: bool = False,
     ) -> None:
         """Makes a task answerable, or replaces it; `others` are the arrays that its path reads of other owners.
 
         Nothing is written; for what a bundle holds see `refresh`. Calls that run meanwhile answer as before, those that
-        begin later have the task. Raises WrongTrunk for a task of another trunk, WeightsMismatch for arrays that are
+        begin later have the task: where it is `hidden`, only those that ask for it by name. Raises WrongTrunk for a task of another trunk, WeightsMismatch for arrays that are
         not its path's, BadName for the name of a task that owns its model.
         """
         self._home.check()
         with self._changing:
-            now, name = self._loaded, record.task.name
+            now, name = self.loaded, record.task.name
             self._check_trained({name: record})
             task = checked(
                 record, arrays, others or {}, trunk=self.bundle.digest, shape=self.shape, taken=now.summaries.tasks
             )
-            self._change({**now.records, name: record}, {**self._arrays, name: task}, now.summaries)
+            hidden = self._hidden | {name} if hidden else self._hidden - {name}
+            self._change({**now.records, name: record}, {**self._arrays, name: task}, now.summaries, hidden=hidden)
             if self.backend.precision == "int8":
                 warn_of_attached(self.backend.name, name)
 
@@ -156,7 +158,7 @@ class Session:
         """Forgets a task that reads the trunk; nothing is written, calls that run end as before. Raises UnknownTask."""
         self._home.check()
         with self._changing:
-            now = self._loaded
+            now = self.loaded
             now.task_names([name])
             if name in now.summaries.tasks:
                 raise UnknownTask(
@@ -168,23 +170,26 @@ class Session:
             records = {other: record for other, record in now.records.items() if other != name}
             self._change(records, self._arrays, now.summaries)
 
-    def refresh(self) -> Changes:
+    def refresh(self, check: Callable[[LoadedTasks, LoadedTasks, Changes], None] = lambda old, new, changes: None) -> (
+        Changes
+    ):
         """Reads bundle.json again, and attaches, replaces and detaches what changed since the session last read it.
 
-        Tasks that did not change stay as they are, to the bit in deterministic mode. Where anything cannot be read or
-        loaded, nothing changes and the error is raised.
+        Tasks that did not change stay as they are, to the bit in deterministic mode. `check` gets the tasks before and
+        after, of which the latter no call has yet. Where it raises, or anything cannot be read or loaded, nothing
+        changes and the error is raised.
         """
         self._home.check()
         with self._changing:
-            bundle, now = Bundle.open(self.bundle.root), self._loaded
+            bundle, now = Bundle.open(self.bundle.root), self.loaded
             changes = difference(self.bundle, bundle)
             self._check_trained(bundle.tasks)
             records = {name: record for name, record in now.records.items() if name not in changes.detached}
             changed = [*changes.attached, *changes.replaced]
             records |= {name: bundle.tasks[name] for name in changed}
             arrays = self._arrays | {name: loaded(bundle, name) for name in changed}
-            self._change(records, arrays, now.summaries.refreshed(bundle))
-            self.bundle = bundle
+            summaries = now.summaries.refreshed(bundle)
+            self._change(records, arrays, summaries, bundle=bundle, check=lambda new: check(now, new, changes))
             if self.backend.precision == "int8":
                 warn_of(bundle, self.backend.name, changed, scales=self.backend.calibration)
             return changes
@@ -211,17 +216,36 @@ class Session:
             warn_of_precision(records, precision, self.backend.precision)
 
     def _change(
-        self, records: Mapping[str, TaskRecord], arrays: Mapping[str, LoadedTask], summaries: SummaryTasks
+        self,
+        records: Mapping[str, TaskRecord],
+        arrays: Mapping[str, LoadedTask],
+        summaries: SummaryTasks,
+        *,
+        bundle: Bundle | None = None,
+        hidden: frozenset[str] | None = None,
+        check: Callable[[LoadedTasks], None] = lambda new: None,
     ) -> None:
-        """Calls that begin from now on have these tasks, those that run the tasks with which they began."""
+        """Calls that begin from now on have these tasks, those that run the tasks with which they began.
+
+        Where `check` of the new tasks raises, the old ones stay.
+        """
         backend = self.backend
         if not isinstance(backend, ChangingBackend):
             raise BackendError(
                 f"the {backend.name} backend cannot change its tasks", do="open a new session on the bundle"
             )
-        arrays = {name: arrays[name] for name in records}
+        arrays, before = {name: arrays[name] for name in records}, (self.bundle, self._hidden)
         backend.replace(arrays)
-        self._arrays, self._now = arrays, self._with(records, summaries)
+        try:
+            self.bundle = self.bundle if bundle is None else bundle
+            self._hidden = (self._hidden if hidden is None else hidden) & records.keys()
+            new = self._with(records, summaries)
+            check(new)
+        except BaseException:
+            self.bundle, self._hidden = before
+            backend.replace(self._arrays)
+            raise
+        self._arrays, self._now = arrays, new
 
     def _with(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> LoadedTasks:
         return LoadedTasks(
@@ -231,32 +255,42 @@ class Session:
             self.tokenizer,
             shape=self.shape,
             deterministic=self.deterministic,
+            versions=self._versions(records, summaries),
+            hidden=self._hidden,
         )
 
+    def _versions(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> dict[str, str]:
+        """The live version of every task that is as the bundle has it."""
+        bundle, models = self.bundle, summaries.models.lines
+        same = [name for name, record in records.items() if bundle.tasks.get(name) == record]
+        versions = {name: bundle.lines[name].version for name in same}
+        return versions | {name: models[name].version for name in summaries.tasks}
+
     @property
-    def _loaded(self) -> LoadedTasks:
+    def loaded(self) -> LoadedTasks:
+        """The tasks of this moment: what calls that begin now answer with, whatever comes and goes meanwhile."""
         self._home.check()
         return self._now
 
     @property
     def records(self) -> Mapping[str, TaskRecord]:
         """The records of all tasks that read the trunk, by name."""
-        return self._loaded.records
+        return self.loaded.records
 
     @property
     def summaries(self) -> SummaryTasks:
         """The tasks that own their models."""
-        return self._loaded.summaries
+        return self.loaded.summaries
 
     @property
     def tasks(self) -> dict[str, Task]:
         """Every task that can be asked: those that read the trunk, then those that own their models."""
-        return self._loaded.tasks
+        return self.loaded.tasks
 
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks."""
-        return self._loaded.plan(tasks)
+        return self.loaded.plan(tasks)
 
     def task_names(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
-        return self._loaded.task_names(tasks)
+        return self.loaded.task_names(tasks)

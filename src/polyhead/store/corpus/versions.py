@@ -21,6 +21,7 @@ from polyhead.store.codecs.tables import read_tables, write_tables
 from polyhead.store.corpus.base import ResultFacts, Schema, check_name, is_name
 
 FORMAT = 1
+MAPPED = 64 * 1024  # bytes of a file from which on it is memory-mapped
 Stamp = tuple[int, int, int]  # what changes with a file's content: its number, size and time
 
 
@@ -76,7 +77,10 @@ def memory(array: np.ndarray) -> memoryview:
 
 
 def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, root: Path) -> np.ndarray:
-    """An array of a file, memory-mapped, its bytes checked once a process; no step below `root` may be a link."""
+    """An array of a file, its bytes checked once a process; no step below `root` may be a link.
+
+    It is memory-mapped, which holds the file open, or read where it is small.
+    """
     size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
     try:
         with open_plain(path, root=root) as file:
@@ -87,6 +91,8 @@ def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, r
             check_once(path, digest, (status.st_ino, status.st_size, status.st_mtime_ns))
             if not size:
                 return np.empty(shape, kind)  # an empty file cannot be mapped
+            if size <= MAPPED:
+                return np.frombuffer(file.read(), kind).reshape(shape)
             return np.asarray(np.memmap(file, kind, "r", shape=shape))
     except OSError as error:
         raise damaged(path, "it is missing" if isinstance(error, FileNotFoundError) else str(error)) from None

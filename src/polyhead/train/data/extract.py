@@ -152,10 +152,11 @@ class _Open:
         self.values.append(value)
         self.bytes += value.nbytes
 
-    def flush(self) -> None:
-        if self.keys:
-            self.store.append(self.keys, self.values)
+    def taken(self) -> tuple[list[bytes], list[np.ndarray]]:
+        """What is not yet written, which it forgets."""
+        keys, values = self.keys, self.values
         self.keys, self.values, self.bytes = [], [], 0
+        return keys, values
 
 
 class _Pending:
@@ -198,8 +199,13 @@ class _Pending:
             self.flush()
 
     def flush(self) -> None:
-        for store in self.stores:
-            store.flush()
+        """Writes one fragment to each store, whatever number of requests wait for it."""
+        by_store: dict[FeatureStore, dict[bytes, np.ndarray]] = {}
+        for waiting in self.stores:
+            by_store.setdefault(waiting.store, {}).update(zip(*waiting.taken(), strict=True))
+        for store, values in by_store.items():
+            if values:
+                store.append(list(values), list(values.values()))
 
 
 def _of_words(value: np.ndarray, encoded: Encoded, words: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Literal
 
@@ -99,14 +100,21 @@ class FeatureSource(ABC):
     doing = "encoding"  # what `fill` does, for people
 
     def store(self, path: Path) -> FeatureStore:
-        """The store of a path's stored value."""
-        return FeatureStore.open(
-            self.folder,
-            digest=planning.digest(path.stored()),
-            layers=stored_layers(path),
-            width=self.facts.architecture.width,
-            codec=path.stored().pool.codec,
-        )
+        """The store of a path's stored value; it is opened once, as each holds files open."""
+        digest = planning.digest(path.stored())
+        if digest not in self._stores:
+            self._stores[digest] = FeatureStore.open(
+                self.folder,
+                digest=digest,
+                layers=stored_layers(path),
+                width=self.facts.architecture.width,
+                codec=path.stored().pool.codec,
+            )
+        return self._stores[digest]
+
+    @cached_property
+    def _stores(self) -> dict[str, FeatureStore]:
+        return {}
 
     def unread(self, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> list[np.ndarray]:
         """For each word of each input whether no token stands for it, since it was cut away, say."""
