@@ -51,6 +51,7 @@ RANKS = {
     "importing": 13,
     "report": 13,
     "sample": 13,
+    "serve": 13,
     "testing": 13,
     "cli": 14,
 }

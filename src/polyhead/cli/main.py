@@ -32,6 +32,7 @@ VERBS = {
     "features": "Keep the features of a corpus in a store: extract, info, verify, compact, near.",
     "backfill": "Answer tasks for every document of a store, from its features.",
     "migrate": "Move a corpus to another encoder: compare, labels, switch.",
+    "serve": "Answer tasks over HTTP, for many callers at once.",
     "inspect": "Show a bundle's plan, tasks and costs.",
     "tasks": "List, add, update, remove and roll back a bundle's tasks; verify the bundle.",
     "scan": "Show which layers checkpoints share, and what merging them would save.",

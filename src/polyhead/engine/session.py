@@ -138,8 +138,9 @@ class Session:
         """Makes a task answerable, or replaces it; `others` are the arrays that its path reads of other owners.
 
         Nothing is written; for what a bundle holds see `refresh`. Calls that run meanwhile answer as before, those that
-        begin later have the task: where it is `hidden`, only those that ask for it by name. Raises WrongTrunk for a task of another trunk, WeightsMismatch for arrays that are
-        not its path's, BadName for the name of a task that owns its model.
+        begin later have the task: where it is `hidden`, only those that ask for it by name. Raises WrongTrunk for a
+        task of another trunk, WeightsMismatch for arrays that are not its path's, BadName for the name of a task that
+        owns its model.
         """
         self._home.check()
         with self._changing:
@@ -148,8 +149,8 @@ class Session:
             task = checked(
                 record, arrays, others or {}, trunk=self.bundle.digest, shape=self.shape, taken=now.summaries.tasks
             )
-            hidden = self._hidden | {name} if hidden else self._hidden - {name}
-            self._change({**now.records, name: record}, {**self._arrays, name: task}, now.summaries, hidden=hidden)
+            hides = self._hidden | {name} if hidden else self._hidden - {name}
+            self._change({**now.records, name: record}, {**self._arrays, name: task}, now.summaries, hidden=hides)
             if self.backend.precision == "int8":
                 warn_of_attached(self.backend.name, name)
 
@@ -170,9 +171,9 @@ class Session:
             records = {other: record for other, record in now.records.items() if other != name}
             self._change(records, self._arrays, now.summaries)
 
-    def refresh(self, check: Callable[[LoadedTasks, LoadedTasks, Changes], None] = lambda old, new, changes: None) -> (
-        Changes
-    ):
+    def refresh(
+        self, check: Callable[[LoadedTasks, LoadedTasks, Changes], None] = lambda old, new, changes: None
+    ) -> Changes:
         """Reads bundle.json again, and attaches, replaces and detaches what changed since the session last read it.
 
         Tasks that did not change stay as they are, to the bit in deterministic mode. `check` gets the tasks before and
@@ -284,8 +285,9 @@ class Session:
 
     @property
     def tasks(self) -> dict[str, Task]:
-        """Every task that can be asked: those that read the trunk, then those that own their models."""
-        return self.loaded.tasks
+        """Every task that is not hidden: those that read the trunk, then those that own their models."""
+        loaded = self.loaded
+        return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
 
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks."""

@@ -1,0 +1,9 @@
+"""The wire formats that the server speaks, registered here."""
+
+from polyhead.serve.formats.base import FORMATS, WireFormat, register_format
+from polyhead.serve.formats.own import OwnFormat
+
+for _format in (OwnFormat(),):
+    register_format(_format)
+
+__all__ = ["FORMATS", "WireFormat", "register_format"]

@@ -1,0 +1,107 @@
+"""Listening: one process, one event loop, one queue; as many ports as are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from polyhead.config import Value
+from polyhead.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+
+
+class Listener(Value, eq=False):
+    """An application and the socket that it answers on."""
+
+    app: ASGIApp
+    socket: socket.socket
+
+
+def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket that listens on this address; port 0 takes a free one. `shared`: by several processes.
+
+    Raises ConfigError for an address that is taken or not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            "the server cannot listen on this address",
+            got=f"{host}:{port} ({error.strerror or error})",
+            do="give another --port, or --host 127.0.0.1 for this machine alone",
+        ) from None
+    listening.set_inheritable(True)
+    return listening
+
+
+async def serve(listeners: Sequence[Listener], *, drain_seconds: float, ready: Callable[[], None]) -> None:
+    """Serves until SIGTERM or SIGINT; then takes no more, answers what is under way, and returns.
+
+    The first application starts before any port answers; `ready` is called when all do.
+    """
+    servers = [
+        _Server(listener.app, drain_seconds=drain_seconds, is_first=not i) for i, listener in enumerate(listeners)
+    ]
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for server in servers:
+            if server.should_exit:  # asked twice: at once
+                server.force_exit = True
+            server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(NotImplementedError, ValueError, RuntimeError):  # not the main thread, or no such signals
+            loop.add_signal_handler(number, stop)
+    first, *rest = servers
+    running = [asyncio.create_task(first.serve(sockets=[listeners[0].socket]))]
+    while not first.started and not running[0].done():
+        await asyncio.sleep(0.01)
+    if not running[0].done():
+        for server, listener in zip(rest, listeners[1:], strict=True):
+            running.append(asyncio.create_task(server.serve(sockets=[listener.socket])))
+        while not all(server.started or task.done() for server, task in zip(servers, running, strict=True)):
+            await asyncio.sleep(0.01)
+        ready()
+    await asyncio.gather(*running)
+
+
+class _Server(uvicorn.Server):
+    """A server whose signals are handled for all ports together."""
+
+    def __init__(self, app: ASGIApp, *, drain_seconds: float, is_first: bool) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                loop="none",
+                lifespan="on" if is_first else "off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=max(1, round(drain_seconds)),
+                timeout_keep_alive=75,
+                h11_max_incomplete_event_size=64 * 1024,
+            )
+        )
+
+    def install_signal_handlers(self) -> None:
+        """Signals are handled in `serve`."""
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Without uvicorn's own handling of signals."""
+        await self._serve(sockets)

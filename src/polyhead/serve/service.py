@@ -1,0 +1,184 @@
+"""What every route asks: one session, one queue, the tasks of the moment. It knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.queue import BatchFacts, Queue, Ticket
+from polyhead.engine.request import TaskResults
+from polyhead.engine.session import Session
+from polyhead.engine.vectors import attach_vectors
+from polyhead.errors import BadValue, EmptyData
+from polyhead.serve.settings import ServeSettings
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.question import texts_of
+
+WARM_TEXTS = (1, 4, 16, 32)  # texts of the batches that a server answers before it says that it is ready
+WARM_TEXT = "where is my order number {}, and when will it be here? "
+
+# A higher threshold than Python's: a collection stops all requests.
+COLLECT_AFTER = (50_000, 20, 50)
+
+
+class Served(Value):
+    """The version of a task that answered."""
+
+    version: str  # "" of a task that lies in no bundle
+    digest: str  # of its arrays; "" of a task that owns its model
+
+
+class Service:
+    """A bundle that is being served. All coroutines run on one event loop; the queue's thread runs the encoder."""
+
+    def __init__(self, session: Session, settings: ServeSettings) -> None:
+        """Compiles nothing yet: see `start`."""
+        self.session, self.settings = session, settings
+        self.vectors = attach_vectors(session)
+        self.observers: list[Callable[[BatchFacts], None]] = []
+        self.is_ready = self.is_closing = False
+        self.began = monotonic()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.queue = Queue(session, settings.queue, deliver=self._deliver, observe=self._observe)
+
+    async def start(self) -> None:
+        """Answers built-in texts in batches of several sizes, so that no caller waits for a graph to be compiled."""
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._warm)
+        gc.collect()
+        gc.freeze()  # what is loaded stays, and is not looked through again
+        gc.set_threshold(*COLLECT_AFTER)
+        self.is_ready = True
+
+    async def stop(self) -> None:
+        """Answers what waits, for as long as `drain_seconds`, and ends the queue."""
+        self.is_ready, self.is_closing = False, True
+        await asyncio.to_thread(self.queue.close, timeout=self.settings.drain_seconds)
+        if self._loop is not None:
+            await asyncio.sleep(0)  # what the queue delivered last
+
+    @property
+    def loaded(self) -> LoadedTasks:
+        """The tasks of this moment, hidden ones among them."""
+        return self.session.loaded
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """The tasks that callers may ask, by name."""
+        loaded = self.loaded
+        return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
+
+    def default_tasks(self) -> list[str]:
+        """The tasks of a request that names none: all but those that own their models, which take seconds a text."""
+        return [name for name, task in self.tasks.items() if not kind_of(task).owns_model]
+
+    def named(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
+        """These tasks, or the default ones; raises UnknownTask for what callers may not ask."""
+        loaded = self.loaded
+        if tasks is None:
+            return tuple(self.default_tasks())
+        names = loaded.task_names(tasks)
+        hidden = [name for name in names if name in loaded.hidden]
+        return loaded.task_names([f"{name} " for name in hidden]) if hidden else names
+
+    def check_inputs(self, inputs: Sequence[AnyInput], tasks: Sequence[str]) -> None:
+        """Raises EmptyData for no input, BadValue for more than a request may hold."""
+        limits = self.settings.limits
+        if not inputs:
+            raise EmptyData("the request holds no input", do="give at least one text")
+        if len(inputs) > limits.inputs or len(inputs) * len(tasks) > limits.answers:
+            raise BadValue(
+                "the request holds too many inputs",
+                got=f"{len(inputs):,} inputs and {len(tasks):,} tasks",
+                allowed=f"{limits.inputs:,} inputs, and {limits.answers:,} answers in all",
+                do="send several requests",
+            )
+        for number, entry in enumerate(inputs):
+            longest = max(map(len, texts_of(plain(entry))), default=0)
+            if longest > limits.characters:
+                raise BadValue(
+                    f"a text of input {number} is too long",
+                    got=f"{longest:,} characters",
+                    allowed=f"{limits.characters:,}",
+                    do="shorten it, or split it into several inputs",
+                    row=number,
+                )
+
+    async def ask(
+        self,
+        inputs: Sequence[AnyInput],
+        tasks: Sequence[str],
+        *,
+        words: Sequence[np.ndarray | None] | None = None,
+        deadline: float | None = None,
+        stage: Callable[[TaskResults], None] | None = None,
+        is_gone: Callable[[], bool] | None = None,
+    ) -> Ticket:
+        """The ticket of these inputs, answered. Where the caller `is_gone`, what of it was not begun is dropped.
+
+        Raises what `Queue.submit` raises, and the error of a ticket that has one.
+        """
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        answered: asyncio.Future[Ticket] = loop.create_future()
+
+        def done(ticket: Ticket) -> None:
+            if not answered.done():
+                answered.set_result(ticket)
+
+        seconds = self.settings.timeout if deadline is None else min(deadline, self.settings.timeout)
+        ticket = self.queue.submit(
+            inputs, done, tasks=tasks, words=words, deadline=seconds, stage=stage, is_gone=is_gone
+        )
+        try:
+            await answered
+        except asyncio.CancelledError:
+            ticket.cancel()
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket
+
+    def served(self, ticket: Ticket) -> dict[str, Served]:
+        """Which version of each of its tasks answered a ticket."""
+        loaded = ticket.loaded
+        return {
+            name: Served(
+                version=loaded.versions.get(name, ""),
+                digest=loaded.records[name].arrays if name in loaded.records else "",
+            )
+            for name in ticket.tasks
+            if name not in loaded.hidden
+        }
+
+    def _warm(self) -> None:
+        names = [*self.default_tasks(), self.vectors]
+        for size in WARM_TEXTS:
+            for length in (1, 4):
+                self.queue.answers([WARM_TEXT.format(number) * length for number in range(size)], tasks=names)
+
+    def _deliver(self, calls: list[Callable[[], None]]) -> None:
+        """From the queue's thread to the loop's, all at once; before there is a loop, where they are."""
+        loop = self._loop
+        if loop is None or loop.is_closed() or not calls:
+            for call in calls:
+                call()
+            return
+        loop.call_soon_threadsafe(_run_all, calls)
+
+    def _observe(self, facts: BatchFacts) -> None:
+        for observer in self.observers:
+            observer(facts)
+
+
+def _run_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()

@@ -1,0 +1,48 @@
+"""What a server allows, and what it does where a request leaves it open."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from polyhead.config import Value
+from polyhead.engine.queue import QueueLimits
+from polyhead.errors import ConfigError
+
+Unknown = Literal["refuse", "similarity"]
+
+
+class RequestLimits(Value):
+    """The most that one request may hold. What is beyond is refused before any text is read."""
+
+    body_bytes: int = 8 * 2**20
+    inputs: int = 1024
+    characters: int = 1_000_000  # of one text
+    answers: int = 65_536  # inputs times tasks
+    questions: int = 400  # of a decisions API
+    options: int = 255  # of one question
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"'{name}' of a server is too small", got=getattr(self, name), allowed="1 or more")
+
+
+class ServeSettings(Value):
+    """All that a server is told when it starts."""
+
+    limits: RequestLimits = RequestLimits()
+    queue: QueueLimits = QueueLimits()
+    timeout: float = 30.0  # seconds that a request may take where it names no deadline
+    long_texts: Literal["cut", "refuse"] = "cut"  # texts with more tokens than the trunk reads
+    unknown: Unknown = "refuse"  # questions that no task answers
+    admin: bool = False  # whether tasks may be changed over HTTP
+    watch_seconds: float = 1.0  # between two looks at the bundle's folder; 0: it is not watched
+    drain_seconds: float = 30.0  # for answers that are under way when the server is told to stop
+    cache_bytes: int = 0  # of answers and vectors that are kept for texts to come; 0: none
+
+    def __post_init__(self) -> None:
+        if not self.timeout > 0:
+            raise ConfigError("'timeout' of a server is too small", got=self.timeout, allowed="more than 0 seconds")
+        for name in ("watch_seconds", "drain_seconds", "cache_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"'{name}' of a server is negative", got=getattr(self, name), allowed="0 or more")
