@@ -132,7 +132,7 @@ def test_calls_that_share_packed_batches_are_answered_within_the_tolerance(root,
 
 def test_calls_for_different_tasks_over_the_same_layers_share_one_batch(session, gate):
     batches = []
-    queue = Queue(session, QueueLimits(batch_seconds=None), observe=batches.append)
+    queue = Queue(session, QueueLimits(), observe=batches.append)
     asked(queue, ["good"], tasks=["names"])
     assert gate.entered.wait(30)
     sets = (["mood"], ["names"], ["mood"], ["reply"], ["mood", "names"], ["names", "urgency"])
@@ -368,7 +368,7 @@ def test_what_cannot_be_asked_is_refused_before_it_waits(queue, call, error):
 
 
 @pytest.mark.parametrize(
-    "limits", [{"batch_tokens": 0}, {"batch_seconds": 0.0}, {"waiting_inputs": 0}, {"waiting_characters": -1}]
+    "limits", [{"batch_tokens": 0}, {"waiting_inputs": 0}, {"waiting_characters": -1}]
 )
 def test_limits_that_let_nothing_through_are_refused(limits):
     with pytest.raises(ConfigError, match=next(iter(limits))):
