@@ -40,7 +40,7 @@ Row = dict[str, Any]
 def main() -> None:
     options = arguments()
     train()
-    bundle, bodies = bundle_of(TASKS), FOLDER / "bodies.jsonl"
+    bodies = FOLDER / "bodies.jsonl"
     texts = tweets(options.texts)
     bodies.write_text("".join(json.dumps({"inputs": [text]}) + "\n" for text in texts))
     rows: list[Row] = []
