@@ -3,8 +3,8 @@
     python -m benchmarks.one_pass_tasks                            once: the tasks
     python -m benchmarks.server_endurance [--minutes 60]           about as many minutes and five more
 
-Memory does not depend on what else the machine does; the overload is measured on an idle one. Requests are tweets of all
-lengths, and a tenth of them ask for some of the tasks only.
+Memory does not depend on what else the machine does; the overload is measured on an idle one. Requests are tweets of
+all lengths, and a tenth of them ask for some of the tasks only.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
                 unit="answers",
                 holds=not others and not late and recovered and over["memory"] < 1.5 * over["memory_before"],
                 note=f"{over['statuses']}; slowest {over['milliseconds']['p100'] / 1000:.1f} s; memory "
-                f"{over['memory_before'] / 2**20:.0f} to {over['memory'] / 2**20:.0f} MiB; 99th percentile at half of the "
-                f"load {calm['milliseconds']['p99']:.0f} ms before, {after['milliseconds']['p99']:.0f} after",
+                f"{over['memory_before'] / 2**20:.0f} to {over['memory'] / 2**20:.0f} MiB; 99th percentile at half "
+                f"of the load {calm['milliseconds']['p99']:.0f} ms before, {after['milliseconds']['p99']:.0f} after",
             )
         )
     return made

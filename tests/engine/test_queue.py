@@ -221,6 +221,19 @@ def test_what_may_not_wait_any_more_is_refused_with_the_time_to_come_back(sessio
     queue.close()
 
 
+def test_a_call_that_would_be_late_is_refused_at_once(session, gate):
+    queue = Queue(session)
+    asked(queue, ["good"])
+    assert gate.entered.wait(30)
+    waiting = asked(queue, ["the lamp is broken and late"] * 2000, tasks=["mood"])[1]
+    with pytest.raises(Overloaded, match="before its deadline") as caught:
+        asked(queue, ["good"], deadline=0.01)
+    assert caught.value.retry_after > 0.01
+    gate.opened.set()
+    assert len(waiting.result(60)) == 2000
+    queue.close()
+
+
 def test_a_call_larger_than_the_limit_is_taken_where_nothing_waits(session):
     queue = Queue(session, QueueLimits(waiting_inputs=2))
     assert len(queue.answers(["good"] * 5, tasks=["mood"])) == 5
@@ -367,9 +380,7 @@ def test_what_cannot_be_asked_is_refused_before_it_waits(queue, call, error):
     assert queue.is_idle
 
 
-@pytest.mark.parametrize(
-    "limits", [{"batch_tokens": 0}, {"waiting_inputs": 0}, {"waiting_characters": -1}]
-)
+@pytest.mark.parametrize("limits", [{"batch_tokens": 0}, {"waiting_inputs": 0}, {"waiting_characters": -1}])
 def test_limits_that_let_nothing_through_are_refused(limits):
     with pytest.raises(ConfigError, match=next(iter(limits))):
         queues.QueueLimits(**limits)

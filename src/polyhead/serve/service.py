@@ -17,7 +17,7 @@ from polyhead.engine.queue import BatchFacts, Queue, Ticket
 from polyhead.engine.request import TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
-from polyhead.errors import BadValue, EmptyData
+from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.serve.settings import ServeSettings
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -149,6 +149,13 @@ class Service:
             raise
         if ticket.error is not None:
             raise ticket.error
+        if all(result is not None and result.late and not result.receipt.passes for result in ticket.results):
+            raise Overloaded(
+                "the deadline passed before anything was read",
+                got=f"{seconds:g} s",
+                do="ask again later, or with a later deadline",
+                retry_after=self.queue.seconds(),
+            )
         return ticket
 
     def served(self, ticket: Ticket) -> dict[str, Served]:

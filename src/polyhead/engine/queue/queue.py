@@ -96,8 +96,8 @@ class Queue:
         `stage` gets each task's answers as soon as they are known. `is_gone` says whether nobody waits any longer: what
         is not begun by then is dropped, and its error is a CancelledError. Inputs and `tasks` are those of
         `Session.predict`; after `deadline` seconds nothing more of it is begun, and its tasks are late. Raises
-        BadValue, UnknownTask and, where too much waits already, Overloaded, whose `retry_after` says in how many
-        seconds that will be done.
+        BadValue, UnknownTask and, where too much waits already, or so much that the deadline will probably pass,
+        Overloaded, whose `retry_after` says in how many seconds that will be done.
         """
         loaded, listed = self.session.loaded, checked_inputs(inputs)
         seconds, checked = checked_deadline(deadline), checked_words(words, listed)
@@ -178,7 +178,14 @@ class Queue:
         with self._ready:
             if self._is_closed:
                 raise BackendError("the queue is closed, and takes no more calls", do="ask a server that is up")
-            limits = self.limits
+            limits, expected = self.limits, self.seconds()
+            if self._inputs and ticket.end is not None and expected > ticket.end - monotonic():
+                raise Overloaded(
+                    "too much waits for this to be answered before its deadline",
+                    got=f"{expected:.2f} s of work before it, {max(0.0, ticket.end - monotonic()):.2f} s left",
+                    do="ask again later, or with a later deadline",
+                    retry_after=expected,
+                )
             is_over = self._inputs + len(waiting) > limits.waiting_inputs
             if self._inputs and (is_over or self._characters + characters > limits.waiting_characters):
                 raise Overloaded(
@@ -186,7 +193,7 @@ class Queue:
                     got=f"{self._inputs:,} inputs of {self._characters:,} characters, and {len(waiting):,} more",
                     allowed=f"{limits.waiting_inputs:,} inputs of {limits.waiting_characters:,} characters",
                     do="ask again later, or ask for less at once",
-                    retry_after=self.seconds(),
+                    retry_after=expected,
                 )
             lane = self._lanes.setdefault(key, [])
             for piece in pieces:
