@@ -1,8 +1,11 @@
 """A server over a tiny bundle, on loopback, for tests of clients; and what it did."""
 
 import asyncio
+import json
 import threading
 from contextlib import contextmanager
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import msgspec
 import uvicorn
@@ -53,21 +56,21 @@ class Running:
 
     @contextmanager
     def stalled(self):
-        """Nothing is answered inside; what was asked meanwhile is answered at its end."""
-        going, original = threading.Event(), self.service.queue._take
+        """Nothing that is asked inside is answered before its end."""
+        going, is_stalled = threading.Event(), threading.Event()
 
-        def take(budget):
-            ready = self.service.queue._ready
-            ready.release()  # others may put in more meanwhile
+        def wait(_):
+            is_stalled.set()
             going.wait(SECONDS)
-            ready.acquire()
-            return original(budget)
 
-        self.service.queue._take = take
+        self.service.observers.append(wait)  # which the queue's own thread calls after each batch
         try:
+            self.service.queue.submit(["good"], lambda _: None)
+            assert is_stalled.wait(SECONDS)
+            self.batches.clear()
             yield
         finally:
-            self.service.queue._take = original
+            self.service.observers.remove(wait)
             going.set()
 
 
@@ -83,7 +86,10 @@ def running(root, *, ports=(), settings=None):
     servers = [
         uvicorn.Server(
             uvicorn.Config(
-                for_task(app, name) if name else app, lifespan="off" if name else "on", log_config=None, access_log=False
+                for_task(app, name) if name else app,
+                lifespan="off" if name else "on",
+                log_config=None,
+                access_log=False,
             )
         )
         for name in sockets
@@ -121,3 +127,24 @@ def wait_until(is_so):
 def as_json(value):
     """A value as it looks after it went through JSON."""
     return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def posted(url, body, headers=None):
+    """Status, headers and body of a plain request; bytes are sent as they are."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = Request(url, content, {"Content-Type": "application/json", **(headers or {})})
+    return _opened(request)
+
+
+def got(url):
+    """The same of a request that sends nothing."""
+    return _opened(Request(url))
+
+
+def _opened(request):
+    try:
+        with urlopen(request, timeout=SECONDS) as answer:
+            return answer.status, answer.headers, json.loads(answer.read() or b"null")
+    except HTTPError as error:
+        with error:
+            return error.code, error.headers, json.loads(error.read() or b"null")

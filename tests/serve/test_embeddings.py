@@ -1,15 +1,13 @@
 """`/v1/embeddings` with OpenAI's own client: vectors are the normalized mean of the trunk's last states."""
 
 import base64
-import json
-from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
 
-from served import LONG, TEXTS, running, tiny_server_bundle
+from served import LONG, TEXTS, posted, running, tiny_server_bundle
 
 import tiny
 
@@ -43,13 +41,6 @@ def expected(tmp_path_factory):
     return means / np.linalg.norm(means, axis=1, keepdims=True)
 
 
-def posted(server, path, body):
-    """Status and body of a plain request."""
-    request = Request(server.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urlopen(request) as answer:
-        return json.load(answer)
-
-
 def test_vectors_are_the_normalized_means_that_transformers_computes(client, expected):
     """In base64, which the client asks for by itself."""
     answer = client.embeddings.create(model="any", input=TEXTS)
@@ -58,8 +49,10 @@ def test_vectors_are_the_normalized_means_that_transformers_computes(client, exp
 
 
 def test_base64_is_little_endian_float32_of_the_same_numbers(server):
-    as_numbers = posted(server, "/v1/embeddings", {"input": TEXTS[0]})["data"][0]["embedding"]
-    packed = posted(server, "/v1/embeddings", {"input": TEXTS[0], "encoding_format": "base64"})["data"][0]["embedding"]
+    as_numbers, packed = (
+        posted(f"{server.url}/v1/embeddings", {"input": TEXTS[0], "encoding_format": form})[2]["data"][0]["embedding"]
+        for form in ("float", "base64")
+    )
     assert np.frombuffer(base64.b64decode(packed), "<f4").tolist() == as_numbers
 
 
@@ -115,5 +108,5 @@ def test_a_client_of_infinity_gets_the_same_vectors(server):
     asked = OpenAIEmbeddingInputText(input_=TEXTS, model="any")
     with client.Client(base_url=server.url) as opened:
         answer = embeddings.sync(client=opened, body=asked)
-    own = posted(server, "/v1/embeddings", {"input": TEXTS})
+    _, _, own = posted(f"{server.url}/v1/embeddings", {"input": TEXTS})
     assert [each.embedding for each in answer.data] == [each["embedding"] for each in own["data"]]
