@@ -7,9 +7,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
 
-from served import LONG, TEXTS, posted, running, tiny_server_bundle
-
 import tiny
+from served import LONG, TEXTS, posted, running, tiny_server_bundle
 
 
 @pytest.fixture(scope="module")
