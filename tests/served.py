@@ -54,6 +54,10 @@ class Running:
         """What the session answers by itself."""
         return [result.answers[task] for result in self.session.predict(inputs, tasks=[task])]
 
+    def waiting(self):
+        """The calls that wait."""
+        return [piece.ticket for lane in self.service.queue._lanes.values() for *_, piece in lane]
+
     @contextmanager
     def stalled(self):
         """Nothing that is asked inside is answered before its end."""
