@@ -318,7 +318,7 @@ def test_an_overloaded_server_is_told_from_end_to_end(tmp_path):
 
 
 def test_importing_the_client_loads_little():
-    """No array library, no HTTP, no event loop: that keeps the import at about 0.04 s (docs/clients.md)."""
+    """No array library, no HTTP, no event loop: a process that asks once is not kept waiting."""
     code = (
         "import sys, polyhead.client\n"
         "heavy = {'torch', 'transformers', 'numpy', 'tokenizers', 'http.client', 'ssl', 'asyncio', 'polyhead.config'}\n"

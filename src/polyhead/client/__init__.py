@@ -8,5 +8,17 @@ with Client("http://127.0.0.1:8000") as client:
 from polyhead.client.answers import Part, Prediction, Result, TaskInfo, Version
 from polyhead.client.asynchronous import AsyncClient, AsyncStream
 from polyhead.client.client import Client, Stream
+from polyhead.client.connection import Call
 
-__all__ = ["AsyncClient", "AsyncStream", "Client", "Part", "Prediction", "Result", "Stream", "TaskInfo", "Version"]
+__all__ = [
+    "AsyncClient",
+    "AsyncStream",
+    "Call",
+    "Client",
+    "Part",
+    "Prediction",
+    "Result",
+    "Stream",
+    "TaskInfo",
+    "Version",
+]

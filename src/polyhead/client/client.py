@@ -69,7 +69,8 @@ class Client:
 
     `key` is sent as a bearer token. A call waits at most `timeout` seconds; where the server has too much to do, it is
     asked again when it says, at most `retries` times and within that time. `context` checks certificates of https.
-    Errors are those of `polyhead.errors`: what the server tells, BackendError where none answers in time.
+    Errors are those of `polyhead.errors`: what the server tells, BackendError where none answers in time. Another thread
+    can abort a call that was given a `Call`.
     """
 
     def __init__(

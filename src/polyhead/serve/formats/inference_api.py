@@ -90,7 +90,7 @@ class SimilarityRequest(Foreign):
     """Texts to compare."""
 
     inputs: Sentences
-    parameters: Reading = Reading()
+    parameters: Reading | None = None
 
 
 class RerankRequest(Reading, kw_only=True):
@@ -124,7 +124,7 @@ class PipelineRequest(Foreign):
     """A text or texts, as the Inference API takes them."""
 
     inputs: Any
-    parameters: PipelineParameters = PipelineParameters()
+    parameters: PipelineParameters | None = None
 
 
 class ErrorAnswer(Value):
@@ -211,10 +211,11 @@ async def _embed(service: Service, request: Request) -> Response:
 
 async def _similarity(service: Service, request: Request) -> Response:
     asked = await decoded(request, _SIMILARITY)
-    asked.parameters.check()
+    reading = asked.parameters or Reading()
+    reading.check()
     texts = text_list(asked.inputs.sentences, "sentences")
     scores, costs = await _cosines(service, request, asked.inputs.source_sentence, texts)
-    asked.parameters.check_read(costs)
+    reading.check_read(costs)
     return encoded(scores, headers=_headers(costs))
 
 
@@ -268,13 +269,12 @@ async def _pipeline(service: Service, request: Request) -> Response:
     (name,) = service.named([request.path_params["task"]])
     task = service.loaded.tasks[name]
     check_labels(task, spans=True, route="POST /models/{task}")
-    _check_parameters(task, asked.parameters)
+    parameters = asked.parameters or PipelineParameters()
+    _check_parameters(task, parameters)
     texts = text_list(asked.inputs, "inputs")
     answered = await answers_of(service, request, [(text,) for text in texts], name)
-    ignored = asked.parameters.ignore_labels or ()
-    rows = [
-        [part for part in row if part.label not in ignored][: asked.parameters.top_k] for row in pipelined(answered)
-    ]
+    ignored = parameters.ignore_labels or ()
+    rows = [[part for part in row if part.label not in ignored][: parameters.top_k] for row in pipelined(answered)]
     is_one_text_of_spans = isinstance(asked.inputs, str) and has_spans(answered.task)
     return encoded(rows[0] if is_one_text_of_spans else rows, headers=_headers(answered.costs))
 
