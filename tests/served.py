@@ -54,6 +54,14 @@ class Running:
         """What the session answers by itself."""
         return [result.answers[task] for result in self.session.predict(inputs, tasks=[task])]
 
+    def batches_of(self, ask):
+        """What `ask` returns, and the batches that answered it."""
+        wait_until(lambda: self.service.queue.is_idle)  # and with it what is told of the last batch
+        self.batches.clear()
+        answer = ask()
+        wait_until(lambda: self.service.queue.is_idle)
+        return answer, list(self.batches)
+
     def waiting(self):
         """The calls that wait."""
         return [piece.ticket for lane in self.service.queue._lanes.values() for *_, piece in lane]
@@ -67,6 +75,7 @@ class Running:
             is_stalled.set()
             going.wait(SECONDS)
 
+        wait_until(lambda: self.service.queue.is_idle)
         self.service.observers.append(wait)  # which the queue's own thread calls after each batch
         try:
             self.service.queue.submit(["good"], lambda _: None)

@@ -106,6 +106,7 @@ def test_a_stream_gives_each_answer_once_and_then_the_rest(client, server):
     own = as_json([result.answers for result in server.session.predict(TEXTS, tasks=["mood", "names"])])
     assert all(part.answers[number] == own[number][part.task] for part in parts for number in part.answers)
     assert stream.end.versions["mood"].version == "v0001" and stream.end.receipt["passes"] == 4
+    assert len(client._connections._idle) == 1  # kept for the next call
 
 
 def test_tasks_are_described(client):
@@ -159,6 +160,25 @@ def test_a_busy_server_is_asked_again_when_it_says():
     with scripted(BUSY, later, NOTHING) as (url, asked), Client(url) as client:
         assert client.predict(["good"], call=call).results == []
         assert len(asked) == 3 and waited == [1.0, 7.0]
+
+
+def test_a_stream_that_ends_before_its_end_is_an_error():
+    line = b'{"task":"mood","answers":{"0":{"label":"good"}},"layers_left":0}\n'
+    with scripted((200, {}, line), (200, {}, b"no json\n")) as (url, _), Client(url) as client:
+        parts = iter(client.stream(["good"]))
+        assert next(parts).answers == {0: {"label": "good"}}
+        with pytest.raises(errors.BackendError, match="stopped before its answer was whole"):
+            next(parts)
+        with client.stream(["good"]) as stream, pytest.raises(errors.BackendError, match="is none of a server"):
+            list(stream)
+
+
+def test_an_error_within_a_stream_is_raised_there():
+    line = b'{"error":{"type":"BackendError","message":"the queue was closed."}}\n'
+    with scripted(BUSY, (200, {}, line)) as (url, asked), Client(url) as client:
+        with client.stream(["good"]) as stream, pytest.raises(errors.BackendError, match="the queue was closed"):
+            list(stream)
+        assert len(asked) == 2  # a busy server is asked again here too
 
 
 def test_a_server_that_stays_busy_is_told_with_when_to_ask():

@@ -108,13 +108,12 @@ def test_tokens_of_an_input_are_its_words(client, http):
 
 
 def test_the_model_all_answers_every_task_from_one_pass(client, server, http):
-    server.batches.clear()
-    answer = client.infer("all", tensors(http, text=TEXTS))
+    answer, batches = server.batches_of(lambda: client.infer("all", tensors(http, text=TEXTS)))
     (result, *_) = server.session.predict(TEXTS)
     for name in TASKS:
         first = in_json(answer, name)[0]
         assert first == as_json(result.answers[name]) if name in result.answers else first["skipped"]
-    assert sum(batch.passes for batch in server.batches) == len(TEXTS)
+    assert sum(batch.passes for batch in batches) == len(TEXTS)
     some = client.infer("all", tensors(http, text=TEXTS), outputs=[http.InferRequestedOutput("mood")])
     assert [each["name"] for each in some.get_response()["outputs"]] == ["mood"]
     pairs = client.infer("all", tensors(http, text=[PAIRS[0][0]], text_b=[PAIRS[0][1]]))

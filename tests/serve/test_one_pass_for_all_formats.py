@@ -1,6 +1,7 @@
 """Several formats asked at the same time share batches of the encoder, and each is answered as if it were alone."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -84,11 +85,8 @@ def test_all_inputs_of_a_request_are_one_call(server):
         (f"{server.url}/v1/embeddings", {"input": TEXTS}, 4),
         (f"{server.url}/v2/models/all/infer", {"inputs": [bytes_tensor(*TEXTS)]}, 4),
     ):
-        server.batches.clear()
-        assert posted(url, body)[0] == 200
-        wait_until(lambda: server.batches)
-        (batch,) = server.batches
-        assert batch.tickets == 1 and batch.passes == passes, url
+        (status, _, _), (batch,) = server.batches_of(partial(posted, url, body))
+        assert status == 200 and batch.tickets == 1 and batch.passes == passes, url
 
 
 @pytest.mark.parametrize(

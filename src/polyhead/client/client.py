@@ -38,11 +38,11 @@ class Stream:
     def following(self) -> Part | None:
         """The next part, waited for; None after the last."""
         with self._lock:
-            line = next(self._lines, None)
-        part = None if line is None else part_of(line)
-        if isinstance(part, Part):
-            return part
-        self.end = part or self.end
+            for line in self._lines:
+                part = part_of(line)
+                if isinstance(part, Part):
+                    return part
+                self.end = part
         if self.end is None:
             raise BackendError("the server stopped before its answer was whole", do="ask again")
         return None
@@ -69,8 +69,8 @@ class Client:
 
     `key` is sent as a bearer token. A call waits at most `timeout` seconds; where the server has too much to do, it is
     asked again when it says, at most `retries` times and within that time. `context` checks certificates of https.
-    Errors are those of `polyhead.errors`: what the server tells, BackendError where none answers in time. Another thread
-    can abort a call that was given a `Call`.
+    Errors are those of `polyhead.errors`: what the server tells, BackendError where none answers in time. Who gives a
+    method its `Call` can abort it from another thread.
     """
 
     def __init__(

@@ -91,32 +91,34 @@ class Connections:
 
         Raises the error that the server tells, BackendError where none answers.
         """
-        call, end = call or Call(), monotonic() + self._timeout
-        for tries in range(self._retries + 1):
-            response, connection = self._opened(request, call, end)
-            body = self._read(response, connection, call)
-            if response.status < 400:
-                return body
-            headers = {name.lower(): value for name, value in response.getheaders()}
-            wait = retry_after(headers)
-            is_last = tries == self._retries or response.status != 429 or monotonic() + wait >= end
-            if is_last or call.is_aborted.wait(wait):
-                break
-        raise failure(response.status, headers, body)
+        call = call or Call()
+        response, connection = self._answered(request, call)
+        return self._read(response, connection, call)
 
     def lines(self, request: Request, call: Call) -> Generator[bytes]:
-        """The lines of the answer as they come; between two the time limit may pass once. Asked once."""
-        response, connection = self._opened(request, call, monotonic() + self._timeout)
-        if response.status >= 400:
-            headers = {name.lower(): value for name, value in response.getheaders()}
-            raise failure(response.status, headers, self._read(response, connection, call))
+        """The same, line by line as they come; for each the time limit may pass once."""
+        response, connection = self._answered(request, call)
         is_whole = False
         try:
             while line := self._got(response.readline, call):
                 yield line
+            self._got(response.read, call)  # nothing, but http.client knows now that the answer is over
             is_whole = True
         finally:
             self._leave(connection, call, reuse=is_whole and not response.will_close)
+
+    def _answered(self, request: Request, call: Call) -> tuple[HTTPResponse, HTTPConnection]:
+        """The beginning of an answer that is no error."""
+        end, tries = monotonic() + self._timeout, 0
+        while True:
+            response, connection = self._opened(request, call, end)
+            if response.status < 400:
+                return response, connection
+            body, headers = self._read(response, connection, call), _headers(response)
+            wait, tries = retry_after(headers), tries + 1
+            is_last = response.status != 429 or tries > self._retries or monotonic() + wait >= end
+            if is_last or call.is_aborted.wait(wait):
+                raise failure(response.status, headers, body)
 
     def _read(self, response: HTTPResponse, connection: HTTPConnection, call: Call) -> bytes:
         is_whole = False
@@ -191,3 +193,7 @@ class Connections:
                 f"no server answers at {self.url}", got=got, do="start one with `polyhead serve`, or check the address"
             )
         return error
+
+
+def _headers(response: HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}

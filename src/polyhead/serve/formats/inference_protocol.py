@@ -5,9 +5,8 @@ The model `all` answers every task at once, each as one tensor of JSON, unless a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -19,7 +18,6 @@ from starlette.routing import BaseRoute, Route
 from polyhead._version import __version__
 from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput, input_of, input_types_of
-from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BadValue, PolyheadError, UnknownTask
 from polyhead.serve.formats.asking import Handler, costs_of, no_answer, results_of, told
@@ -68,7 +66,7 @@ class Model(Value):
         """One tensor of JSON a task of all of them; of one task `answer`, and what its kind has beside."""
         if self.is_all:
             return [TensorFacts(name=task.name, datatype=TEXT, shape=[-1]) for task in self.tasks]
-        return [tensor.facts for tensor in _tensors(self.tasks[0], [])]
+        return _outputs_of(self.tasks[0])
 
 
 class InferenceProtocol:
@@ -143,31 +141,36 @@ async def _changed(service: Service, request: Request) -> Response:
     raise HttpError(501, f"task '{name}' is not {change}ed here", do=f"ask {verb} /v1/tasks/{name}, which checks it")
 
 
-def _model_of(service: Service, loaded: LoadedTasks, request: Request) -> Model:
+def _model_of(service: Service, request: Request) -> Model:
     """The model that a route names; raises UnknownTask for what is not served, or not in that version."""
-    name = request.path_params["name"]
+    name, loaded = request.path_params["name"], service.loaded
     if name == ALL and ALL not in loaded.tasks:
         model = Model(name=ALL, tasks=tuple(loaded.tasks[each] for each in service.default_tasks()), is_all=True)
     else:
         (name,) = service.named([name])
         model = Model(name=name, tasks=(loaded.tasks[name],), version=loaded.versions.get(name, ""))
-    version = request.path_params.get("version")
-    if version is not None and version not in model.versions:
-        raise UnknownTask(
-            f"version '{version}' of model '{name}' is not served",
-            allowed=model.versions,
-            do="leave the version out for the live one",
-        )
+    _check_version(request, model.version)
     return model
 
 
+def _check_version(request: Request, live: str) -> None:
+    """Raises UnknownTask where a route names another version than the live one."""
+    version = request.path_params.get("version")
+    if version is not None and version != live:
+        raise UnknownTask(
+            f"version '{version}' of model '{request.path_params['name']}' is not served",
+            allowed=[live] if live else [],
+            do="leave the version out for the live one",
+        )
+
+
 async def _model_ready(service: Service, request: Request) -> Response:
-    _model_of(service, service.loaded, request)
+    _model_of(service, request)
     return Response(status_code=200 if service.is_ready else 503)
 
 
 async def _metadata(service: Service, request: Request) -> Response:
-    model = _model_of(service, service.loaded, request)
+    model = _model_of(service, request)
     facts = {"inputs": model.inputs, "outputs": model.outputs}
     return encoded({"name": model.name, "versions": model.versions, "platform": PLATFORM, **facts})
 
@@ -177,7 +180,7 @@ async def _infer(service: Service, request: Request) -> Response:
     if encoding != "identity":
         raise HttpError(415, "the body is packed", got=encoding, allowed="identity", do="send it as it is")
     asked, binary = request_in(await request.body(), request.headers.get(LENGTH_HEADER))
-    model = _model_of(service, service.loaded, request)
+    model = _model_of(service, request)
     _check_outputs(asked, {facts.name for facts in model.outputs})
     inputs, words = _inputs(model, texts_in(asked, binary))
     wanted = {output.name for output in asked.outputs}
@@ -187,12 +190,13 @@ async def _infer(service: Service, request: Request) -> Response:
     ticket = await service.ask(
         inputs, names, words=words, deadline=timeout / 1e6 if timeout else None, is_gone=gone(request)
     )
-    model = _model_of(service, ticket.loaded, request)  # as it answered
+    version = "" if model.is_all else ticket.loaded.versions.get(model.name, "")
+    _check_version(request, version)  # of what answered, as versions may change meanwhile
     tensors = _tensors_of_all(ticket) if model.is_all else _tensors_of(ticket, model.name)
     fields = {
         "model_name": model.name,
-        "model_version": model.version,
-        "parameters": {"x_receipt": json.dumps(msgspec.to_builtins(costs_of(service, ticket)))},
+        "model_version": version,
+        "parameters": {"x_receipt": _in_json(costs_of(service, ticket))},
     }
     if asked.id is not None:
         fields["id"] = asked.id
@@ -231,10 +235,15 @@ def _tensors_of(ticket: Ticket, task: str) -> list[Tensor]:
     return _tensors(ticket.loaded.tasks[task], [result.answers[task] for result in results])
 
 
+@lru_cache(maxsize=4096)
+def _outputs_of(task: Task) -> list[TensorFacts]:
+    return [tensor.facts for tensor in _tensors(task, [])]
+
+
 def _tensors(task: Task, answers: Sequence[Answer]) -> list[Tensor]:
     """`answer` in JSON, and, where the task's kind has them, its label, scores in the order of labels, or number."""
     rows, labels, kind = len(answers), len(task.labels), kind_of(task)
-    tensors = [_texts("answer", [json.dumps(answer, ensure_ascii=False) for answer in answers])]
+    tensors = [_texts("answer", [_in_json(answer) for answer in answers])]
     if kind.per_word or kind.per_option or kind.scores is None:
         return tensors
     if kind.scores == "range":
@@ -258,10 +267,11 @@ def _tensors_of_all(ticket: Ticket) -> list[Tensor]:
                 return {what: getattr(result, what)[task]}
         return {"late": True}
 
-    return [
-        _texts(task, [json.dumps(told_of(task, number), ensure_ascii=False) for number in range(len(results))])
-        for task in ticket.tasks
-    ]
+    return [_texts(task, [_in_json(told_of(task, number)) for number in range(len(results))]) for task in ticket.tasks]
+
+
+def _in_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _texts(name: str, texts: list[str]) -> Tensor:
