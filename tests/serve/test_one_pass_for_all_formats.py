@@ -69,6 +69,7 @@ def test_formats_that_ask_at_once_share_one_batch(of_texts):
             answers = [pool.submit(posted, *each) for each in asked]
             wait_until(lambda: of_texts.service.queue.waiting == len(asked))
         together = [answer.result() for answer in answers]
+    wait_until(lambda: of_texts.service.queue.is_idle)
     (batch,) = of_texts.batches
     assert batch.tickets == batch.inputs == batch.passes == len(asked)
     for (status, _, body), (own_status, _, own_body) in zip(together, alone, strict=True):
