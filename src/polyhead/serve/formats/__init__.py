@@ -1,9 +1,13 @@
 """The wire formats that the server speaks, registered here."""
 
 from polyhead.serve.formats.base import FORMATS, WireFormat, register_format
+from polyhead.serve.formats.classify import ClassifyFormat
+from polyhead.serve.formats.embeddings import EmbeddingsFormat
+from polyhead.serve.formats.inference_api import InferenceApiFormat
+from polyhead.serve.formats.inference_protocol import InferenceProtocol
 from polyhead.serve.formats.own import OwnFormat
 
-for _format in (OwnFormat(),):
+for _format in (OwnFormat(), EmbeddingsFormat(), InferenceApiFormat(), ClassifyFormat(), InferenceProtocol()):
     register_format(_format)
 
 __all__ = ["FORMATS", "WireFormat", "register_format"]
