@@ -6,8 +6,16 @@ from polyhead.serve.formats.embeddings import EmbeddingsFormat
 from polyhead.serve.formats.inference_api import InferenceApiFormat
 from polyhead.serve.formats.inference_protocol import InferenceProtocol
 from polyhead.serve.formats.own import OwnFormat
+from polyhead.serve.formats.page import PageFormat
 
-for _format in (OwnFormat(), EmbeddingsFormat(), InferenceApiFormat(), ClassifyFormat(), InferenceProtocol()):
+for _format in (
+    OwnFormat(),
+    EmbeddingsFormat(),
+    InferenceApiFormat(),
+    ClassifyFormat(),
+    InferenceProtocol(),
+    PageFormat(),
+):
     register_format(_format)
 
 __all__ = ["FORMATS", "WireFormat", "register_format"]
