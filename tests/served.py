@@ -26,7 +26,7 @@ TASKS = {task.name: task for task in tiny_tasks()}
 TEXTS = ["where is my order?", "the lamp is broken and late", "good", "anna is happy, ben is not"]
 LONG = "my bill is late and the phone is bad . " * 12  # of more tokens than the tiny trunk reads
 SECONDS = 60  # that a test waits before it fails
-WHOLE = QueueLimits(batch_seconds=None)  # batches that do not depend on how fast this machine is
+WHOLE = QueueLimits()
 
 
 def tiny_server_bundle(root, *names):

@@ -328,7 +328,7 @@ def test_a_stream_that_is_not_read_to_its_end_frees_its_connection(server):
 
 
 def test_an_overloaded_server_is_told_from_end_to_end(tmp_path):
-    settings = ServeSettings(queue=QueueLimits(batch_seconds=None, waiting_inputs=2))
+    settings = ServeSettings(queue=QueueLimits(waiting_inputs=2))
     with running(tiny_server_bundle(tmp_path / "b", "mood"), settings=settings) as server:
         with server.stalled(), Client(server.url, retries=0, timeout=SECONDS) as client:
             server.service.queue.submit(["good"] * 2, lambda _: None)
