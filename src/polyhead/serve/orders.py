@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.bundle.format import MODELS, TASKS
+from polyhead.bundle.format import TASKS
 from polyhead.bundle.journal import finish
 from polyhead.bundle.manifest import TaskRecord, renamed
 from polyhead.bundle.merge import copy_tasks

@@ -194,7 +194,7 @@ class Candidate:
 
 
 class Shadows:
-    """The candidates of a server, one a task at most. `asked` and `take` run on its event loop, and wait for nothing."""
+    """The candidates of a server, one a task at most. `asked` and `take` run on its event loop, and never wait."""
 
     def __init__(self, session: Session, *, chance: random.Random) -> None:
         """`chance` decides which requests a candidate sees."""
@@ -328,7 +328,7 @@ def _without(result: Result, hidden: Sequence[str]) -> Result:
 
 
 def added_cost(loaded: LoadedTasks, inputs: Sequence[AnyInput], others: Sequence[str], hidden: str) -> AddedCost:
-    """What a hidden task adds to a text that other tasks are asked of: FLOPs by its plan, time measured here and now."""
+    """What a hidden task adds to a text that others are asked of: FLOPs by its plan, time measured here and now."""
     tasks = {True: (*others, hidden), False: tuple(others)}
     seconds: dict[bool, list[float]] = {True: [], False: []}
     tokens = 0

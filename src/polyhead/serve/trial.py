@@ -1,4 +1,4 @@
-"""Trying tasks before any caller sees them: built-in inputs, stored probes, and whether other tasks answer as before."""
+"""Trying tasks before any caller sees them: built-in inputs, stored probes, and whether others answer as before."""
 
 from __future__ import annotations
 

@@ -241,9 +241,9 @@ def sweep_uploads(bundle: FilePath) -> None:
     """Removes the folders that killed servers left beside a bundle; nothing that is in use."""
     with contextlib.suppress(OSError):
         for folder in _left_beside(bundle.resolve()):
-            with contextlib.suppress(OSError, BundleError, LockError):
-                with held(folder / LOCK, patience=0.0, busy=BundleError("in use")):
-                    remove_tree(folder, root=folder.parent)
+            busy = BundleError("in use")
+            with contextlib.suppress(OSError, BundleError, LockError), held(folder / LOCK, patience=0.0, busy=busy):
+                remove_tree(folder, root=folder.parent)
 
 
 def _left_beside(bundle: FilePath) -> Iterator[FilePath]:
@@ -340,7 +340,7 @@ def packed(bundle: Bundle, name: str) -> Iterator[bytes]:
         with open_inside(bundle.root, *place) as file:
             size = os.fstat(file.fileno()).st_size
             yield tar_header(member, size)
-            yield from iter(lambda: file.read(CHUNK), b"")  # noqa: B023 - used up before the next file
+            yield from iter(lambda: file.read(CHUNK), b"")
             yield b"\0" * (-size % BLOCK)
     yield b"\0" * (2 * BLOCK)
 

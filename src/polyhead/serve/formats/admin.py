@@ -1,4 +1,4 @@
-"""Changing tasks over HTTP: uploads, removals, rollbacks and candidates in the shadow. There only where it is asked for.
+"""Changing tasks over HTTP, where that is allowed: uploads, removals, rollbacks, and candidates in the shadow.
 
 Every change is the certified one that `polyhead tasks` makes, in a process of its own; then this server takes it over.
 """
