@@ -12,6 +12,7 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.certify import Answered, Answering, numerics
 from polyhead.certify.certificate import Ledger
+from polyhead.engine.answers import Columns
 from polyhead.engine.inputs import input_type_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.pinned import precision_here
@@ -51,17 +52,29 @@ def outputs_of(loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]]) -> di
         known: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in names}
         for some in _in_parts(inputs, AT_ONCE):
             words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in some]
-            request = Request(loaded, [probe.input for probe in some], names, words=words)
-            columns = request.run(loaded)
+            columns = _columns(Request(loaded, [probe.input for probe in some], names, words=words), loaded)
             for name in names:
                 column = columns[name]
-                for row, error in column.errors.items():
-                    if some[row] in probes[name]:
+                for error in (error for row, error in column.errors.items() if some[row] in probes[name]):
+                    if isinstance(error, PolyheadError):
                         raise error
+                    what = f"task '{name}' fails on an input that it must answer"
+                    raise BackendError(what, got=type(error).__name__, task=name) from error
                 known[name] |= dict(zip((some[row] for row in column.rows.tolist()), column.outputs, strict=True))
         for name in names:
             by_task[name] = [known[name][probe] for probe in probes[name] if probe in known[name]]
     return {name: by_task[name] for name in probes}
+
+
+def _columns(request: Request, loaded: LoadedTasks) -> Columns:
+    """All answers; where every task failed, each says so."""
+    try:
+        return request.run(loaded)
+    except Exception:
+        columns = request.columns()
+        if not any(column.errors for column in columns.tasks.values()):
+            raise
+        return columns
 
 
 def _read_alike(loaded: LoadedTasks, names: Iterable[str]) -> Iterable[list[str]]:

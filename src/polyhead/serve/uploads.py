@@ -8,34 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from io import BufferedWriter
 from pathlib import Path as FilePath
 
-from polyhead.bundle.files import open_inside, read_inside
+from polyhead.bundle.files import read_inside
 from polyhead.bundle.format import (
     BUNDLE,
-    CARD,
-    CODEC,
     FAMILIES,
     FAMILY,
     FORMAT,
     LARGEST_JSON,
-    LARGEST_TEXT,
     LOCK,
     PART,
     PROBES,
-    SCORES,
     TASK,
     TASKS,
     TRUNK,
     TRUNK_RECORD,
 )
 from polyhead.bundle.manifest import BundleFile, Live, TaskRecord, decoded, read_bundle_file
-from polyhead.bundle.owners import check_family, owner_at, place_of, task_names
+from polyhead.bundle.owners import check_family, owner_at
+from polyhead.bundle.packed import BLOCK, FAMILY_LIMITS, LIMITS, NEEDED, check_alone
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value, to_json
 from polyhead.errors import BundleError, CorruptFile, LockError, WrongTrunk
@@ -43,23 +39,9 @@ from polyhead.files import held, remove_tree
 from polyhead.serve.http import HttpError
 from polyhead.tasks.task import check_name
 
-CHUNK = 2**20  # bytes that are read at a time
-BLOCK = 512  # bytes of a tar's header, and what every member is filled up to
 VERSION = "v0001"  # of the task in the staged bundle
 PREFIX = ".upload-"
-LARGEST_CARD = 2**20
 MOST_FAMILIES = 16
-NEEDED = (TASK, PART, SCORES, PROBES, CARD)
-LIMITS: Mapping[str, int] = {
-    TASK: LARGEST_JSON,
-    SCORES: LARGEST_JSON,
-    PROBES: LARGEST_JSON,
-    CARD: LARGEST_CARD,
-    PART: 2**40,  # of all arrays the whole upload's limit is the smaller one
-    CODEC: LARGEST_TEXT,
-}
-"""The files of a version, and the most bytes that each may have."""
-FAMILY_LIMITS: Mapping[str, int] = {FAMILY: LARGEST_JSON, PART: 2**40}
 _FAMILY_MEMBER = re.compile(rf"{FAMILIES}/([A-Za-z0-9+._-]{{1,200}})/({FAMILY}|{PART})".replace(".json", r"\.json"))
 _ALLOWED = f"{', '.join(LIMITS)}, {FAMILIES}/<name>/{FAMILY} and {FAMILIES}/<name>/{PART}"
 _PACK = "make the upload with `polyhead tasks pack`"
@@ -274,7 +256,7 @@ def staged(folder: FilePath, name: str, target: FilePath) -> StagedTask:
             allowed=f"trunk {trunk}",
             do="train the task on this bundle's trunk",
         )
-    _check_alone(record)
+    check_alone(record)
     (folder / TRUNK).mkdir()
     (folder / TRUNK / TRUNK_RECORD).write_bytes(read_inside(target, TRUNK, TRUNK_RECORD, limit=LARGEST_JSON))
     sha256 = hashlib.sha256(raw).hexdigest()
@@ -285,16 +267,6 @@ def staged(folder: FilePath, name: str, target: FilePath) -> StagedTask:
     (folder / BUNDLE).write_bytes(to_json(content))
     _check(Bundle.open(folder, verify=False), name)
     return StagedTask(root=str(folder), name=name, record=record, sha256=sha256)
-
-
-def _check_alone(record: TaskRecord) -> None:
-    others = task_names(record.needs)
-    if others:
-        raise BundleError(
-            f"task '{record.task.name}' reads the prompts of other tasks, and can only change together with them",
-            got=others,
-            do="change all of them at once with `polyhead tasks update` on the server's machine",
-        )
 
 
 def _check(upload: Bundle, name: str) -> None:
@@ -322,33 +294,3 @@ def _live(folder: FilePath, family: str) -> Live:
 
 def _folders(folder: FilePath) -> list[FilePath]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
-def packed(bundle: Bundle, name: str) -> Iterator[bytes]:
-    """The upload of a task's live version, with the families that it reads: equal bytes for equal files.
-
-    Raises UnknownTask, and BundleError for a task that can only change together with others.
-    """
-    record = bundle.record(name)
-    _check_alone(record)
-    files = [TASK, PART, *([CODEC] if CODEC in record.files else []), SCORES, PROBES, CARD]
-    places = {file: (TASKS, name, bundle.version(name), file) for file in files}
-    for owner in sorted(owner for owner in record.needs if owner in bundle.families):
-        folder, version = place_of(owner)[1], bundle.families[owner].version
-        places |= {f"{FAMILIES}/{folder}/{file}": (FAMILIES, folder, version, file) for file in (FAMILY, PART)}
-    for member, place in places.items():
-        with open_inside(bundle.root, *place) as file:
-            size = os.fstat(file.fileno()).st_size
-            yield tar_header(member, size)
-            yield from iter(lambda: file.read(CHUNK), b"")
-            yield b"\0" * (-size % BLOCK)
-    yield b"\0" * (2 * BLOCK)
-
-
-def tar_header(name: str, size: int, *, kind: bytes = b"0") -> bytes:
-    """A member's header, of a plain file by default, as tar writes it; no owner and no time."""
-    fields = [name.encode("ascii").ljust(100, b"\0"), b"0000644\0", b"0000000\0", b"0000000\0"]
-    fields += [b"%011o\0" % size, b"%011o\0" % 0, b" " * 8, kind, b"\0" * 100, b"ustar\x0000", b"\0" * 64]
-    fields += [b"0000000\0", b"0000000\0"]
-    block = b"".join(fields).ljust(BLOCK, b"\0")
-    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
