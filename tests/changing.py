@@ -110,7 +110,9 @@ async def asked(client, *texts, tasks=None):
 
 
 def lines(root):
-    return {name: line["version"] for name, line in json.loads((Path(root) / "bundle.json").read_text())["tasks"].items()}
+    return {
+        name: line["version"] for name, line in json.loads((Path(root) / "bundle.json").read_text())["tasks"].items()
+    }
 
 
 def beside(root):

@@ -1,4 +1,4 @@
-"""Uploads are checked while they stream: what is no task's file never reaches the disk, and no part of it the bundle."""
+"""Uploads are checked while they stream: what is no task's file never reaches the disk, nor anything the bundle."""
 
 import io
 import json
@@ -177,7 +177,10 @@ def test_what_does_not_fit_is_refused_by_its_reason(tmp_path, content, target):
         "other scores": ({**whole, "scores.json": b'{"splits": {}}'}, "changed since"),
         "no json": ({**whole, "task.json": b"{"}, "cannot be understood"),
         "foreign key": (changed_record(whole, auto_map="x"), "auto_map"),
-        "other labels": (changed_record(whole, task={**record["task"], "labels": ["a", "b", "c"]}), "does not answer it"),
+        "other labels": (
+            changed_record(whole, task={**record["task"], "labels": ["a", "b", "c"]}),
+            "does not answer it",
+        ),
         "other name": (changed_record(whole, task={**record["task"], "name": "moods"}), "another task"),
         "scores that are none": (hashed(whole, "scores.json", b'{"splits": [1]}'), "cannot be read as JSON"),
         "probes that are none": (hashed(whole, "probes.jsonl", b'{"texts": 1}\n'), "no probe"),
@@ -251,4 +254,8 @@ def test_a_task_of_other_labels_is_another_task_of_that_name(tmp_path, target):
     add(target, "mood", 1)
     content = upload(tmp_path, "mood", 5, task=labelled("mood", "down", "up", "flat"))
     read(tmp_path / "in", content)
-    assert msgspec.structs.asdict(staged(tmp_path / "in", "mood", target))["record"].task.labels == ("down", "up", "flat")
+    assert msgspec.structs.asdict(staged(tmp_path / "in", "mood", target))["record"].task.labels == (
+        "down",
+        "up",
+        "flat",
+    )

@@ -9,6 +9,8 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import ParamSpec, TypeVar
 
+from polyhead.bundle.manifest import read_bundle_file
+from polyhead.bundle.models import model_names
 from polyhead.config import Value
 from polyhead.errors import PolyheadError, UnknownTask
 from polyhead.files import held
@@ -67,11 +69,13 @@ class Admin:
 
     async def remove(self, name: str, *, actor: str) -> ChangeAnswer:
         """Removes a task with all its versions."""
-        return await self._changed(self._order("remove", self._known(name), actor))
+        await self.in_thread(self._check_there, name)
+        return await self._changed(self._order("remove", name, actor))
 
     async def roll_back(self, name: str, version: str | None, *, actor: str) -> ChangeAnswer:
         """Makes an earlier version live, by default the one before the live one."""
-        return await self._changed(self._order("rollback", self._known(name), actor, version=version))
+        await self.in_thread(self._check_there, name)
+        return await self._changed(self._order("rollback", name, actor, version=version))
 
     async def put_shadow(self, name: str, body: AsyncIterator[bytes], *, encoding: str, share: float) -> ShadowState:
         """Asks an uploaded candidate beside the live task from now on, for a share of requests."""
@@ -217,6 +221,12 @@ class Admin:
         """Refuses an upload before it is read where another change is under way."""
         with self._lock():
             pass
+
+    def _check_there(self, name: str) -> None:
+        """Raises UnknownTask for a task that the bundle does not hold, whether this server answers it or not."""
+        names = [*read_bundle_file(self._root).tasks, *model_names(self._root)]
+        if name not in names:
+            raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(names))
 
     def _known(self, name: str) -> str:
         """The name of a task that callers may ask; raises HttpError 404."""

@@ -29,6 +29,8 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.engine.request import Request
 from polyhead.engine.session import Session
+from polyhead.errors import PolyheadError
+from polyhead.serve.http import HttpError
 from polyhead.serve.trial import built_in, outputs_of, pinned
 from polyhead.serve.uploads import StagedTask, Staging
 from polyhead.tasks.kinds import kind_of
@@ -222,8 +224,12 @@ class Shadows:
             probes = pinned(bundle, staged.name) or built_in(loaded, [hidden])[hidden]
             outputs_of(loaded, {hidden: probes})
             cost = added_cost(loaded, [probe.input for probe in probes[:TIMED]], [*others], hidden)
-        except BaseException:
+        except BaseException as error:
             self._session.detach(hidden)
+            if isinstance(error, PolyheadError):
+                why = error.what.replace(hidden, staged.name)
+                what = f"the candidate of task '{staged.name}' does not answer its own probes"
+                raise HttpError(422, what, got=why, do="train it again") from error
             raise
         return Candidate(staged, staging, hidden=hidden, share=share, cost=cost)
 
