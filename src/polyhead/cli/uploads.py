@@ -7,6 +7,7 @@ import sys
 import click
 
 from polyhead.cli.output import Printer, counted, json_option
+from polyhead.cli.serve_changes import place_of_worker
 
 
 @click.command("pack")
@@ -41,6 +42,9 @@ def apply() -> None:
     """Make the change that stands on standard input as JSON, and print what became of it; a server runs this."""
     from polyhead.serve.orders import lower_priority, told
 
+    place = place_of_worker()
+    if place is not None:
+        place.leave()  # a server's worker keeps to some processors, and this need not
     lower_priority()
     sys.stdout.buffer.write(told(sys.stdin.buffer.read()))
     sys.stdout.buffer.flush()
