@@ -194,6 +194,17 @@ def test_requests_that_have_begun_end_with_the_version_they_began_with(root):
     asyncio.run(scenario())
 
 
+def test_tasks_are_listed_while_one_of_them_is_gone_from_the_folder_already(root):
+    async def scenario():
+        async with served(root) as (client, _):
+            Bundle.open(root).remove_task("urgency")
+            listed = await client.get("/v1/tasks")
+            assert listed.status_code == 200 and len(listed.json()["tasks"]) == 3
+            assert len((await asked(client))[1]) == 3
+
+    asyncio.run(scenario())
+
+
 def test_a_change_of_families_is_taken_over(tmp_path):
     from bundle.groups import adapters
     from bundle.groups import add as add_group
