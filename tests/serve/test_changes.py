@@ -172,11 +172,12 @@ def _write_certificate(path, raw):
 
     import msgspec
 
-    from polyhead.certify.certificate import Certificate, certificate_json
+    from polyhead.certify.certificate import Certificate
+    from polyhead.config import to_json
 
     certificate = msgspec.convert({**raw, "sha256": ""}, Certificate)
-    digest = hashlib.sha256(certificate_json(certificate)).hexdigest()
-    path.write_bytes(certificate_json(msgspec.structs.replace(certificate, sha256=digest)))
+    digest = hashlib.sha256(to_json(certificate)).hexdigest()
+    path.write_bytes(to_json(msgspec.structs.replace(certificate, sha256=digest)))
 
 
 def test_requests_that_have_begun_end_with_the_version_they_began_with(root):

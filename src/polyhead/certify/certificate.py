@@ -38,7 +38,8 @@ class Certificate(Value):
     number: int = 0
     previous: str = ""  # SHA-256 of the file of the certificate before this one
     sha256: str = ""  # of this file, with this field empty
-    actor: str = ""  # who asked for the operation; written where it was said
+    # Who asked for the operation; written where it was said, since readers of before know no such key.
+    actor: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def unproven(self) -> tuple[str, ...]:
@@ -134,13 +135,12 @@ class Ledger:
         certificate = msgspec.structs.replace(
             certificate, number=number_of(last) + 1 if last else 1, previous=previous, sha256=""
         )
-        digest = hashlib.sha256(certificate_json(certificate)).hexdigest()
-        certificate = msgspec.structs.replace(certificate, sha256=digest)
+        certificate = msgspec.structs.replace(certificate, sha256=hashlib.sha256(to_json(certificate)).hexdigest())
         folder = self.root / CERTIFICATES
         remove_leftovers(folder, root=self.root)
         path = folder / certificate.name
         try:
-            replace_file(path, certificate_json(certificate), root=self.root)
+            replace_file(path, to_json(certificate), root=self.root)
         except BaseException:
             path.unlink(missing_ok=True)  # its last flush failed: who asked for it is told that it is not there
             raise
@@ -152,16 +152,10 @@ def read_certificate(raw: bytes, path: FilePath) -> Certificate:
     """A certificate from its file; CorruptFile if one byte of it is not as it was written."""
     certificate = decoded(raw, Certificate, path)
     empty = msgspec.structs.replace(certificate, sha256="")
-    is_named = path.name == certificate.name and certificate_json(certificate) == raw
-    if not is_named or certificate.sha256 != hashlib.sha256(certificate_json(empty)).hexdigest():
+    is_named = path.name == certificate.name and to_json(certificate) == raw
+    if not is_named or certificate.sha256 != hashlib.sha256(to_json(empty)).hexdigest():
         raise CorruptFile(f"{path} was changed since it was written", do="restore the file from a copy", path=path)
     return certificate
-
-
-def certificate_json(certificate: Certificate) -> bytes:
-    """The bytes of a certificate's file, without an actor that is nobody: readers of before know no such key."""
-    fields = msgspec.structs.asdict(certificate)
-    return to_json(fields if certificate.actor else {name: fields[name] for name in fields if name != "actor"})
 
 
 def number_of(file: str) -> int:

@@ -199,7 +199,7 @@ def _proven(
             answers_asked={name: count for name, (count, _) in compared.items()},
             bundle_before=state.sha256,
             bundle=bundle_hash(state.root),
-            actor=actor,
+            actor=actor or msgspec.UNSET,
         )
     )
 

@@ -75,7 +75,7 @@ class Proof(Value):
             file=certificate.name,
             number=certificate.number,
             operation=certificate.operation,
-            actor=certificate.actor,
+            actor=certificate.actor or "",
             unchanged=certificate.unchanged,
             proven=tuple(name for name, answered in certificate.before.items() if answered.probes),
             probes=certificate.probes,

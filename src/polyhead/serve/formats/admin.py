@@ -178,7 +178,7 @@ def past_changes(service: Service, limit: int) -> ChangesAnswer:
                 number=certificate.number,
                 operation=certificate.operation,
                 changed=certificate.changed,
-                by=certificate.actor,
+                by=certificate.actor or "",
                 at=datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds"),
                 certificate=certificate.name,
                 proven=tuple(name for name, answered in certificate.before.items() if answered.probes),
