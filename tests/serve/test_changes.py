@@ -117,6 +117,24 @@ def test_a_bundle_of_another_trunk_under_the_server_is_refused(root, tmp_path):
     asyncio.run(scenario())
 
 
+def test_a_whole_folder_in_the_place_of_the_old_one_is_taken_over(root, tmp_path):
+    other = make(tmp_path / "other", "topics", "mood", "names")
+
+    async def scenario():
+        async with served(root) as (client, service):
+            before = service.session.bundle.record("mood").arrays
+            root.rename(tmp_path / "old")
+            other.rename(root)
+            changes = await service.changes.take()
+            assert set(changes.replaced) == {"mood", "topics"} and changes.attached == ("names",)
+            assert changes.detached == ("urgency",)
+            _, versions = await asked(client)
+            assert versions["mood"] == {"version": "v0001", "digest": Bundle.open(root).record("mood").arrays}
+            assert versions["mood"]["digest"] != before
+
+    asyncio.run(scenario())
+
+
 def test_answers_that_move_though_their_task_did_not_change_stop_a_change(root, monkeypatch):
     async def scenario():
         async with served(root) as (client, service):

@@ -57,8 +57,8 @@ class Beside(Protocol):
     def asked(self, tasks: Sequence[str], loaded: LoadedTasks) -> tuple[str, ...]:
         """The hidden tasks to ask beside these; none for most requests."""
 
-    def take(self, ticket: Ticket, tasks: tuple[str, ...], hidden: tuple[str, ...]) -> None:
-        """Takes what they answered out of a ticket, which then holds `tasks` alone."""
+    def take(self, ticket: Ticket, hidden: tuple[str, ...]) -> None:
+        """Takes them and what they answered out of a ticket."""
 
 
 class Service:
@@ -171,7 +171,8 @@ class Service:
 
         seconds = self.settings.timeout if deadline is None else min(deadline, self.settings.timeout)
         names, loaded = tuple(tasks), tasks.loaded if isinstance(tasks, Names) else self.loaded
-        hidden = self.beside.asked(names, loaded) if self.beside is not None and stage is None else ()
+        beside = self.beside if stage is None else None
+        hidden = () if beside is None else beside.asked(names, loaded)
         ticket = self.queue.submit(
             inputs,
             done,
@@ -189,8 +190,8 @@ class Service:
             raise
         if ticket.error is not None:
             raise ticket.error
-        if hidden and self.beside is not None:
-            self.beside.take(ticket, names, hidden)
+        if hidden and beside is not None:
+            beside.take(ticket, hidden)
         return ticket
 
     def served(self, ticket: Ticket) -> dict[str, Served]:

@@ -277,9 +277,9 @@ class Shadows:
             and self._chance.random() < candidate.share
         )
 
-    def take(self, ticket: Ticket, tasks: tuple[str, ...], hidden: tuple[str, ...]) -> None:
-        """Takes the candidates' answers out of a ticket, so that nobody sees them, and has them compared."""
-        ticket.tasks = tasks
+    def take(self, ticket: Ticket, hidden: tuple[str, ...]) -> None:
+        """Takes the candidates and their answers out of a ticket, so that nobody sees them, and has them compared."""
+        ticket.tasks = tuple(name for name in ticket.tasks if name not in hidden)
         for number, result in enumerate(ticket.results):
             if result is None:
                 continue

@@ -15,7 +15,7 @@ from polyhead.certify.certificate import Ledger
 from polyhead.engine.answers import Columns
 from polyhead.engine.inputs import input_type_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.pinned import precision_here
+from polyhead.engine.pinned import backend_here, precision_here
 from polyhead.engine.request import Request
 from polyhead.errors import BackendError, IsolationError, PolyheadError
 from polyhead.plan import TRUNK
@@ -111,10 +111,9 @@ def check_new(loaded: LoadedTasks, bundle: Bundle, names: Sequence[str], *, back
     for name in reading:
         if len(outputs[name]) < len(probes[name]):
             raise BackendError(f"task '{name}' does not answer all of its probes", task=name)
-    label = numerics() if reading and loaded.deterministic else {}
-    if not label or label["backend"] != backend:
+    if not reading or not loaded.deterministic or backend != backend_here():
         return
-    certified = Ledger(bundle.root).find({name: bundle.lines[name] for name in reading}, label)
+    certified = Ledger(bundle.root).find({name: bundle.lines[name] for name in reading}, numerics())
     for name, (answered, certificate) in certified.items():
         if answered.probes and precision_here(loaded.records[name], backend) == precision:
             _check_digest(name, outputs[name], answered, certificate.name)

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from polyhead.bundle.format import CERTIFICATES
 from polyhead.certify.certificate import Ledger
 from polyhead.config import Value
 from polyhead.serve.admin import Admin, ChangeAnswer
@@ -172,7 +173,7 @@ def past_changes(service: Service, limit: int) -> ChangesAnswer:
     for certificate in ledger.sound():
         if len(changes) == limit:
             break
-        written = (ledger.root / "certificates" / certificate.name).stat().st_mtime
+        written = (ledger.root / CERTIFICATES / certificate.name).stat().st_mtime
         changes.append(
             PastChange(
                 number=certificate.number,
