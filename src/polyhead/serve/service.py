@@ -20,6 +20,7 @@ from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData
 from polyhead.serve.changes import BundleChanges
 from polyhead.serve.settings import ServeSettings
+from polyhead.serve.trial import rested
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import texts_of
@@ -216,7 +217,8 @@ class Service:
         """The same with tasks that no caller has yet, beside the queue: in the smallest batch of each size."""
         names = [*_default(loaded), self.vectors]
         for size in WARM_TEXTS:
-            Request(loaded, [WARM_TEXT.format(number) for number in range(size)], names).run(loaded)
+            with rested():
+                Request(loaded, [WARM_TEXT.format(number) for number in range(size)], names).run(loaded)
 
     def _deliver(self, calls: list[Callable[[], None]]) -> None:
         """From the queue's thread to the loop's, all at once; before there is a loop, where they are."""

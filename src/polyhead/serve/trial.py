@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter, sleep
 from typing import TypeVar
 
 import numpy as np
@@ -24,6 +26,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import Question, TaskInput
 
 AT_ONCE = 8  # inputs of one pass: callers' passes run beside these, and must not wait long for the processor
+LONGEST_REST = 0.05  # seconds
 PINNED = 16  # probes of a task that did not change; its certificate was made of all
 BUILT_IN: tuple[TaskInput, ...] = (
     ("where is my order number 12, and when will it be here?",),
@@ -52,7 +55,9 @@ def outputs_of(loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]]) -> di
         known: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in names}
         for some in _in_parts(inputs, AT_ONCE):
             words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in some]
-            columns = _columns(Request(loaded, [probe.input for probe in some], names, words=words), loaded)
+            request = Request(loaded, [probe.input for probe in some], names, words=words)
+            with rested():
+                columns = _columns(request, loaded)
             for name in names:
                 column = columns[name]
                 for error in (error for row, error in column.errors.items() if some[row] in probes[name]):
@@ -64,6 +69,14 @@ def outputs_of(loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]]) -> di
         for name in names:
             by_task[name] = [known[name][probe] for probe in probes[name] if probe in known[name]]
     return {name: by_task[name] for name in probes}
+
+
+@contextmanager
+def rested() -> Iterator[None]:
+    """Waits after a pass for as long as it took, so that callers' passes have most of the processors."""
+    began = perf_counter()
+    yield
+    sleep(min(perf_counter() - began, LONGEST_REST))
 
 
 def _columns(request: Request, loaded: LoadedTasks) -> Columns:
