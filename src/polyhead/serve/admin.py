@@ -194,7 +194,7 @@ class Admin:
                 500,
                 "the change is in the bundle with its certificate, and this server cannot take it over: it answers as "
                 "before",
-                got=str(error),
+                got=str(error) if isinstance(error, HttpError) else type(error).__name__,
                 do=f"roll task '{outcome.task}' back, or remove it if it is new",
             ) from error
         return ChangeAnswer(
