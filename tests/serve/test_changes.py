@@ -14,10 +14,10 @@ from polyhead.bundle.models import add_model, remove_models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import certified
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.errors import BackendError, IsolationError, WrongTrunk
+from polyhead.errors import BackendError, CorruptFile, IsolationError, WrongTrunk
 from polyhead.seq2seq.answer import SummaryTasks
 from polyhead.seq2seq.data import Seq2SeqShape
-from polyhead.serve import trial
+from polyhead.serve import changes, trial
 from polyhead.serve.settings import ServeSettings
 from polyhead.testing import tiny_trunk
 
@@ -117,6 +117,28 @@ def test_a_bundle_of_another_trunk_under_the_server_is_refused(root, tmp_path):
     asyncio.run(scenario())
 
 
+def test_a_folder_that_changes_again_while_it_is_read_is_read_again(root, monkeypatch):
+    tried = []
+
+    def overtaken(*given, **named):
+        tried.append(given)
+        if len(tried) == 1:
+            Bundle.open(root).remove_task("urgency")
+            raise CorruptFile("a file is gone")
+        trial.check_new(*given, **named)
+
+    monkeypatch.setattr(changes, "check_new", overtaken)
+
+    async def scenario():
+        async with served(root) as (client, service):
+            add(root, "names", 3)
+            taken = await service.changes.take()
+            assert (taken.attached, taken.detached, len(tried)) == (("names",), ("urgency",), 2)
+            assert service.changes.state.refused == 0 and set((await asked(client))[1]) == {"mood", "topics", "names"}
+
+    asyncio.run(scenario())
+
+
 def test_a_whole_folder_in_the_place_of_the_old_one_is_taken_over(root, tmp_path):
     other = make(tmp_path / "other", "topics", "mood", "names")
 
@@ -125,9 +147,9 @@ def test_a_whole_folder_in_the_place_of_the_old_one_is_taken_over(root, tmp_path
             before = service.session.bundle.record("mood").arrays
             root.rename(tmp_path / "old")
             other.rename(root)
-            changes = await service.changes.take()
-            assert set(changes.replaced) == {"mood", "topics"} and changes.attached == ("names",)
-            assert changes.detached == ("urgency",)
+            taken = await service.changes.take()
+            assert set(taken.replaced) == {"mood", "topics"} and taken.attached == ("names",)
+            assert taken.detached == ("urgency",)
             _, versions = await asked(client)
             assert versions["mood"] == {"version": "v0001", "digest": Bundle.open(root).record("mood").arrays}
             assert versions["mood"]["digest"] != before

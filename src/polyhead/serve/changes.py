@@ -21,6 +21,7 @@ from polyhead.serve.trial import Isolation, check_new, without_paths
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # seconds until content that was refused is tried again
+OVERTAKEN = 10  # attempts at content that changes while it is read
 Mark = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -87,21 +88,25 @@ class BundleChanges:
     def take_now(self, *, is_patient: bool = False) -> Changes:
         """The same in this thread. Where it `is_patient`, content that was refused waits for its pause to pass."""
         with self._taking:
-            mark = self._mark()
-            if mark == self._live:
-                return Changes()
-            if is_patient and self._refused is not None and self._refused[0] == mark and monotonic() < self._again:
-                return Changes()
-            if self._refused is not None and self._refused[0] != mark:
-                self._pause = FIRST_PAUSE
-            try:
-                changes, is_new = self._taken()
-            except Exception as error:
-                self._refuse(mark, error)
-                raise
-            self._live, self._refused, self._pause = mark, None, FIRST_PAUSE
-            self._tell(taken=self._state.taken + is_new, refusal=None)
-            return changes
+            for left in reversed(range(OVERTAKEN)):
+                mark = self._mark()
+                if mark == self._live:
+                    return Changes()
+                if self._refused is not None and self._refused[0] != mark:
+                    self._pause = FIRST_PAUSE
+                elif self._refused is not None and is_patient and monotonic() < self._again:
+                    return Changes()
+                try:
+                    changes, is_new = self._taken()
+                except Exception as error:
+                    if left and self._mark() != mark:
+                        continue  # it changed again while it was read, and files of before may be gone
+                    self._refuse(mark, error)
+                    raise
+                self._live, self._refused, self._pause = mark, None, FIRST_PAUSE
+                self._tell(taken=self._state.taken + is_new, refusal=None)
+                return changes
+            raise AssertionError("the last of them returns or raises")
 
     def _ended(self) -> None:
         with self._taking:
