@@ -38,6 +38,8 @@ class Certificate(Value):
     number: int = 0
     previous: str = ""  # SHA-256 of the file of the certificate before this one
     sha256: str = ""  # of this file, with this field empty
+    # Who asked for the operation; written where it was said, since readers of before know no such key.
+    actor: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def unproven(self) -> tuple[str, ...]:

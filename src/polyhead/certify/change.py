@@ -25,18 +25,19 @@ Changed = Mapping[str, tuple[str | None, str | None]]
 
 
 def certified(
-    root: FilePath | str, operation: Operation, act: Callable[[], object], *, changing: Sequence[str]
+    root: FilePath | str, operation: Operation, act: Callable[[], object], *, changing: Sequence[str], actor: str = ""
 ) -> Certificate:
     """Runs `act`, proves that every task not in `changing` answers its probes with the same bits, writes that down.
 
     All or nothing: if `act` fails, or a task that is not in `changing` has another live version or other bits after
     it, bundle.json is put back. Raises what `act` raised, or IsolationError that names the tasks. A second operation
-    waits, for a minute at most. What `act` changes, it changes through the methods of Bundle.
+    waits, for a minute at most. What `act` changes, it changes through the methods of Bundle. `actor`, who asked for
+    it, stands in the certificate.
     """
     root = FilePath(root)
     with locked(root, operation):
         remove.sweep(root)
-        return _certified(_State.of(root, changing), operation, act)
+        return _certified(_State.of(root, changing), operation, act, actor=actor)
 
 
 class CertifiedChange(Value):
@@ -55,6 +56,7 @@ def certified_once(
     arguments: Sequence[str],
     wanted: Callable[[], Mapping[str, str]],
     changing: Sequence[str],
+    actor: str = "",
 ) -> CertifiedChange:
     """What `certified` does with an operation that makes `wanted` versions live, and never twice for one command.
 
@@ -69,9 +71,10 @@ def certified_once(
         begun = tried.begun
         try:
             if tried.is_done:
-                certificate = _proven_since(root, begun, operation, changing)
+                certificate = _proven_since(root, begun, operation, changing, actor=actor)
             else:
-                certificate = _certified(_State.of(root, changing), operation, lambda: act(begun.wanted))
+                state = _State.of(root, changing)
+                certificate = _certified(state, operation, lambda: act(begun.wanted), actor=actor)
         except Exception:
             with suppress(PolyheadError):
                 if not begun.is_done(read_bundle_file(root).tasks):  # it was put back
@@ -81,20 +84,20 @@ def certified_once(
 
 
 def _proven_since(
-    root: FilePath, begun: StartedOperation, operation: Operation, changing: Sequence[str]
+    root: FilePath, begun: StartedOperation, operation: Operation, changing: Sequence[str], *, actor: str
 ) -> Certificate:
     """The certificate of an operation that was done already: the one that it left, else one that is written now."""
     last = next(Ledger(root).sound(), None)
     if last is not None and last.operation == operation and last.bundle == bundle_hash(root):
         return last
-    return _certified(_State.of(root, changing).since(begun.before), operation, lambda: None)
+    return _certified(_State.of(root, changing).since(begun.before), operation, lambda: None, actor=actor)
 
 
-def _certified(state: _State, operation: Operation, act: Callable[[], object]) -> Certificate:
+def _certified(state: _State, operation: Operation, act: Callable[[], object], *, actor: str) -> Certificate:
     before, asked_now = _before(state)
     try:
         act()
-        certificate = _proven(state, before, asked_now, operation)
+        certificate = _proven(state, before, asked_now, operation, actor=actor)
     except BaseException as error:
         _put_back(state, operation, error)
         raise
@@ -164,7 +167,9 @@ def _before(state: _State) -> tuple[dict[str, Answered], set[str]]:
     return {name: (answered_now if name in answered_now else known)[name] for name in lines}, set(answered_now)
 
 
-def _proven(state: _State, before: dict[str, Answered], asked_now: set[str], operation: Operation) -> Certificate:
+def _proven(
+    state: _State, before: dict[str, Answered], asked_now: set[str], operation: Operation, *, actor: str
+) -> Certificate:
     """The certificate of the change from `state` to what is on disk now, written; IsolationError without proof."""
     try:
         now = Bundle.open(state.root)
@@ -194,6 +199,7 @@ def _proven(state: _State, before: dict[str, Answered], asked_now: set[str], ope
             answers_asked={name: count for name, (count, _) in compared.items()},
             bundle_before=state.sha256,
             bundle=bundle_hash(state.root),
+            actor=actor or msgspec.UNSET,
         )
     )
 

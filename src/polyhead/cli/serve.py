@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from typing import Any
 
 import click
 
 from polyhead.cli.options import session_options
 from polyhead.cli.output import note
 from polyhead.cli.ports import Port, PortType, in_order
+from polyhead.cli.serve_changes import changes_options, place_of_worker, supervise, with_changes
 from polyhead.errors import MissingExtra
 
 
@@ -28,6 +30,7 @@ from polyhead.errors import MissingExtra
 )
 @click.option("--default-task", metavar="TASK", help="The task that requests for one task mean where they name none.")
 @session_options
+@changes_options
 def command(
     bundle: str,
     host: str,
@@ -36,6 +39,7 @@ def command(
     backend: str | None,
     precision: str | None,
     deterministic: bool,
+    **given: Any,
 ) -> None:
     """Answer all tasks of BUNDLE over HTTP."""
     try:
@@ -44,27 +48,40 @@ def command(
         from polyhead.serve.app import application
         from polyhead.serve.formats.asking import for_task
         from polyhead.serve.run import Listener, bound, serve
+        from polyhead.serve.workers import CountsOfAll
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "the server") from None
     from polyhead.engine.session import Session
     from polyhead.serve.service import Service
     from polyhead.serve.settings import ServeSettings
 
-    settings = ServeSettings(default_task=default_task)
+    settings, place = with_changes(ServeSettings(default_task=default_task), given), place_of_worker()
     with ExitStack() as opened:
-        places = [(port.task, opened.enter_context(bound(host, port.number))) for port in in_order(ports)]
+        asked = in_order(ports)
+        sockets = [opened.enter_context(bound(host, port.number)) for port in asked] if place is None else place.take()
+        named = [port.task for port in asked]
+        if place is None and settings.workers > 1:
+            return supervise(sockets, settings, address=f"http://{host}:{sockets[0].getsockname()[1]}")
         session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
-        session.task_names([task for task in (default_task, *(task for task, _ in places)) if task is not None])
+        session.task_names([task for task in (default_task, *named) if task is not None])
         service = Service(session, settings)
         app = application(service)
+        public = app if place is None else CountsOfAll(app, place)
         listeners = [
-            Listener(app=app if task is None else for_task(app, task), socket=socket) for task, socket in places
+            Listener(app=public if task is None else for_task(public, task), socket=socket)
+            for task, socket in zip(named, sockets, strict=True)
         ]
+        if place is not None:
+            listeners.append(Listener(app=app, socket=place.own_socket()))
 
         def ready() -> None:
-            for task, socket in places:
+            if place is not None:
+                place.begin()
+                return
+            for task, socket in zip(named, sockets, strict=True):
                 what = f"{len(service.tasks)} tasks" if task is None else f"for task '{task}'"
                 note(f"http://{host}:{socket.getsockname()[1]} answers {what}")
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(listeners, drain_seconds=settings.drain_seconds, ready=ready))
+    return None

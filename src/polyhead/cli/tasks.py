@@ -1,4 +1,4 @@
-"""`polyhead tasks`: list, add, update, remove, rollback, verify."""
+"""`polyhead tasks`: list, add, update, remove, rollback, verify, pack."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from polyhead.cli.model_tasks import (
     update_models,
 )
 from polyhead.cli.output import Printer, counted, json_option
+from polyhead.cli.uploads import apply, pack
 
 if TYPE_CHECKING:
     from polyhead.bundle.manifest import Live
@@ -31,12 +32,16 @@ FOLDER = click.Path(file_okay=False)
 
 @click.group("tasks")
 def command() -> None:
-    """List, add, update, remove and roll back the tasks of a bundle; verify the bundle.
+    """List, add, update, remove and roll back the tasks of a bundle; verify it; pack a task for a server.
 
     After every change, all other tasks answer their pinned probes (stored test inputs) again, in deterministic mode.
     They must give the same bits as before, else the change is undone. A certificate in the bundle records the result.
     Tasks that own their models need no certificate, since no other task reads their arrays.
     """
+
+
+command.add_command(pack)
+command.add_command(apply)
 
 
 @command.command("list")

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from polyhead.serve.formats import FORMATS
+from polyhead.serve.formats.admin import is_upload
 from polyhead.serve.guard import Guard
 from polyhead.serve.http import HttpError, answer_of
 from polyhead.serve.service import Service
@@ -31,7 +32,11 @@ def application(service: Service, *, formats: Iterable[str] | None = None) -> St
         finally:
             await service.stop()
 
-    guard = Middleware(Guard, body_bytes=service.settings.limits.body_bytes)
+    def larger(method: str, path: str) -> int:
+        return limits.upload_bytes if service.settings.admin and is_upload(method, path) else 0
+
+    limits = service.settings.limits
+    guard = Middleware(Guard, body_bytes=limits.body_bytes, larger=larger)
     return Starlette(
         routes=routes, middleware=[guard], lifespan=lifespan, exception_handlers={HTTPException: _of_starlette}
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,8 +15,11 @@ log = logging.getLogger(__name__)
 class Guard:
     """Refuses bodies of more than so many bytes, and tells every error as JSON; a fault is logged, not shown."""
 
-    def __init__(self, app: ASGIApp, *, body_bytes: int) -> None:
-        self._app, self._most = app, body_bytes
+    def __init__(
+        self, app: ASGIApp, *, body_bytes: int, larger: Callable[[str, str], int] = lambda method, path: 0
+    ) -> None:
+        """`larger` gives the bytes of routes that may have more, by method and path."""
+        self._app, self._body_bytes, self._larger = app, body_bytes, larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on."""
@@ -23,6 +27,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope[CONNECTION] = getattr(receive, "__self__", None)
+        most = max(self._body_bytes, self._larger(scope["method"], scope["path"]))
         read = 0
         is_begun = False
 
@@ -31,11 +36,11 @@ class Guard:
             message = await receive()
             if message["type"] == "http.request":
                 read += len(message.get("body", b""))
-                if read > self._most:
+                if read > most:
                     raise HttpError(
                         413,
                         "the body is too large",
-                        allowed=f"{self._most:,} bytes",
+                        allowed=f"{most:,} bytes",
                         do="send less at once, or raise the server's limit",
                     )
             return message
@@ -47,9 +52,9 @@ class Guard:
 
         try:
             declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-            if declared.isdigit() and int(declared) > self._most:
+            if declared.isdigit() and int(declared) > most:
                 read = int(declared)
-                raise HttpError(413, "the body is too large", got=f"{read:,} bytes", allowed=f"{self._most:,} bytes")
+                raise HttpError(413, "the body is too large", got=f"{read:,} bytes", allowed=f"{most:,} bytes")
             await self._app(scope, limited, noted)
         except Exception as error:
             if status_of(error) == 500:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic, sleep
+from typing import Protocol
 
 import numpy as np
 
@@ -14,11 +15,13 @@ from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import BatchFacts, Queue, Ticket
-from polyhead.engine.request import TaskResults
+from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
+from polyhead.serve.changes import BundleChanges
 from polyhead.serve.settings import ServeSettings
+from polyhead.serve.trial import rested
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import texts_of
@@ -39,6 +42,29 @@ class Served(Value):
     digest: str  # of its arrays; "" of a task that owns its model
 
 
+class Names(tuple[str, ...]):
+    """Tasks that a request asks, and the moment in which they were there: it is answered as if by then."""
+
+    loaded: LoadedTasks
+
+    @classmethod
+    def of(cls, names: Iterable[str], loaded: LoadedTasks) -> Names:
+        """These names at that moment."""
+        made = cls(names)
+        made.loaded = loaded
+        return made
+
+
+class Beside(Protocol):
+    """Hidden tasks that are asked together with others, unseen by callers."""
+
+    def asked(self, tasks: Sequence[str], loaded: LoadedTasks) -> tuple[str, ...]:
+        """The hidden tasks to ask beside these; none for most requests."""
+
+    def take(self, ticket: Ticket, hidden: tuple[str, ...]) -> None:
+        """Takes them and what they answered out of a ticket."""
+
+
 class Service:
     """A bundle that is being served. All coroutines run on one event loop; the queue's thread runs the encoder."""
 
@@ -49,6 +75,9 @@ class Service:
         self.observers: list[Callable[[BatchFacts], None]] = []
         self.is_ready = self.is_closing = False
         self.began = monotonic()
+        self.changes = BundleChanges(session, seconds=settings.watch_seconds, warm=self._warm_new)
+        self.beside: Beside | None = None
+        self.closing: list[Callable[[], Awaitable[None]]] = []  # what else ends with it
         self._loop: asyncio.AbstractEventLoop | None = None
         self.queue = Queue(session, settings.queue, deliver=self._deliver, observe=self._observe)
 
@@ -60,11 +89,15 @@ class Service:
         gc.freeze()  # what is loaded stays, and is not looked through again
         gc.set_threshold(*COLLECT_AFTER)
         sys.setswitchinterval(SWITCH_AFTER)
+        self.changes.start()
         self.is_ready = True
 
     async def stop(self) -> None:
         """Answers what waits, for as long as `drain_seconds`, and ends the queue."""
         self.is_ready, self.is_closing = False, True
+        await self.changes.stop()
+        for close in self.closing:
+            await close()
         await asyncio.to_thread(self.queue.close, timeout=self.settings.drain_seconds)
         if self._loop is not None:
             await asyncio.sleep(0)  # what the queue delivered last
@@ -82,16 +115,19 @@ class Service:
 
     def default_tasks(self) -> list[str]:
         """The tasks of a request that names none: all but those that own their models, which take seconds a text."""
-        return [name for name, task in self.tasks.items() if not kind_of(task).owns_model]
+        return _default(self.loaded)
 
-    def named(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
-        """These tasks, or the default ones; raises UnknownTask for what callers may not ask."""
+    def named(self, tasks: Iterable[str] | None) -> Names:
+        """These tasks, or the default ones; raises UnknownTask for what callers may not ask.
+
+        Give what it returns to `ask`, so that a change between the two touches nothing.
+        """
         loaded = self.loaded
         if tasks is None:
-            return tuple(self.default_tasks())
+            return Names.of(_default(loaded), loaded)
         names = loaded.task_names(tasks)
         hidden = [name for name in names if name in loaded.hidden]
-        return loaded.task_names([f"{name} " for name in hidden]) if hidden else names
+        return Names.of(loaded.task_names([f"{name} " for name in hidden]) if hidden else names, loaded)
 
     def check_inputs(self, inputs: Sequence[AnyInput], tasks: Sequence[str]) -> None:
         """Raises EmptyData for no input, BadValue for more than a request may hold."""
@@ -139,8 +175,18 @@ class Service:
                 answered.set_result(ticket)
 
         seconds = self.settings.timeout if deadline is None else min(deadline, self.settings.timeout)
+        names, loaded = tuple(tasks), tasks.loaded if isinstance(tasks, Names) else self.loaded
+        beside = self.beside if stage is None else None
+        hidden = () if beside is None else beside.asked(names, loaded)
         ticket = self.queue.submit(
-            inputs, done, tasks=tasks, words=words, deadline=seconds, stage=stage, is_gone=is_gone
+            inputs,
+            done,
+            tasks=(*names, *hidden),
+            words=words,
+            deadline=seconds,
+            stage=stage,
+            is_gone=is_gone,
+            loaded=loaded,
         )
         try:
             await answered
@@ -156,6 +202,8 @@ class Service:
                 do="ask again later, or with a later deadline",
                 retry_after=self.queue.seconds(),
             )
+        if hidden and beside is not None:
+            beside.take(ticket, hidden)
         return ticket
 
     def served(self, ticket: Ticket) -> dict[str, Served]:
@@ -178,6 +226,13 @@ class Service:
         while not self.queue.is_idle:  # observers are told of the last batch after it is answered
             sleep(0.001)
 
+    def _warm_new(self, loaded: LoadedTasks) -> None:
+        """The same with tasks that no caller has yet, beside the queue: in the smallest batch of each size."""
+        names = [*_default(loaded), self.vectors]
+        for size in WARM_TEXTS:
+            with rested():
+                Request(loaded, [WARM_TEXT.format(number) for number in range(size)], names).run(loaded)
+
     def _deliver(self, calls: list[Callable[[], None]]) -> None:
         """From the queue's thread to the loop's, all at once; before there is a loop, where they are."""
         loop = self._loop
@@ -190,6 +245,11 @@ class Service:
     def _observe(self, facts: BatchFacts) -> None:
         for observer in self.observers:
             observer(facts)
+
+
+def _default(loaded: LoadedTasks) -> list[str]:
+    hidden = loaded.hidden
+    return [name for name, task in loaded.tasks.items() if name not in hidden and not kind_of(task).owns_model]
 
 
 def _run_all(calls: list[Callable[[], None]]) -> None:

@@ -20,6 +20,7 @@ class RequestLimits(Value):
     answers: int = 65_536  # inputs times tasks
     questions: int = 400  # of a decisions API
     options: int = 255  # of one question
+    upload_bytes: int = 2**30  # of a task that is uploaded, where tasks may be changed
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -39,11 +40,14 @@ class ServeSettings(Value):
     admin: bool = False  # whether tasks may be changed over HTTP
     watch_seconds: float = 1.0  # between two looks at the bundle's folder; 0: it is not watched
     drain_seconds: float = 30.0  # for answers that are under way when the server is told to stop
+    workers: int = 1  # processes that answer at the same address
     cache_bytes: int = 0  # of answers and vectors that are kept for texts to come; 0: none
 
     def __post_init__(self) -> None:
         if not self.timeout > 0:
             raise ConfigError("'timeout' of a server is too small", got=self.timeout, allowed="more than 0 seconds")
+        if self.workers < 1:
+            raise ConfigError("'workers' of a server is too small", got=self.workers, allowed="1 or more")
         for name in ("watch_seconds", "drain_seconds", "cache_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"'{name}' of a server is negative", got=getattr(self, name), allowed="0 or more")

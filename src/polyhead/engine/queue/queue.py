@@ -15,6 +15,7 @@ from polyhead.config import Value
 from polyhead.engine.answers import Columns, Result
 from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, input_types_of, plain
 from polyhead.engine.inputs import types_of_inputs as input_types
+from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue.batch import SharedBatch
 from polyhead.engine.queue.rate import Rate
 from polyhead.engine.queue.ticket import Piece, Ticket
@@ -90,16 +91,18 @@ class Queue:
         deadline: float | None = None,
         stage: Callable[[TaskResults], None] | None = None,
         is_gone: Callable[[], bool] | None = None,
+        loaded: LoadedTasks | None = None,
     ) -> Ticket:
         """Puts a call into the queue. `done` is called once with its ticket: `results`, in order, or its `error`.
 
         `stage` gets each task's answers as soon as they are known. `is_gone` says whether nobody waits any longer: what
         is not begun by then is dropped, and its error is a CancelledError. Inputs and `tasks` are those of
-        `Session.predict`; after `deadline` seconds nothing more of it is begun, and its tasks are late. Raises
-        BadValue, UnknownTask and, where too much waits already, or so much that the deadline will probably pass,
-        Overloaded, whose `retry_after` says in how many seconds that will be done.
+        `Session.predict`; `loaded` is the session's moment in which they are answered, by default this one. After
+        `deadline` seconds nothing more of it is begun, and its tasks are late. Raises BadValue, UnknownTask and, where
+        too much waits already, or so much that the deadline will probably pass, Overloaded, whose `retry_after` says in
+        how many seconds that will be done.
         """
-        loaded, listed = self.session.loaded, checked_inputs(inputs)
+        loaded, listed = self.session.loaded if loaded is None else loaded, checked_inputs(inputs)
         seconds, checked = checked_deadline(deadline), checked_words(words, listed)
         end = None if seconds is None else monotonic() + seconds
         names = loaded.task_names(tasks)

@@ -1,5 +1,6 @@
 """The wire formats that the server speaks, registered here."""
 
+from polyhead.serve.formats.admin import AdminFormat
 from polyhead.serve.formats.base import FORMATS, WireFormat, register_format
 from polyhead.serve.formats.classify import ClassifyFormat
 from polyhead.serve.formats.embeddings import EmbeddingsFormat
@@ -14,6 +15,7 @@ for _format in (
     InferenceApiFormat(),
     ClassifyFormat(),
     InferenceProtocol(),
+    AdminFormat(),
     PageFormat(),
 ):
     register_format(_format)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,12 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, InputType, input_of, input_types_of
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
+from polyhead.errors import BundleError
 from polyhead.serve.http import HttpError, body_of, decoded, encoded, gone
 from polyhead.serve.service import Served, Service
 from polyhead.tasks.task import Task
@@ -201,5 +204,12 @@ def _facts(service: Service, name: str) -> TaskFacts:
         inputs=input_types_of(loaded.tasks[name]),
         version=loaded.versions.get(name, ""),
         digest=loaded.records[name].arrays if name in loaded.records else "",
-        headline=bundle.headline(name) if name in bundle.tasks else None,
+        headline=_headline(bundle, name),
     )
+
+
+def _headline(bundle: Bundle, name: str) -> tuple[str, float | None] | None:
+    """The score; None also of a task whose files are gone already, while it answers its last requests."""
+    with suppress(BundleError):
+        return bundle.headline(name) if name in bundle.tasks else None
+    return None

@@ -1,0 +1,50 @@
+"""`polyhead tasks pack`, which makes what a server takes as a task; and what the server runs to change its bundle."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from polyhead.cli.output import Printer, counted, json_option
+from polyhead.cli.serve_changes import place_of_worker
+
+
+@click.command("pack")
+@click.argument("bundle", type=click.Path(file_okay=False))
+@click.argument("name")
+@click.option("-o", "--output", metavar="FILE", required=True, help="The tar to write; an old one is replaced.")
+@json_option
+def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
+    """Write the live version of NAME in BUNDLE to one file, which a server takes as an upload.
+
+    Send it with PUT /v1/tasks/NAME to a server that allows changes, or with PUT /v1/tasks/NAME/shadow to try it first.
+    """
+    from pathlib import Path
+
+    from polyhead.bundle.packed import packed
+    from polyhead.bundle.read import Bundle
+    from polyhead.files import replacing
+
+    printer, opened = Printer(json_to), Bundle.open(bundle, verify=False)
+    opened.part(name)  # hashed: a damaged one is not sent
+    size = 0
+    with replacing(Path(output)) as file:
+        for chunk in packed(opened, name):
+            size += file.write(chunk)
+    version = opened.version(name)
+    printer.line(f"packed {name} ({version}) into {output}: {counted(size, 'byte')}")
+    printer.json({"bundle": bundle, "task": name, "version": version, "file": output, "bytes": size})
+
+
+@click.command("apply", hidden=True)
+def apply() -> None:
+    """Make the change that stands on standard input as JSON, and print what became of it; a server runs this."""
+    from polyhead.serve.orders import lower_priority, told
+
+    place = place_of_worker()
+    if place is not None:
+        place.leave()  # a server's worker keeps to some processors, and this need not
+    lower_priority()
+    sys.stdout.buffer.write(told(sys.stdin.buffer.read()))
+    sys.stdout.buffer.flush()

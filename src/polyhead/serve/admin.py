@@ -1,0 +1,264 @@
+"""What admins ask of a server: changes of tasks, one at a time, and candidates in the shadow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+from polyhead.bundle.manifest import read_bundle_file
+from polyhead.bundle.models import model_names
+from polyhead.config import Value
+from polyhead.errors import PolyheadError, UnknownTask
+from polyhead.files import held
+from polyhead.serve.http import HttpError, body_of
+from polyhead.serve.orders import Order, Outcome, Proof, as_http, in_a_process, status_of_change
+from polyhead.serve.service import Service
+from polyhead.serve.shadow import Candidate, Shadows, ShadowState
+from polyhead.serve.uploads import Receiver, StagedTask, Staging, refused, staged, sweep_uploads
+from polyhead.tasks.task import check_name
+
+LOCK = ".admin.lock"  # in the bundle: held by the server that makes a change an admin asked for
+AT_ONCE = 2**20  # bytes of an upload that are written at once
+MOST_SHADOWS = 8
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class ChangeAnswer(Value, omit_defaults=True):
+    """What became of a change: live versions before and after, and what its certificate says."""
+
+    task: str
+    before: str | None
+    after: str | None
+    is_changed: bool
+    certificate: Proof | None
+    note: str | None = None
+
+
+class Admin:
+    """The changes that admins ask of one server. Every error is an HttpError without paths of this machine."""
+
+    def __init__(self, service: Service, *, make: Callable[[Order], Awaitable[Outcome]] = in_a_process) -> None:
+        """`make` makes a change and its certificate."""
+        self.service, self._make = service, make
+        self._root = service.session.bundle.root
+        self._running: set[asyncio.Task[ChangeAnswer]] = set()
+        self.shadows = Shadows(service.session, chance=random.Random(secrets.randbits(64)))
+        service.closing.append(self.close)
+        sweep_uploads(self._root)
+
+    async def in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Calls a function that blocks, its errors without paths."""
+        with self._told():
+            return await asyncio.to_thread(function, *arguments, **named)
+
+    async def put(self, name: str, body: AsyncIterator[bytes], *, encoding: str, actor: str) -> ChangeAnswer:
+        """Adds a task or replaces it by what is uploaded; the same upload again changes nothing."""
+        await self.in_thread(self._check_free)
+        staging = await self.in_thread(Staging, self._root)
+        try:
+            upload = await self._received(staging, name, body, encoding)
+        except BaseException:
+            await asyncio.to_thread(staging.close)
+            raise
+        return await self._changed(self._order("put", name, actor, source=upload.root), staging)
+
+    async def remove(self, name: str, *, actor: str) -> ChangeAnswer:
+        """Removes a task with all its versions."""
+        await self.in_thread(self._check_there, name)
+        return await self._changed(self._order("remove", name, actor))
+
+    async def roll_back(self, name: str, version: str | None, *, actor: str) -> ChangeAnswer:
+        """Makes an earlier version live, by default the one before the live one."""
+        await self.in_thread(self._check_there, name)
+        return await self._changed(self._order("rollback", name, actor, version=version))
+
+    async def put_shadow(self, name: str, body: AsyncIterator[bytes], *, encoding: str, share: float) -> ShadowState:
+        """Asks an uploaded candidate beside the live task from now on, for a share of requests."""
+        if self._is_one_of_several:
+            raise HttpError(
+                501,
+                "a candidate lives in the memory of one process, and this server has several",
+                do="try the candidate on a server that was started without --workers",
+            )
+        self._known(name)
+        if name not in self.shadows.candidates and len(self.shadows.candidates) >= MOST_SHADOWS:
+            raise HttpError(409, "too many candidates are asked already", allowed=MOST_SHADOWS, do="drop one")
+        staging = await self.in_thread(Staging, self._root)
+        try:
+            upload = await self._received(staging, name, body, encoding)
+            others = self.service.default_tasks()
+            candidate = await self.in_thread(self.shadows.attach, upload, staging, share=share, others=others)
+        except BaseException:
+            await asyncio.to_thread(staging.close)
+            raise
+        self.service.beside = self.shadows
+        before = self.shadows.add(candidate)
+        if before is not None:
+            await self.in_thread(self.shadows.detach, before)
+        return candidate.state(has_texts=False)
+
+    def shadow(self, name: str, *, has_texts: bool) -> ShadowState:
+        """How the candidate of a task answers so far."""
+        return self._candidate(name).state(has_texts=has_texts)
+
+    async def drop_shadow(self, name: str) -> ShadowState:
+        """Forgets the candidate of a task; gives how it answered."""
+        candidate = self._candidate(name)
+        self.shadows.remove(name)
+        await self.in_thread(self.shadows.detach, candidate)
+        return candidate.state(has_texts=False)
+
+    async def promote(self, name: str, *, actor: str) -> ChangeAnswer:
+        """Makes the candidate of a task the live version, by the certified change; then it is no candidate any more."""
+        candidate = self._candidate(name)
+        answer = await self._changed(self._order("put", name, actor, source=candidate.staged.root))
+        if self.shadows.candidates.get(name) is candidate:
+            await self.drop_shadow(name)
+        return answer
+
+    async def close(self) -> None:
+        """Waits for the change that is under way, as long as answers are waited for; then removes what is staged."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=self.service.settings.drain_seconds)
+        for running in self._running:
+            running.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        self.service.beside = None
+        for name in list(self.shadows.candidates):
+            candidate = self.shadows.remove(name)
+            if candidate is not None:
+                await asyncio.to_thread(candidate.staging.close)
+        await asyncio.to_thread(self.shadows.close)
+
+    async def _received(self, staging: Staging, name: str, body: AsyncIterator[bytes], encoding: str) -> StagedTask:
+        """An upload, read and checked: nothing of it is in the bundle yet."""
+        with self._told(staging):
+            check_name(name)
+            if encoding != "identity":
+                raise refused("the upload is compressed", status=415, got=encoding, allowed="a plain tar")
+            receiver, waiting = (
+                Receiver(staging.root, name, most=self.service.settings.limits.upload_bytes),
+                bytearray(),
+            )
+            try:
+                async for part in body:
+                    waiting += part
+                    if len(waiting) >= AT_ONCE:
+                        await asyncio.to_thread(receiver.feed, bytes(waiting))
+                        waiting.clear()
+                await asyncio.to_thread(receiver.feed, bytes(waiting))
+                receiver.end()
+            finally:
+                receiver.close()
+            return await asyncio.to_thread(staged, staging.root, name, self._root)
+
+    def _order(self, operation: str, name: str, actor: str, *, source: str = "", version: str | None = None) -> Order:
+        return Order(
+            operation=operation,  # type: ignore[arg-type]
+            root=str(self._root.resolve()),
+            name=name,
+            source=source,
+            version=version,
+            actor=actor,
+        )
+
+    async def _changed(self, order: Order, staging: Staging | None = None) -> ChangeAnswer:
+        """The change, which goes on where its caller hangs up."""
+        running = asyncio.ensure_future(self._change(order, staging))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return await asyncio.shield(running)
+
+    async def _change(self, order: Order, staging: Staging | None) -> ChangeAnswer:
+        try:
+            async with self._alone():
+                with self._told(staging):
+                    outcome = await self._make(order)
+                return await self._taken(outcome)
+        finally:
+            if staging is not None:
+                await asyncio.to_thread(staging.close)
+
+    async def _taken(self, outcome: Outcome) -> ChangeAnswer:
+        """The answer, once this server answers with what the bundle now holds."""
+        try:
+            with self._told():
+                await self.service.changes.take()
+        except Exception as error:
+            raise HttpError(
+                500,
+                "the change is in the bundle with its certificate, and this server cannot take it over: it answers as "
+                "before",
+                got=str(error) if isinstance(error, HttpError) else type(error).__name__,
+                do=f"roll task '{outcome.task}' back, or remove it if it is new",
+            ) from error
+        return ChangeAnswer(
+            task=outcome.task,
+            before=outcome.before,
+            after=outcome.after,
+            is_changed=outcome.is_changed,
+            certificate=outcome.certificate,
+            note=None if outcome.is_changed else "the bundle holds just this already, so nothing was changed",
+        )
+
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """One change at a time, of all servers on the bundle; raises HttpError 409 where another is under way."""
+        with contextlib.ExitStack() as stack, self._told():
+            await asyncio.to_thread(stack.enter_context, self._lock())
+            yield
+
+    def _lock(self) -> contextlib.AbstractContextManager[None]:
+        busy = HttpError(409, "another change of this bundle is under way", do="ask again when it is done")
+        return held(self._root / LOCK, patience=0.0, busy=busy)
+
+    def _check_free(self) -> None:
+        """Refuses an upload before it is read where another change is under way."""
+        with self._lock():
+            pass
+
+    def _check_there(self, name: str) -> None:
+        """Raises UnknownTask for a task that the bundle does not hold, whether this server answers it or not."""
+        names = [*read_bundle_file(self._root).tasks, *model_names(self._root)]
+        if name not in names:
+            raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(names))
+
+    def _known(self, name: str) -> str:
+        """The name of a task that callers may ask; raises HttpError 404."""
+        with self._told():
+            self.service.named([name])
+        return name
+
+    def _candidate(self, name: str) -> Candidate:
+        candidate = self.shadows.candidates.get(self._known(name))
+        if candidate is None:
+            raise HttpError(404, f"task '{name}' has no candidate", do=f"PUT one at /v1/tasks/{name}/shadow")
+        return candidate
+
+    @property
+    def _is_one_of_several(self) -> bool:
+        return self.service.settings.workers > 1
+
+    @contextlib.contextmanager
+    def _told(self, staging: Staging | None = None) -> Iterator[None]:
+        """Errors of ours become HttpErrors whose words name no path of this machine."""
+        places = {str(self._root): "the bundle", str(self._root.resolve()): "the bundle"}
+        if staging is not None:
+            places[str(staging.root)] = "the upload"
+        try:
+            yield
+        except HttpError as error:
+            raise as_http(body_of(error), error.status, places) from None
+        except PolyheadError as error:
+            is_upload = staging is not None and not isinstance(error, UnknownTask)
+            status = status_of_change(error)
+            raise as_http(body_of(error), 422 if is_upload and status in (400, 409) else status, places) from None
+        except OSError as error:
+            raise HttpError(
+                507, "the server cannot write", got=error.strerror, do="make room on its disk, or give it access"
+            ) from None

@@ -1,0 +1,173 @@
+"""A bundle that changes while it is served: what is new is loaded, warmed and tried before any caller sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic, time
+
+from polyhead.bundle.format import BUNDLE, LIST
+from polyhead.bundle.models import read_models_file
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.engine.loaded import Changes, LoadedTasks
+from polyhead.engine.session import Session
+from polyhead.serve.trial import Isolation, check_new, without_paths
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # seconds until content that was refused is tried again
+OVERTAKEN = 10  # attempts at content that changes while it is read
+Mark = tuple[tuple[int, int, int] | None, ...]
+
+
+class Refusal(Value):
+    """A state of the bundle on disk that was not taken over."""
+
+    at: float  # seconds since 1970
+    error: str  # without paths
+
+
+class ChangeState(Value):
+    """How far the server follows its bundle."""
+
+    is_watched: bool
+    taken: int  # changes that were taken over
+    refused: int  # attempts that failed
+    refusal: Refusal | None = None  # why what lies on disk now is not live; None where it is
+
+
+class BundleChanges:
+    """Takes over what changes in a bundle's folder; all of it, or nothing.
+
+    What is new is loaded beside the tasks that answer, answers built-in inputs (which compiles its graphs) and its own
+    probes; other tasks must answer theirs as before. Then it is swapped in. Calls that have begun end with the tasks
+    with which they began. Where anything fails the old tasks stay, the reason is logged and told by `state`, and the
+    same content is tried again after pauses that grow.
+    """
+
+    def __init__(self, session: Session, *, seconds: float, warm: Callable[[LoadedTasks], None]) -> None:
+        """`seconds` between two looks at the folder, 0 for none; `warm` answers texts with all tasks of a moment."""
+        self._session, self._seconds, self._warm = session, seconds, warm
+        self._places = {str(session.bundle.root.resolve()): "the bundle", str(session.bundle.root): "the bundle"}
+        self._isolation = Isolation(tolerance=session.backend.tolerance)
+        self._taking = threading.Lock()
+        self._live: Mark | None = None  # the files as they were last taken over, or found to hold nothing new
+        self._refused: tuple[Mark, Exception] | None = None
+        self._again, self._pause = 0.0, FIRST_PAUSE
+        self._state = ChangeState(is_watched=seconds > 0, taken=0, refused=0)
+        self._watching: asyncio.Task[None] | None = None
+        self.observers: list[Callable[[ChangeState], None]] = []  # called in the thread that took over, or failed to
+
+    @property
+    def state(self) -> ChangeState:
+        """How far the server follows its bundle."""
+        return self._state
+
+    def start(self) -> None:
+        """Looks at the folder from now on; called on the event loop."""
+        if self._seconds and self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Ends that; what is being taken over is waited for."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+        await asyncio.to_thread(self._ended)
+
+    async def take(self) -> Changes:
+        """Takes over what lies on disk now, and gives what changed; raises why it cannot be taken over."""
+        return await asyncio.to_thread(self.take_now)
+
+    def take_now(self, *, is_patient: bool = False) -> Changes:
+        """The same in this thread. Where it `is_patient`, content that was refused waits for its pause to pass."""
+        with self._taking:
+            for left in reversed(range(OVERTAKEN)):
+                mark = self._mark()
+                if mark == self._live:
+                    return Changes()
+                if self._refused is not None and self._refused[0] != mark:
+                    self._pause = FIRST_PAUSE
+                elif self._refused is not None and is_patient and monotonic() < self._again:
+                    return Changes()
+                try:
+                    changes, is_new = self._taken()
+                except Exception as error:
+                    if left and self._mark() != mark:
+                        continue  # it changed again while it was read, and files of before may be gone
+                    self._refuse(mark, error)
+                    raise
+                self._live, self._refused, self._pause = mark, None, FIRST_PAUSE
+                self._tell(taken=self._state.taken + is_new, refusal=None)
+                return changes
+            raise AssertionError("the last of them returns or raises")
+
+    def _ended(self) -> None:
+        with self._taking:
+            pass
+
+    async def _watch(self) -> None:
+        while True:
+            with suppress(Exception):  # it is logged and told
+                await asyncio.to_thread(self.take_now, is_patient=True)
+            await asyncio.sleep(self._seconds)
+
+    def _mark(self) -> Mark:
+        """Changes when one of the two files that say what is live was replaced."""
+        marks: list[tuple[int, int, int] | None] = []
+        for name in (BUNDLE, LIST):
+            try:
+                facts = os.stat(self._session.bundle.root / name)
+                marks.append((facts.st_ino, facts.st_mtime_ns, facts.st_size))
+            except OSError:
+                marks.append(None)
+        return tuple(marks)
+
+    def _taken(self) -> tuple[Changes, bool]:
+        """What changed, and whether anything did."""
+        session, on_disk = self._session, Bundle.open(self._session.bundle.root, verify=False)
+        models = read_models_file(on_disk.root).models
+        if (on_disk.digest, on_disk.lines, on_disk.families, models) == (
+            session.bundle.digest,
+            session.bundle.lines,
+            session.bundle.families,
+            session.summaries.models.lines,
+        ):
+            return Changes(), False
+        changes = session.refresh(check=self._check)
+        words = [
+            f"{field} {', '.join(names)}" for field in Changes.__struct_fields__ if (names := getattr(changes, field))
+        ]
+        log.info("the bundle changed: %s", "; ".join(words) or "models")
+        return changes, True
+
+    def _check(self, old: LoadedTasks, new: LoadedTasks, changes: Changes) -> None:
+        session, before, after = self._session, old.summaries.models.lines, new.summaries.models.lines
+        written = [name for name, line in after.items() if before.get(name) != line]
+        changed = [*changes.attached, *changes.replaced]
+        backend = session.backend
+        names: Sequence[str] = [*changed, *written]
+        check_new(new, session.bundle, names, backend=backend.name, precision=backend.precision)
+        self._warm(new)
+        self._isolation.check(old, new, session.bundle, changed)
+
+    def _refuse(self, mark: Mark, error: Exception) -> None:
+        text = without_paths(error, self._places)
+        is_known = self._refused is not None and self._refused[0] == mark
+        self._refused, self._again = (mark, error), monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        refusal = self._state.refusal if is_known and self._state.refusal else Refusal(at=time(), error=text)
+        self._tell(refused=self._state.refused + 1, refusal=refusal)
+        log.warning("the bundle changed and cannot be taken over, so the tasks stay as they are: %s", text)
+
+    def _tell(self, **fields: object) -> None:
+        state: Mapping[str, object] = {name: getattr(self._state, name) for name in ChangeState.__struct_fields__}
+        self._state = ChangeState(**{**state, **fields})  # type: ignore[arg-type]
+        for observer in self.observers:
+            observer(self._state)

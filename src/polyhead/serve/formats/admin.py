@@ -1,0 +1,210 @@
+"""Changing tasks over HTTP, where that is allowed: uploads, removals, rollbacks, and candidates in the shadow.
+
+Every change is the certified one that `polyhead tasks` makes, in a process of its own; then this server takes it over.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from polyhead.bundle.format import CERTIFICATES
+from polyhead.certify.certificate import Ledger
+from polyhead.config import Value
+from polyhead.serve.admin import Admin, ChangeAnswer
+from polyhead.serve.changes import ChangeState
+from polyhead.serve.http import HttpError, encoded
+from polyhead.serve.service import Service
+
+KEY = "polyhead.admin"  # in a scope: the name of the admin key that was checked; set by what guards the routes
+LOCAL = "this machine"  # who asks without a key
+MOST_CHANGES = 1000
+Handler = Callable[[Admin, Request], Awaitable[Response]]
+
+
+class RollbackRequest(Value):
+    """The version to go back to; None is the one before the live one."""
+
+    version: str | None = None
+
+
+class PastChange(Value):
+    """An operation on the bundle, as its certificate says."""
+
+    number: int
+    operation: str
+    changed: dict[str, tuple[str | None, str | None]]  # task -> live version before, after
+    by: str  # "" where nobody was named
+    at: str  # UTC; when the certificate's file was written
+    certificate: str
+    proven: tuple[str, ...]  # tasks that answered their probes with the same bits
+    probes: int
+    unproven: tuple[str, ...]
+
+
+class ChangesAnswer(Value):
+    """What changed, newest first, and how far this server follows."""
+
+    server: ChangeState
+    versions: dict[str, str]  # that answer now
+    changes: list[PastChange]
+
+
+class AdminFormat:
+    """`PUT` and `DELETE /v1/tasks/{name}`, `/rollback`, `/shadow`, `/v1/changes`."""
+
+    name = "admin"
+    admin = True  # its routes want the key of an admin
+
+    def routes(self, service: Service) -> Sequence[BaseRoute]:
+        """All routes; none where the server's settings do not allow changes."""
+        if not service.settings.admin:
+            return []
+        admin = Admin(service)
+        table: list[tuple[str, str, Handler]] = [
+            ("PUT", "/v1/tasks/{name}", _put),
+            ("DELETE", "/v1/tasks/{name}", _delete),
+            ("POST", "/v1/tasks/{name}/rollback", _roll_back),
+            ("GET", "/v1/changes", _changes),
+            ("PUT", "/v1/tasks/{name}/shadow", _put_shadow),
+            ("GET", "/v1/tasks/{name}/shadow", _shadow),
+            ("DELETE", "/v1/tasks/{name}/shadow", _drop_shadow),
+            ("POST", "/v1/tasks/{name}/shadow/promote", _promote),
+        ]
+        return [Route(path, partial(_admitted, admin, handler), methods=[method]) for method, path, handler in table]
+
+
+def is_upload(method: str, path: str) -> bool:
+    """Whether a request's body may be as large as an upload."""
+    return method == "PUT" and path.startswith("/v1/tasks/")
+
+
+async def _admitted(admin: Admin, handler: Handler, request: Request) -> Response:
+    check_admitted(request)
+    return await handler(admin, request)
+
+
+def check_admitted(request: Request) -> None:
+    """Raises HttpError 403 unless an admin's key was checked, or a program of this machine asks on its own behalf.
+
+    A browser may be led to ask by any page: without a key it is refused by what it says of the page, or of the host.
+    """
+    if request.scope.get(KEY):
+        return
+    ends = (request.scope.get("client"), request.scope.get("server"))
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    origin = request.headers.get("origin")
+    is_local = all(end is not None and _is_loopback(str(end[0])) for end in ends) and _is_loopback(host)
+    if not is_local or (origin is not None and urlsplit(origin).netloc != request.headers.get("host")):
+        raise HttpError(
+            403,
+            "tasks are changed with an admin's key, or from this machine",
+            do="start the server with keys for admins, or ask from the machine that serves, at 127.0.0.1",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _actor(request: Request) -> str:
+    return str(request.scope.get(KEY) or LOCAL)
+
+
+async def _put(admin: Admin, request: Request) -> Response:
+    name = request.path_params["name"]
+    answer = await admin.put(name, request.stream(), encoding=_encoding(request), actor=_actor(request))
+    return _answered(answer)
+
+
+async def _delete(admin: Admin, request: Request) -> Response:
+    return _answered(await admin.remove(request.path_params["name"], actor=_actor(request)))
+
+
+async def _roll_back(admin: Admin, request: Request) -> Response:
+    body = await request.body()
+    try:
+        asked = msgspec.json.decode(body or b"{}", type=RollbackRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError(422, "the body names no version", got=str(error), allowed='{"version": "v0001"}') from None
+    name = request.path_params["name"]
+    return _answered(await admin.roll_back(name, asked.version, actor=_actor(request)))
+
+
+async def _promote(admin: Admin, request: Request) -> Response:
+    return _answered(await admin.promote(request.path_params["name"], actor=_actor(request)))
+
+
+async def _put_shadow(admin: Admin, request: Request) -> Response:
+    name, share = request.path_params["name"], _share(request.query_params.get("share"))
+    state = await admin.put_shadow(name, request.stream(), encoding=_encoding(request), share=share)
+    return encoded(state, 201)
+
+
+async def _shadow(admin: Admin, request: Request) -> Response:
+    has_texts = request.query_params.get("texts") == "true"
+    return encoded(admin.shadow(request.path_params["name"], has_texts=has_texts))
+
+
+async def _drop_shadow(admin: Admin, request: Request) -> Response:
+    return encoded(await admin.drop_shadow(request.path_params["name"]))
+
+
+async def _changes(admin: Admin, request: Request) -> Response:
+    text = request.query_params.get("limit", "50")
+    limit = min(int(text), MOST_CHANGES) if text.isdecimal() and len(text) < 9 else 50
+    return encoded(await admin.in_thread(past_changes, admin.service, limit))
+
+
+def past_changes(service: Service, limit: int) -> ChangesAnswer:
+    """The newest changes of the bundle that left sound certificates; it reads their files."""
+    ledger, changes = Ledger(service.session.bundle.root), list[PastChange]()
+    for certificate in ledger.sound():
+        if len(changes) == limit:
+            break
+        written = (ledger.root / CERTIFICATES / certificate.name).stat().st_mtime
+        changes.append(
+            PastChange(
+                number=certificate.number,
+                operation=certificate.operation,
+                changed=certificate.changed,
+                by=certificate.actor or "",
+                at=datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds"),
+                certificate=certificate.name,
+                proven=tuple(name for name, answered in certificate.before.items() if answered.probes),
+                probes=certificate.probes,
+                unproven=certificate.unproven,
+            )
+        )
+    return ChangesAnswer(server=service.changes.state, versions=dict(service.loaded.versions), changes=changes)
+
+
+def _answered(answer: ChangeAnswer) -> Response:
+    return encoded(answer, 201 if answer.is_changed and answer.before is None else 200)
+
+
+def _encoding(request: Request) -> str:
+    return request.headers.get("content-encoding", "identity")
+
+
+def _share(text: str | None) -> float:
+    try:
+        share = 0.1 if text is None else float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise HttpError(
+            422, "'share' is the part of requests that a candidate sees", got=text, allowed="over 0, up to 1"
+        )
+    return share

@@ -1,0 +1,290 @@
+"""One change of a bundle as an admin asks for it: the certified one, made by a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+from polyhead.bundle.format import TASKS
+from polyhead.bundle.journal import finish
+from polyhead.bundle.manifest import TaskRecord, renamed
+from polyhead.bundle.merge import copy_tasks
+from polyhead.bundle.models import Models, model_names, remove_models, set_models
+from polyhead.bundle.owners import is_family
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.remove import unlist
+from polyhead.bundle.versions import made_with, next_version
+from polyhead.bundle.write import set_versions
+from polyhead.certify import Certificate, certified, certified_once, checked
+from polyhead.certify.certificate import Ledger, bundle_hash
+from polyhead.config import Value
+from polyhead.errors import BundleError, PolyheadError, UnknownTask
+from polyhead.serve.http import ErrorBody, HttpError, body_of, status_of
+
+log = logging.getLogger(__name__)
+
+NICENESS = 10  # of the process that makes a change: answers come first
+LONGEST = 1800.0  # seconds that it may take
+COMMAND = ("-m", "polyhead", "tasks", "apply")
+
+
+class Order(Value):
+    """A change that is asked for."""
+
+    operation: Literal["put", "remove", "rollback"]
+    root: str  # the bundle
+    name: str  # the task
+    source: str = ""  # put: the folder of the staged upload, a bundle of one task
+    version: str | None = None  # rollback: None is the one before the live one
+    actor: str = ""
+
+
+class AnswersChanged(Value):
+    """Answers of a task's old and new version to the probes of both."""
+
+    probes: int
+    changed: int
+
+
+class Proof(Value):
+    """What a certificate says, in short; the whole lies in the bundle."""
+
+    file: str
+    number: int
+    operation: str
+    actor: str
+    unchanged: bool
+    proven: tuple[str, ...]  # tasks that answered their probes with the same bits
+    probes: int  # of those
+    unproven: tuple[str, ...]  # tasks without probes: their files are the same
+    answers: dict[str, AnswersChanged]  # of tasks with a new version
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> Proof:
+        """The short form."""
+        return cls(
+            file=certificate.name,
+            number=certificate.number,
+            operation=certificate.operation,
+            actor=certificate.actor or "",
+            unchanged=certificate.unchanged,
+            proven=tuple(name for name, answered in certificate.before.items() if answered.probes),
+            probes=certificate.probes,
+            unproven=certificate.unproven,
+            answers={
+                name: AnswersChanged(probes=certificate.answers_asked.get(name, 0), changed=len(changed))
+                for name, changed in certificate.answers_changed.items()
+            },
+        )
+
+
+class Outcome(Value):
+    """What became of an order."""
+
+    task: str
+    before: str | None  # the live version; None where there was no such task
+    after: str | None
+    is_changed: bool
+    certificate: Proof | None = None  # None of a task that owns its model, and where nothing changed
+
+
+class Told(Value):
+    """What the process of a change prints: one of the two."""
+
+    outcome: Outcome | None = None
+    error: ErrorBody | None = None
+    status: int = 500
+
+
+def perform(order: Order) -> Outcome:
+    """Makes the change with its proof, or raises and leaves the bundle as it was.
+
+    Raises UnknownTask, IsolationError, and what `certify.certified` raises.
+    """
+    root, name = FilePath(order.root), order.name
+    if name in model_names(root):
+        return _perform_model(order, root)
+    if order.operation == "put":
+        return _put(order, root)
+    ours = Bundle.open(root, verify=False)
+    before = ours.version(name)
+    if order.operation == "remove":
+        certificate = certified(root, "remove", lambda: unlist(root, [name]), changing=[name], actor=order.actor)
+        return Outcome(task=name, before=before, after=None, is_changed=True, certificate=Proof.of(certificate))
+    if order.version == before:
+        return Outcome(task=name, before=before, after=before, is_changed=False)
+    return _roll_back(order, root, before)
+
+
+def _put(order: Order, root: FilePath) -> Outcome:
+    theirs, ours, name = Bundle.open(order.source, verify=False), Bundle.open(root, verify=False), order.name
+    live = ours.lines.get(name)
+    before = None if live is None else live.version
+    if live is not None and _is_same(theirs.record(name), ours, name):
+        return Outcome(task=name, before=before, after=before, is_changed=False, certificate=_certified_now(root))
+
+    def copy(_: Mapping[str, str] | None = None) -> None:
+        copy_tasks(theirs, [name], Bundle.open(root, verify=False), replace=live is not None)
+
+    if live is None:
+        certificate = certified(root, "add", copy, changing=[name], actor=order.actor)
+    else:
+        done = certified_once(
+            root,
+            "update",
+            copy,
+            arguments=["upload", name, theirs.lines[name].record],
+            wanted=lambda: {name: next_version(root / TASKS / name)},
+            changing=[name],
+            actor=order.actor,
+        )
+        certificate = done.certificate
+        finish(root, done.begun)
+    after = certificate.after[name].version
+    return Outcome(task=name, before=before, after=after, is_changed=True, certificate=Proof.of(certificate))
+
+
+def _is_same(theirs: TaskRecord, ours: Bundle, name: str) -> bool:
+    """Whether the live version is the given one, whatever families are called here. A card makes no difference."""
+    try:
+        live = ours.record(name)
+    except PolyheadError:
+        return False  # a damaged version is replaced
+    here = {digest: owner for owner, digest in live.needs.items() if is_family(owner)}
+    called = {owner: here.get(digest, owner) for owner, digest in theirs.needs.items() if is_family(owner)}
+    return theirs == live or renamed(theirs, called) == live
+
+
+def _certified_now(root: FilePath) -> Proof | None:
+    """The certificate of the bundle as it is; where the last change left none, one that is written now."""
+    last = next(Ledger(root).sound(), None)
+    if last is None or last.bundle != bundle_hash(root):
+        checked(root)
+        last = next(Ledger(root).sound(), None)
+    return None if last is None else Proof.of(last)
+
+
+def _roll_back(order: Order, root: FilePath, before: str) -> Outcome:
+    name = order.name
+
+    def roll_back(wanted: Mapping[str, str]) -> None:
+        ledger = Ledger(root)
+        set_versions(root, wanted, records={task: ledger.record_of(task, version) for task, version in wanted.items()})
+
+    done = certified_once(
+        root,
+        "rollback",
+        roll_back,
+        arguments=[name, order.version or ""],
+        wanted=lambda: made_with(root, [name], order.version),
+        changing=[name],
+        actor=order.actor,
+    )
+    finish(root, done.begun)
+    after = done.certificate.after[name].version
+    return Outcome(task=name, before=before, after=after, is_changed=True, certificate=Proof.of(done.certificate))
+
+
+def _perform_model(order: Order, root: FilePath) -> Outcome:
+    """The same for a task that owns its model, which no other task reads, so that nothing is to be proven."""
+    name, models = order.name, Models(root)
+    before = models.version(name)
+    if order.operation == "put":
+        raise BundleError(
+            f"task '{name}' owns its model, and an upload holds a task that reads the trunk",
+            got=name,
+            do="give the task another name, or update it with `polyhead tasks update`",
+        )
+    if order.operation == "remove":
+        remove_models(root, [name])
+        return Outcome(task=name, before=before, after=None, is_changed=True)
+    versions = models.versions(name)
+    earlier = versions[: versions.index(before)] if before in versions else []
+    if order.version is None and not earlier:
+        raise BundleError(f"task '{name}' has no version before {before}, the live one", allowed=versions)
+    after = order.version or earlier[-1]
+    if after != before:
+        set_models(root, {name: after})
+    return Outcome(task=name, before=before, after=after, is_changed=after != before)
+
+
+def told(raw: bytes) -> bytes:
+    """What the process of a change prints for an order as JSON: a `Told` as JSON."""
+    try:
+        return msgspec.json.encode(Told(outcome=perform(msgspec.json.decode(raw, type=Order))))
+    except PolyheadError as error:
+        return msgspec.json.encode(Told(error=body_of(error), status=status_of_change(error)))
+
+
+def status_of_change(error: PolyheadError) -> int:
+    """The status that tells of an error of a change."""
+    if isinstance(error, UnknownTask) or not isinstance(error, BundleError):
+        return status_of(error)
+    return 409  # the bundle stands otherwise than the change needs it
+
+
+def lower_priority() -> None:
+    """Makes the processor serve every other process first."""
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+
+
+async def in_a_process(order: Order) -> Outcome:
+    """What `perform` gives, made by a process of low priority, whose memory and cores are not the server's.
+
+    Raises HttpError with the status and the words that tell what failed. A caller that is cancelled ends the process;
+    the bundle is whole whenever that happens.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *COMMAND,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # an interrupt from the terminal is the server's
+    )
+    try:
+        answer, problems = await asyncio.wait_for(process.communicate(msgspec.json.encode(order)), LONGEST)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    try:
+        said = msgspec.json.decode(answer, type=Told)
+    except msgspec.DecodeError:
+        words = problems[-4000:].decode("utf-8", "replace")
+        log.error("the process of a change ended with %s: %s", process.returncode, words)
+        said = Told()
+    if said.outcome is not None:
+        return said.outcome
+    if said.error is None:
+        raise HttpError(
+            500,
+            "the process that changes the bundle was stopped before its end; the bundle is whole",
+            got=f"exit {process.returncode}",
+            do="ask for the same again: what was done is found, and not done twice",
+        )
+    raise as_http(said.error, said.status)
+
+
+def as_http(body: ErrorBody, status: int, places: Mapping[str, str] = MappingProxyType({})) -> HttpError:
+    """An error with a status, from its four facts; `places` are paths of this machine and what stands for them."""
+
+    def cleaned(text: str | None) -> str | None:
+        for path in sorted(places, key=len, reverse=True):
+            text = None if text is None else text.replace(path, places[path])
+        return text
+
+    error = HttpError(status, cleaned(body.message) or "")
+    error.got, error.allowed, error.do = (cleaned(fact) for fact in (body.got, body.allowed, body.do))
+    return error

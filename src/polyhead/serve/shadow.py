@@ -1,0 +1,353 @@
+"""Candidates in the shadow of live tasks: asked beside them for a share of requests, compared, and never told of."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import queue
+import random
+import secrets
+import statistics
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from polyhead.bundle.manifest import renamed
+from polyhead.bundle.owners import FAMILY_OF, is_family, owner_named
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.engine.agreement import without_scores
+from polyhead.engine.answers import Result
+from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.queue import Ticket
+from polyhead.engine.request import Request
+from polyhead.engine.session import Session
+from polyhead.errors import PolyheadError
+from polyhead.serve.http import HttpError
+from polyhead.serve.trial import built_in, outputs_of, pinned
+from polyhead.serve.uploads import StagedTask, Staging
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Answer, Example, Task
+from polyhead.text.question import texts_of
+
+log = logging.getLogger(__name__)
+
+FLIPS = 200  # that are kept of one candidate, the newest
+CHARACTERS = 2000  # of a text that are kept with a flip
+WAITING = 1024  # answers that wait to be compared; more are left out, and counted
+FAILURES = 3  # in a row, after which a candidate is asked no more
+NEAR = 0.05  # numbers that differ by less than this part of the task's range are the same answer
+TIMED, ROUNDS = 16, 7  # probes of which the cost is measured, and how often
+NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+
+
+class AddedCost(Value):
+    """What asking the candidate too adds to a text with all other tasks, measured on probes when it came."""
+
+    flops: int
+    milliseconds: float
+    texts: int
+
+
+class Flip(Value, omit_defaults=True):
+    """An input that the two answer differently; answers are without their scores."""
+
+    text: str  # SHA-256 of its texts, a zero byte between two
+    live: Any
+    candidate: Any
+    difference: float | None  # the largest of scores or numbers
+    texts: tuple[str, ...] | None = None  # only where they are asked for, and no longer than what is kept
+
+
+class ShadowState(Value):
+    """How a candidate answers beside the live task."""
+
+    task: str
+    version: str  # the live one that it is compared with; a change of that begins anew
+    digest: str  # of the candidate's arrays
+    share: float
+    is_asked: bool  # False where it failed too often
+    failure: str | None
+    compared: int
+    agreement: float | None  # share of equal answers
+    interval: tuple[float, float] | None  # 95 %, Wilson
+    flips: int
+    mean_difference: float | None  # of scores of the same label, or of numbers: the largest of each input
+    largest_difference: float | None
+    failed: int
+    left_out: int  # answers that were not compared since too many waited
+    cost: AddedCost
+    newest_flips: tuple[Flip, ...]
+
+
+def wilson(equal: int, of: int) -> tuple[float, float] | None:
+    """The 95 % interval of a share (Wilson 1927); None of nothing."""
+    if not of:
+        return None
+    share, square = equal / of, NORMAL**2
+    middle = (share + square / (2 * of)) / (1 + square / of)
+    half = NORMAL / (1 + square / of) * math.sqrt(share * (1 - share) / of + square / (4 * of**2))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def is_same(task: Task, live: Answer, candidate: Answer) -> bool:
+    """Whether two answers are equal, their scores aside; numbers where they are near."""
+    if "value" in live and "value" in candidate:
+        low, high = task.range or (0.0, 0.0)
+        return abs(float(live["value"]) - float(candidate["value"])) <= NEAR * (high - low)
+    return bool(without_scores(live) == without_scores(candidate))
+
+
+def difference_of(live: Answer, candidate: Answer) -> float | None:
+    """The largest difference of scores of the same label, or of the two numbers; None where there are none."""
+    if "value" in live and "value" in candidate:
+        return abs(float(live["value"]) - float(candidate["value"]))
+    first, second = live.get("scores"), candidate.get("scores")
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return max(
+            (abs(float(first[label]) - float(second[label])) for label in first if label in second), default=None
+        )
+    return None
+
+
+class Candidate:
+    """One candidate: what it is, and what became of it so far. Threads see it under its lock."""
+
+    def __init__(self, staged: StagedTask, staging: Staging, *, hidden: str, share: float, cost: AddedCost) -> None:
+        self.staged, self.staging, self.hidden, self.share, self.cost = staged, staging, hidden, share, cost
+        self.is_asked = True
+        self._task, self._lock = staged.record.task, threading.Lock()
+        self._failed = self._in_a_row = 0
+        self._failure: str | None = None
+        self.left_out = 0
+        self._begin("")
+
+    def _begin(self, version: str) -> None:
+        self._version, self._flips = version, deque[Flip](maxlen=FLIPS)
+        self._compared = self._flipped = self._differences = 0
+        self._sum, self._largest = 0.0, 0.0
+
+    def fail(self, reason: str) -> None:
+        """It did not answer."""
+        with self._lock:
+            self._failed += 1
+            self._in_a_row += 1
+            self._failure = reason
+            if self._in_a_row >= FAILURES and self.is_asked:
+                self.is_asked = False
+                log.warning("the candidate of task '%s' failed and is asked no more: %s", self.staged.name, reason)
+
+    def compare(
+        self, version: str, live: Answer, output: np.ndarray, entry: AnyInput, words: np.ndarray | None
+    ) -> None:
+        """Takes both answers to one input; `output` is the candidate's, as its head gives it."""
+        example = Example(input=plain(entry), words=words)
+        (answer,) = kind_of(self._task).decode_all(self._task, [output], [example])
+        same, difference = is_same(self._task, live, answer), difference_of(live, answer)
+        with self._lock:
+            if version != self._version:
+                self._begin(version)
+            self._in_a_row = 0
+            self._compared += 1
+            if difference is not None:
+                self._differences += 1
+                self._sum += difference
+                self._largest = max(self._largest, difference)
+            if same:
+                return
+            self._flipped += 1
+            texts = texts_of(example.input)
+            digest = hashlib.sha256("\0".join(texts).encode("utf-8", "replace")).hexdigest()
+            kept = tuple(text[:CHARACTERS] for text in texts)
+            before, after = without_scores(live), without_scores(answer)
+            self._flips.append(Flip(text=digest, live=before, candidate=after, difference=difference, texts=kept))
+
+    def state(self, *, has_texts: bool) -> ShadowState:
+        """How it answers so far; with the texts of flips only where these are asked for."""
+        with self._lock:
+            flips = tuple(self._flips)
+            shown = flips if has_texts else tuple(msgspec.structs.replace(flip, texts=None) for flip in flips)
+            equal = self._compared - self._flipped
+            return ShadowState(
+                task=self.staged.name,
+                version=self._version,
+                digest=self.staged.record.arrays,
+                share=self.share,
+                is_asked=self.is_asked,
+                failure=self._failure,
+                compared=self._compared,
+                agreement=equal / self._compared if self._compared else None,
+                interval=wilson(equal, self._compared),
+                flips=self._flipped,
+                mean_difference=self._sum / self._differences if self._differences else None,
+                largest_difference=self._largest if self._differences else None,
+                failed=self._failed,
+                left_out=self.left_out,
+                cost=self.cost,
+                newest_flips=shown[::-1],
+            )
+
+
+class Shadows:
+    """The candidates of a server, one a task at most. `asked` and `take` run on its event loop, and never wait."""
+
+    def __init__(self, session: Session, *, chance: random.Random) -> None:
+        """`chance` decides which requests a candidate sees."""
+        self._session, self._chance = session, chance
+        self.candidates: dict[str, Candidate] = {}  # by the live task's name; changed on the event loop alone
+        self._hidden: dict[str, Candidate] = {}
+        self._waiting: queue.Queue[tuple[Any, ...] | None] = queue.Queue(WAITING)
+        self._comparing: threading.Thread | None = None
+
+    def attach(self, staged: StagedTask, staging: Staging, *, share: float, others: Sequence[str]) -> Candidate:
+        """Loads a candidate as a hidden task, tries it, and measures what it adds beside the tasks `others`.
+
+        It blocks; `add` makes it asked. Raises the error of one that cannot answer its probes with finite numbers.
+        """
+        bundle = Bundle.open(staged.root, verify=False)
+        hidden = f"shadow-{secrets.token_hex(8)}"
+        families = {
+            owner: f"{FAMILY_OF}{hidden}-{n}" for n, owner in enumerate(staged.record.needs) if is_family(owner)
+        }
+        record = renamed(staged.record, {owner_named(staged.name): owner_named(hidden), **families})
+        arrays = {families[owner]: theirs for owner, theirs in bundle.others(staged.name).items()}
+        self._session.attach(record, bundle.part(staged.name), others=arrays, hidden=True)
+        try:
+            loaded = self._session.loaded
+            probes = pinned(bundle, staged.name) or built_in(loaded, [hidden])[hidden]
+            outputs_of(loaded, {hidden: probes})
+            cost = added_cost(loaded, [probe.input for probe in probes[:TIMED]], [*others], hidden)
+        except BaseException as error:
+            self._session.detach(hidden)
+            if isinstance(error, PolyheadError):
+                why = error.what.replace(hidden, staged.name)
+                what = f"the candidate of task '{staged.name}' does not answer its own probes"
+                raise HttpError(422, what, got=why, do="train it again") from error
+            raise
+        return Candidate(staged, staging, hidden=hidden, share=share, cost=cost)
+
+    def add(self, candidate: Candidate) -> Candidate | None:
+        """Requests see it from now on; gives the one whose place it took, which is to be detached."""
+        before = self.remove(candidate.staged.name)
+        self.candidates[candidate.staged.name] = candidate
+        self._hidden[candidate.hidden] = candidate
+        if self._comparing is None:
+            self._comparing = threading.Thread(target=self._compare, name="polyhead-shadow", daemon=True)
+            self._comparing.start()
+        return before
+
+    def remove(self, name: str) -> Candidate | None:
+        """No request sees it from now on; gives it, to be detached."""
+        candidate = self.candidates.pop(name, None)
+        if candidate is not None:
+            del self._hidden[candidate.hidden]
+        return candidate
+
+    def detach(self, candidate: Candidate) -> None:
+        """Forgets a candidate that was removed, and deletes its files; it blocks."""
+        self._session.detach(candidate.hidden)
+        candidate.staging.close()
+
+    def close(self) -> None:
+        """Ends the thread that compares; what waits there is left."""
+        if self._comparing is not None:
+            self._waiting.put(None)
+            self._comparing.join()
+            self._comparing = None
+
+    def settle(self) -> None:
+        """Waits until all that was answered by now is compared."""
+        self._waiting.join()
+
+    def asked(self, tasks: Sequence[str], loaded: LoadedTasks) -> tuple[str, ...]:
+        """The candidates to ask beside these tasks: each in its share of requests."""
+        return tuple(
+            candidate.hidden
+            for name, candidate in self.candidates.items()
+            if candidate.is_asked
+            and name in tasks
+            and candidate.hidden in loaded.tasks
+            and self._chance.random() < candidate.share
+        )
+
+    def take(self, ticket: Ticket, hidden: tuple[str, ...]) -> None:
+        """Takes the candidates and their answers out of a ticket, so that nobody sees them, and has them compared."""
+        ticket.tasks = tuple(name for name in ticket.tasks if name not in hidden)
+        for number, result in enumerate(ticket.results):
+            if result is None:
+                continue
+            outputs = {name: ticket.outputs[number].pop(name, None) for name in hidden}
+            words = None if ticket.words is None else ticket.words[number]
+            for name, output in outputs.items():
+                candidate = self._hidden.get(name)
+                if candidate is not None:
+                    self._put(candidate, ticket, result, output, ticket.inputs[number], words)
+            if any(name in result.failed or name in result.skipped or name in result.late for name in hidden):
+                ticket.results[number] = _without(result, hidden)
+
+    def _put(
+        self,
+        candidate: Candidate,
+        ticket: Ticket,
+        result: Result,
+        output: np.ndarray | None,
+        entry: AnyInput,
+        words: np.ndarray | None,
+    ) -> None:
+        live = result.answers.get(candidate.staged.name)
+        if candidate.hidden in result.failed:
+            candidate.fail(result.failed[candidate.hidden].replace(candidate.hidden, "the candidate"))
+        elif live is not None and output is not None:
+            version = ticket.loaded.versions.get(candidate.staged.name, "")
+            try:
+                self._waiting.put_nowait((candidate, version, live, output, entry, words))
+            except queue.Full:
+                candidate.left_out += 1
+
+    def _compare(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            candidate, *facts = item
+            try:
+                candidate.compare(*facts)
+            except Exception as error:
+                log.exception("the answers of a candidate of task '%s' cannot be compared", candidate.staged.name)
+                candidate.fail(f"its answer cannot be read: {type(error).__name__}")
+            finally:
+                self._waiting.task_done()
+
+
+def _without(result: Result, hidden: Sequence[str]) -> Result:
+    """The result without a word of these tasks."""
+    return msgspec.structs.replace(
+        result,
+        failed={name: reason for name, reason in result.failed.items() if name not in hidden},
+        skipped={name: reason for name, reason in result.skipped.items() if name not in hidden},
+        late=tuple(name for name in result.late if name not in hidden),
+    )
+
+
+def added_cost(loaded: LoadedTasks, inputs: Sequence[AnyInput], others: Sequence[str], hidden: str) -> AddedCost:
+    """What a hidden task adds to a text that others are asked of: FLOPs by its plan, time measured here and now."""
+    tasks = {True: (*others, hidden), False: tuple(others)}
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    tokens = 0
+    for _ in range(ROUNDS):
+        for is_with, names in tasks.items():
+            began = perf_counter()
+            columns = Request(loaded, inputs, names).run(loaded) if names else None
+            seconds[is_with].append(perf_counter() - began)
+            if is_with and columns is not None:
+                passes = int(columns.receipts.passes.sum())
+                tokens = round(int(columns.receipts.tokens.sum()) / max(1, passes))
+    reading = tuple(name for name in others if name in loaded.records)
+    total = sum(loaded.flops((*reading, hidden), tokens).values())
+    added = total - (sum(loaded.flops(reading, tokens).values()) if reading else 0)
+    apart = statistics.median(seconds[True]) - statistics.median(seconds[False])
+    return AddedCost(flops=added, milliseconds=1000 * apart / max(1, len(inputs)), texts=len(inputs))

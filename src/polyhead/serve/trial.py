@@ -1,0 +1,203 @@
+"""Trying tasks before any caller sees them: built-in inputs, stored probes, and whether others answer as before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter, sleep
+from typing import TypeVar
+
+import numpy as np
+
+from polyhead.bundle.notes import Probe
+from polyhead.bundle.read import Bundle
+from polyhead.certify import Answered, Answering, numerics
+from polyhead.certify.certificate import Ledger
+from polyhead.engine.answers import Columns
+from polyhead.engine.inputs import input_type_of, input_types_of
+from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.pinned import backend_here, precision_here
+from polyhead.engine.request import Request
+from polyhead.errors import BackendError, IsolationError, PolyheadError
+from polyhead.plan import TRUNK
+from polyhead.seq2seq.answer import missing
+from polyhead.tasks.kinds import kind_of
+from polyhead.text.question import Question, TaskInput
+
+AT_ONCE = 8  # inputs of one pass: callers' passes run beside these, and must not wait long for the processor
+LONGEST_REST = 0.05  # seconds
+PINNED = 16  # probes of a task that did not change; its certificate was made of all
+BUILT_IN: tuple[TaskInput, ...] = (
+    ("where is my order number 12, and when will it be here?",),
+    ("when did the parcel come?", "The parcel was late. It came on Monday."),
+    Question(text="when did the parcel come?", options=("on Monday", "never"), context="It came on Monday."),
+)
+Element = TypeVar("Element")
+
+
+def built_in(loaded: LoadedTasks, names: Iterable[str]) -> dict[str, list[Probe]]:
+    """For each of these tasks the built-in inputs that it reads."""
+    return {
+        name: [Probe.of(each) for each in BUILT_IN if input_type_of(each) in input_types_of(loaded.tasks[name])]
+        for name in names
+    }
+
+
+def outputs_of(loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]]) -> dict[str, list[np.ndarray]]:
+    """Each task's outputs for its own probes, in their order; raises the error of a task that fails on one.
+
+    Tasks that read alike are asked together. Tasks that own their models give each text as an array of one string.
+    """
+    by_task: dict[str, list[np.ndarray]] = {}
+    for names in _read_alike(loaded, probes):
+        inputs = list(dict.fromkeys(probe for name in names for probe in probes[name]))
+        known: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in names}
+        for some in _in_parts(inputs, AT_ONCE):
+            words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in some]
+            request = Request(loaded, [probe.input for probe in some], names, words=words)
+            with rested():
+                columns = _columns(request, loaded)
+            for name in names:
+                column = columns[name]
+                for error in (error for row, error in column.errors.items() if some[row] in probes[name]):
+                    if isinstance(error, PolyheadError):
+                        raise error
+                    what = f"task '{name}' fails on an input that it must answer"
+                    raise BackendError(what, got=type(error).__name__, task=name) from error
+                known[name] |= dict(zip((some[row] for row in column.rows.tolist()), column.outputs, strict=True))
+        for name in names:
+            by_task[name] = [known[name][probe] for probe in probes[name] if probe in known[name]]
+    return {name: by_task[name] for name in probes}
+
+
+@contextmanager
+def rested() -> Iterator[None]:
+    """Waits after a pass for as long as it took, so that callers' passes have most of the processors."""
+    began = perf_counter()
+    yield
+    sleep(min(perf_counter() - began, LONGEST_REST))
+
+
+def _columns(request: Request, loaded: LoadedTasks) -> Columns:
+    """All answers; where every task failed, each says so."""
+    try:
+        return request.run(loaded)
+    except Exception:
+        columns = request.columns()
+        if not any(column.errors for column in columns.tasks.values()):
+            raise
+        return columns
+
+
+def _read_alike(loaded: LoadedTasks, names: Iterable[str]) -> Iterable[list[str]]:
+    """Tasks that make the same of an input, and run the same layers."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for name in names:
+        record, task = loaded.records.get(name), loaded.tasks[name]
+        is_own = record is None or any(node.weights != TRUNK or node.delta for node in record.path.layers)
+        layers = name if is_own or record is None else record.path.embed if record.path.embed.prompts else None
+        groups.setdefault((layers, task.pair, task.long_texts, kind_of(task).per_option), []).append(name)
+    return groups.values()
+
+
+def _in_parts(values: Sequence[Element], size: int) -> Iterator[Sequence[Element]]:
+    return (values[start : start + size] for start in range(0, len(values), size))
+
+
+def pinned(bundle: Bundle, name: str, *, most: int | None = None) -> list[Probe]:
+    """The probes of a task of the bundle, or `most` of them, spread over all."""
+    probes = Answering(bundle).probes(name)
+    return probes if most is None else probes[:: max(1, -(-len(probes) // most))]
+
+
+def check_new(loaded: LoadedTasks, bundle: Bundle, names: Sequence[str], *, backend: str, precision: str) -> None:
+    """Raises the error of a new task that cannot answer built-in inputs or its own probes with finite numbers.
+
+    In deterministic mode its answers must be those of its certificate, where that was made under these numerics: the
+    same backend and precision on this machine. Raises IsolationError where they are not.
+    """
+    reading = [name for name in names if name in loaded.records]
+    outputs_of(loaded, built_in(loaded, reading if missing() else names))  # who writes without torch, answers nothing
+    probes = {name: pinned(bundle, name) for name in reading}
+    outputs = outputs_of(loaded, probes)
+    for name in reading:
+        if len(outputs[name]) < len(probes[name]):
+            raise BackendError(f"task '{name}' does not answer all of its probes", task=name)
+    if not reading or not loaded.deterministic or backend != backend_here():
+        return
+    certified = Ledger(bundle.root).find({name: bundle.lines[name] for name in reading}, numerics())
+    for name, (answered, certificate) in certified.items():
+        if answered.probes and precision_here(loaded.records[name], backend) == precision:
+            _check_digest(name, outputs[name], answered, certificate.name)
+
+
+def _check_digest(name: str, outputs: Sequence[np.ndarray], answered: Answered, certificate: str) -> None:
+    total = hashlib.sha256()
+    for output in outputs:
+        total.update(f"{output.dtype.str}\0{output.shape}\0".encode())
+        total.update(output.tobytes())
+    if (len(outputs), total.hexdigest()) != (answered.probes, answered.sha256):
+        raise IsolationError(
+            f"task '{name}' answers its probes otherwise than {certificate} says",
+            do="run `polyhead tasks verify` on the bundle",
+            tasks=(name,),
+        )
+
+
+class Isolation:
+    """Whether tasks that were left alone answer their probes as before a change; remembers what they answered."""
+
+    def __init__(self, *, tolerance: float) -> None:
+        """`tolerance` is the backend's, about the reference: two of its answers may differ by twice as much."""
+        self._tolerance = 2 * tolerance
+        self._known: dict[str, tuple[str, list[Probe], list[np.ndarray]]] = {}  # by task: its record's SHA-256, probes
+
+    def check(self, old: LoadedTasks, new: LoadedTasks, bundle: Bundle, changed: Iterable[str]) -> None:
+        """Raises IsolationError that names the tasks which are not among the `changed` and answer otherwise.
+
+        In deterministic mode every bit counts, else the tolerance. Tasks that own their models, and hidden ones, are
+        not asked.
+        """
+        apart = {*changed, *new.hidden}
+        left = [name for name in new.records if name in old.records and name in bundle.lines and name not in apart]
+        self._learn(old, bundle, left)
+        after = outputs_of(new, {name: self._known[name][1] for name in left})
+        differing = [name for name in left if not self._is_same(self._known[name][2], after[name], new.deterministic)]
+        if differing:
+            raise IsolationError(
+                "tasks that were left alone would answer their probes otherwise",
+                got=differing,
+                do="run `polyhead tasks verify` on the bundle",
+                tasks=tuple(differing),
+            )
+        self._known = {name: self._known[name] for name in left}
+
+    def _learn(self, old: LoadedTasks, bundle: Bundle, names: Sequence[str]) -> None:
+        """Asks the tasks of which it is not known what they answer."""
+        records = {name: bundle.lines[name].record for name in names}
+        unknown = {
+            name: pinned(bundle, name, most=PINNED)
+            for name in names
+            if name not in self._known or self._known[name][0] != records[name]
+        }
+        for name, outputs in outputs_of(old, unknown).items():
+            self._known[name] = (records[name], unknown[name], outputs)
+
+    def _is_same(self, before: Sequence[np.ndarray], after: Sequence[np.ndarray], is_exact: bool) -> bool:
+        if len(before) != len(after):
+            return False
+        if is_exact:
+            return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
+        return all(
+            a.shape == b.shape and float(np.abs(a - b).max(initial=0.0)) <= self._tolerance
+            for a, b in zip(before, after, strict=True)
+        )
+
+
+def without_paths(error: BaseException, places: Mapping[str, str]) -> str:
+    """An error in words, with no path of this machine: `places` are paths and what stands for them."""
+    text = str(error) if isinstance(error, PolyheadError) else f"{type(error).__name__}"
+    for path, word in sorted(places.items(), key=lambda item: -len(item[0])):
+        text = text.replace(path, word)
+    return text

@@ -1,0 +1,296 @@
+"""A task that is sent to the server: a tar of one version's files, checked member by member before anything is kept.
+
+An upload is read as it comes into a private folder beside the bundle, which becomes a bundle of that one task: what
+the bundle itself gets is copied from there by the change that is certified. The folder goes at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import secrets
+from collections.abc import Iterator
+from io import BufferedWriter
+from pathlib import Path as FilePath
+
+from polyhead.bundle.files import read_inside
+from polyhead.bundle.format import (
+    BUNDLE,
+    FAMILIES,
+    FAMILY,
+    FORMAT,
+    LARGEST_JSON,
+    LOCK,
+    PART,
+    PROBES,
+    TASK,
+    TASKS,
+    TRUNK,
+    TRUNK_RECORD,
+)
+from polyhead.bundle.manifest import BundleFile, Live, TaskRecord, decoded, read_bundle_file
+from polyhead.bundle.owners import check_family, owner_at
+from polyhead.bundle.packed import BLOCK, FAMILY_LIMITS, LIMITS, NEEDED, check_alone
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value, to_json
+from polyhead.errors import BundleError, CorruptFile, LockError, WrongTrunk
+from polyhead.files import held, remove_tree
+from polyhead.serve.http import HttpError
+from polyhead.tasks.task import check_name
+
+VERSION = "v0001"  # of the task in the staged bundle
+PREFIX = ".upload-"
+MOST_FAMILIES = 16
+_FAMILY_MEMBER = re.compile(rf"{FAMILIES}/([A-Za-z0-9+._-]{{1,200}})/({FAMILY}|{PART})".replace(".json", r"\.json"))
+_ALLOWED = f"{', '.join(LIMITS)}, {FAMILIES}/<name>/{FAMILY} and {FAMILIES}/<name>/{PART}"
+_PACK = "make the upload with `polyhead tasks pack`"
+
+
+def member_place(member: str, task: str) -> tuple[tuple[str, ...], int]:
+    """Where a member of an upload goes in a bundle of that task, and how many bytes it may have.
+
+    Raises HttpError 422 for a name that is not among those of a version's files.
+    """
+    if member in LIMITS:
+        return (TASKS, task, VERSION, member), LIMITS[member]
+    match = _FAMILY_MEMBER.fullmatch(member)
+    if match is None:
+        raise refused("the upload holds a file that is none of a task's", got=repr(member), allowed=_ALLOWED)
+    folder, file = match.groups()
+    check_family(owner_at(FAMILIES, folder))
+    return (FAMILIES, folder, VERSION, file), FAMILY_LIMITS[file]
+
+
+def refused(what: str, *, status: int = 422, got: object = None, allowed: object = None, do: str = _PACK) -> HttpError:
+    """The error of an upload that is not taken."""
+    return HttpError(status, what, got=got, allowed=allowed, do=do)
+
+
+class Receiver:
+    """Takes the bytes of a tar as they come, and writes its members below a folder; nothing else is written.
+
+    Plain files alone, each once, of the names that a version has, within their sizes. Every error is an HttpError.
+    """
+
+    def __init__(self, folder: FilePath, task: str, *, most: int) -> None:
+        """`most` bytes in all."""
+        self._folder, self._task, self._most = folder, task, most
+        self._waiting = bytearray()
+        self._file: BufferedWriter | None = None
+        self._left = self._filling = self._read = 0  # of the member: bytes to come, and those that fill its last block
+        self._is_ended = False
+        self.members: set[str] = set()
+
+    def feed(self, data: bytes) -> None:
+        """Takes more of it."""
+        self._read += len(data)
+        if self._read > self._most:
+            raise refused("the upload is too large", status=413, got=f"over {self._read:,} bytes", allowed=self._most)
+        if not self.members and self._file is None and not self._waiting and data[:2] == b"\x1f\x8b":
+            raise refused("the upload is compressed", status=415, allowed="a plain tar")
+        self._waiting += data
+        while self._step():
+            pass
+
+    def end(self) -> None:
+        """The last byte has come; raises where the tar or a file of a version is not whole."""
+        if self._file is not None or not self._is_ended or self._left or self._filling:
+            raise refused("the upload was cut short", got=f"{self._read:,} bytes, and no end of a tar")
+        lacking = [name for name in NEEDED if name not in self.members]
+        folders = {name.split("/")[1] for name in self.members if "/" in name}
+        lacking += [
+            f"{FAMILIES}/{folder}/{file}"
+            for folder in sorted(folders)
+            for file in (FAMILY, PART)
+            if f"{FAMILIES}/{folder}/{file}" not in self.members
+        ]
+        if lacking:
+            raise refused("the upload lacks files of the task", got=sorted(self.members), allowed=f"also {lacking}")
+
+    def close(self) -> None:
+        """Closes what is open."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _step(self) -> bool:
+        """Takes one more piece, where enough is there."""
+        if self._left:
+            return self._content()
+        if self._file is not None:
+            self.close()
+        if self._filling:
+            taken = min(self._filling, len(self._waiting))
+            del self._waiting[:taken]
+            self._filling -= taken
+            return not self._filling
+        if len(self._waiting) < BLOCK:
+            return False
+        block = bytes(self._waiting[:BLOCK])
+        del self._waiting[:BLOCK]
+        if not any(block):
+            self._is_ended = True
+        elif self._is_ended:
+            raise refused("the upload goes on after its end")
+        else:
+            self._begin(block)
+        return True
+
+    def _content(self) -> bool:
+        taken = min(self._left, len(self._waiting))
+        if self._file is not None and taken:
+            self._file.write(self._waiting[:taken])
+            del self._waiting[:taken]
+        self._left -= taken
+        return bool(taken)
+
+    def _begin(self, block: bytes) -> None:
+        """A member's header."""
+        name, size = _header(block)
+        place, most = member_place(name, self._task)
+        if name in self.members:
+            raise refused("the upload holds a file twice", got=name)
+        if size > min(most, self._most):
+            raise refused(
+                f"{name} is too large", status=413, got=f"{size:,} bytes", allowed=f"{min(most, self._most):,}"
+            )
+        if len({member.split("/")[1] for member in {*self.members, name} if "/" in member}) > MOST_FAMILIES:
+            raise refused("the upload holds too many families", allowed=MOST_FAMILIES)
+        self.members.add(name)
+        path = self._folder.joinpath(*place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "xb")  # noqa: SIM115 - closed when its last byte has come
+        self._left, self._filling = size, -size % BLOCK
+
+
+def _header(block: bytes) -> tuple[str, int]:
+    """The name and size of a plain file; raises HttpError for anything else that a tar may hold."""
+    try:
+        told = int(block[148:156].split(b"\0")[0].strip() or b"-", 8)
+        size = int(block[124:136].split(b"\0")[0].strip() or b"-", 8)
+        name = block[:100].split(b"\0")[0].decode("ascii")
+    except ValueError:
+        raise refused("the upload is no tar", got="a header that cannot be read") from None
+    if told != sum(block[:148]) + 8 * ord(" ") + sum(block[156:]) or size < 0:
+        raise refused("the upload is no tar", got="a header with a wrong sum")
+    if block[156:157] not in (b"0", b"\0"):
+        raise refused(
+            "the upload holds what is no plain file", got=repr(name), allowed="plain files: no links or folders"
+        )
+    if block[257:262] == b"ustar" and any(block[345:500]):
+        raise refused("the upload holds a file whose name is too long", got=repr(name))
+    return name, size
+
+
+class StagedTask(Value):
+    """An upload that was checked: a bundle of one task, on the trunk of the bundle it is meant for."""
+
+    root: str  # its folder
+    name: str
+    record: TaskRecord
+    sha256: str  # of task.json
+
+
+class Staging:
+    """A private folder beside a bundle, with an unguessable name, that is this process's until `close`."""
+
+    def __init__(self, bundle: FilePath) -> None:
+        """Raises HttpError 507 where none can be made."""
+        self._held = contextlib.ExitStack()
+        bundle = bundle.resolve()
+        self.root = bundle.with_name(f"{PREFIX}{secrets.token_hex(16)}")
+        try:
+            self.root.mkdir(mode=0o700)
+            busy = BundleError("the folder of an upload is in use")
+            self._held.enter_context(held(self.root / LOCK, patience=0.0, busy=busy))
+        except OSError as error:
+            remove_tree(self.root, root=self.root.parent)
+            raise HttpError(
+                507,
+                "there is no place for an upload beside the bundle",
+                got=error.strerror,
+                do="let the server write to the folder that holds the bundle's folder",
+            ) from None
+
+    def close(self) -> None:
+        """Removes it; blocks while files are deleted."""
+        remove_tree(self.root, root=self.root.parent)
+        self._held.close()
+
+
+def sweep_uploads(bundle: FilePath) -> None:
+    """Removes the folders that killed servers left beside a bundle; nothing that is in use."""
+    with contextlib.suppress(OSError):
+        for folder in _left_beside(bundle.resolve()):
+            busy = BundleError("in use")
+            with contextlib.suppress(OSError, BundleError, LockError), held(folder / LOCK, patience=0.0, busy=busy):
+                remove_tree(folder, root=folder.parent)
+
+
+def _left_beside(bundle: FilePath) -> Iterator[FilePath]:
+    for folder in bundle.parent.iterdir():
+        is_ours = re.fullmatch(rf"{re.escape(PREFIX)}[0-9a-f]{{32}}", folder.name)
+        if is_ours and folder.is_dir() and not folder.is_symlink() and (folder / LOCK).is_file():
+            yield folder
+
+
+def staged(folder: FilePath, name: str, target: FilePath) -> StagedTask:
+    """Makes the files below a folder a bundle of that one task over the target's trunk, and checks everything in it.
+
+    Raises WrongTrunk that names both trunks, and another PolyheadError for what is not as its task.json says, does not
+    fit the trunk or the task's labels, or is no finite number.
+    """
+    check_name(name)
+    raw = read_inside(folder, TASKS, name, VERSION, TASK, limit=LARGEST_JSON)
+    record = decoded(raw, TaskRecord, folder / TASKS / name / VERSION / TASK)
+    if record.task.name != name:
+        raise BundleError(
+            "the upload holds another task than its address names", got=record.task.name, allowed=name, do=_PACK
+        )
+    trunk = read_bundle_file(target).trunk
+    if record.trunk != trunk:
+        raise WrongTrunk(
+            f"task '{name}' was trained on another trunk than this bundle has",
+            got=f"trunk {record.trunk}",
+            allowed=f"trunk {trunk}",
+            do="train the task on this bundle's trunk",
+        )
+    check_alone(record)
+    (folder / TRUNK).mkdir()
+    (folder / TRUNK / TRUNK_RECORD).write_bytes(read_inside(target, TRUNK, TRUNK_RECORD, limit=LARGEST_JSON))
+    sha256 = hashlib.sha256(raw).hexdigest()
+    families = {owner_at(FAMILIES, each.name): _live(folder, each.name) for each in _folders(folder / FAMILIES)}
+    content = BundleFile(
+        format=FORMAT, trunk=trunk, tasks={name: Live(version=VERSION, record=sha256)}, families=families
+    )
+    (folder / BUNDLE).write_bytes(to_json(content))
+    _check(Bundle.open(folder, verify=False), name)
+    return StagedTask(root=str(folder), name=name, record=record, sha256=sha256)
+
+
+def _check(upload: Bundle, name: str) -> None:
+    """Raises the first error of a file."""
+    for error in upload.touched_tasks():
+        raise error
+    unread = sorted(set(upload.families) - set(upload.record(name).needs))
+    if unread:
+        raise BundleError("the upload holds families that the task does not read", got=unread, do="leave them out")
+    for owner, live in upload.families.items():
+        for error in upload.touched_family(owner, live):
+            raise error
+    upload.others(name)
+    for read in (upload.scores, upload.headline, upload.card):
+        read(name)
+    for number, line in enumerate(upload.probes(name), 1):
+        if not isinstance(line.get("text"), list | tuple):
+            raise CorruptFile(f"line {number} of {PROBES} is no probe", got=sorted(line), allowed="a 'text'", do=_PACK)
+
+
+def _live(folder: FilePath, family: str) -> Live:
+    raw = read_inside(folder, FAMILIES, family, VERSION, FAMILY, limit=LARGEST_JSON)
+    return Live(version=VERSION, record=hashlib.sha256(raw).hexdigest())
+
+
+def _folders(folder: FilePath) -> list[FilePath]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []

@@ -1,0 +1,308 @@
+"""Several processes that answer at the same addresses: each with a queue of its own, all on one bundle folder.
+
+The parent listens and answers nothing. Each worker gets the listening sockets, a share of the processors, and two
+pipes: in one it says that it is ready, at the end of the other it sees that the parent is gone. What no process knows
+of the others, such as counts, a worker asks of them over sockets in a private folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path as FilePath
+from time import monotonic
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from polyhead.config import Value
+from polyhead.processor import processors
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "POLYHEAD_WORKER"  # in a worker's environment: its place as JSON
+YOUNG = 10.0  # seconds; a worker that ends before is started again after a pause
+LONGEST_PAUSE = 30.0
+GRACE = 5.0  # seconds beyond the draining that workers have to end
+PATIENCE = 1.0  # seconds that a worker waits for what another one tells
+LARGEST_TOLD = 2**24  # bytes of that
+
+
+class WorkerPlace(Value):
+    """What the parent tells a worker."""
+
+    number: int  # from 1
+    of: int
+    sockets: tuple[int, ...]  # file descriptors that listen
+    ready: int  # of the pipe to write to
+    alive: int  # of the pipe that ends with the parent
+    folder: str  # of the workers' own sockets
+    processors: tuple[int, ...]  # of all workers
+
+    @classmethod
+    def found(cls, environment: Mapping[str, str]) -> WorkerPlace | None:
+        """The place of this process; None where it is no worker."""
+        text = environment.get(VARIABLE)
+        return None if text is None else msgspec.json.decode(text, type=cls)
+
+    def share(self) -> list[int]:
+        """The processors of this worker: a part of its own; one that it shares where workers are more."""
+        own = list(self.processors[self.number - 1 :: self.of])
+        return own or [self.processors[(self.number - 1) % len(self.processors)]]
+
+    def take(self) -> list[socket.socket]:
+        """Keeps to its share of the processors, and gives the sockets to listen on; called before anything computes.
+
+        Where a container's quota and not the number of processors is the limit, nobody is kept to some of them.
+        """
+        if hasattr(os, "sched_setaffinity") and len(self.processors) == processors():
+            with suppress(OSError):
+                os.sched_setaffinity(0, self.share())
+        for descriptor in (*self.sockets, self.ready, self.alive):
+            os.set_inheritable(descriptor, False)
+        return [socket.socket(fileno=descriptor) for descriptor in self.sockets]
+
+    def leave(self) -> None:
+        """Uses all processors, in a process that a worker has started."""
+        if hasattr(os, "sched_setaffinity"):
+            with suppress(OSError):
+                os.sched_setaffinity(0, self.processors)
+
+    def own_socket(self) -> socket.socket:
+        """A listening socket at which the other workers ask this one."""
+        path = self.path_of(self.number)
+        path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.bind(str(path))
+        listening.listen(64)
+        return listening
+
+    def path_of(self, number: int) -> FilePath:
+        """Where a worker listens for the others."""
+        return FilePath(self.folder) / f"{number}.sock"
+
+    def others(self) -> list[int]:
+        """The numbers of the other workers."""
+        return [number for number in range(1, self.of + 1) if number != self.number]
+
+    def begin(self) -> None:
+        """Says that the worker answers, and ends it with its parent; called on the running event loop."""
+        os.write(self.ready, b"1")
+        loop = asyncio.get_running_loop()
+
+        def gone() -> None:
+            loop.remove_reader(self.alive)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        loop.add_reader(self.alive, gone)
+
+
+class Supervisor:
+    """Starts workers, starts one again that died, and ends all of them when it is told to."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        sockets: Sequence[socket.socket],
+        *,
+        workers: int,
+        environment: Mapping[str, str],
+        drain_seconds: float,
+        ready: Callable[[], None],
+    ) -> None:
+        """`command` starts a worker, which finds its place in the environment; `ready` is called when all answer."""
+        self._command, self._sockets, self._count = list(command), sockets, workers
+        self._environment, self._drain, self._ready = dict(environment), drain_seconds, ready
+        self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._answering: set[int] = set()
+        self._stopping = asyncio.Event()
+        self._code = 0
+
+    async def run(self) -> int:
+        """Until SIGTERM or SIGINT; the exit code: not 0 where no worker could begin."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        alive, end = os.pipe()  # nobody writes there: it ends with this process
+        try:
+            with tempfile.TemporaryDirectory(prefix="polyhead-workers-") as folder:
+                keepers = [self._keep(number, folder, alive) for number in range(1, self._count + 1)]
+                await asyncio.gather(*keepers, self._end())
+        finally:
+            os.close(alive)
+            os.close(end)
+        return self._code
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        for process in self._running.values():
+            with suppress(ProcessLookupError):
+                process.terminate()
+
+    async def _end(self) -> None:
+        """Kills what has not ended in time after the stop."""
+        await self._stopping.wait()
+        until = monotonic() + self._drain + GRACE
+        while self._running and monotonic() < until:
+            await asyncio.sleep(0.05)
+        for process in self._running.values():
+            log.warning("a worker did not end in time and is killed")
+            with suppress(ProcessLookupError):
+                process.kill()
+
+    async def _keep(self, number: int, folder: str, alive: int) -> None:
+        pause = 0.0
+        while not self._stopping.is_set():
+            began = monotonic()
+            code = await self._worked(number, folder, alive)
+            if self._stopping.is_set():
+                return
+            if not self._answering:  # none has begun: what stops one stops all
+                self._code = code if code > 0 else 1
+                self._stop()
+                return
+            pause = 0.0 if monotonic() - began > YOUNG else min(max(1.0, 2 * pause), LONGEST_PAUSE)
+            log.warning("worker %d ended with %d and is started again in %.0f s", number, code, pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+
+    async def _worked(self, number: int, folder: str, alive: int) -> int:
+        """The exit code of a worker, started and waited for."""
+        told, tell = os.pipe()
+        loop = asyncio.get_running_loop()
+        listening = tuple(each.fileno() for each in self._sockets)
+        place = WorkerPlace(
+            number=number,
+            of=self._count,
+            sockets=listening,
+            ready=tell,
+            alive=alive,
+            folder=folder,
+            processors=tuple(sorted(os.sched_getaffinity(0)))
+            if hasattr(os, "sched_getaffinity")
+            else tuple(range(os.cpu_count() or 1)),
+        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                env=self._environment | {VARIABLE: msgspec.json.encode(place).decode()},
+                pass_fds=(*listening, tell, alive),
+            )
+            os.close(tell)
+            loop.add_reader(told, self._heard, number, told)
+            self._running[number] = process
+            if self._stopping.is_set():
+                process.terminate()
+            return await process.wait()
+        finally:
+            self._running.pop(number, None)
+            loop.remove_reader(told)
+            os.close(told)
+
+    def _heard(self, number: int, told: int) -> None:
+        asyncio.get_running_loop().remove_reader(told)
+        if os.read(told, 1) and number not in self._answering:
+            self._answering.add(number)
+            if len(self._answering) == self._count:
+                self._ready()
+
+
+class CountsOfAll:
+    """An application of a worker, whose `/metrics` holds the counts of all workers, each with the label `worker`.
+
+    The others are asked with the headers of the request, so that they check the same key. Who does not answer in time
+    is left out.
+    """
+
+    def __init__(self, app: ASGIApp, place: WorkerPlace) -> None:
+        self._app, self._place = app, place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on."""
+        if scope["type"] != "http" or scope["path"] != "/metrics" or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        # In the older of the two forms, which can be joined: without the mark at the end that OpenMetrics has.
+        headers = [(name, value) for name, value in scope["headers"] if name != b"accept"]
+        messages: list[Message] = []
+
+        async def kept(message: Message) -> None:
+            messages.append(message)
+
+        await self._app({**scope, "headers": headers}, receive, kept)
+        if messages[0]["status"] != 200:
+            for message in messages:
+                await send(message)
+            return
+        own = b"".join(message.get("body", b"") for message in messages[1:])
+        told = await asyncio.gather(*(self._told_by(number, headers) for number in self._place.others()))
+        texts = {self._place.number: own} | dict(zip(self._place.others(), told, strict=True))
+        body = joined_counts({n: text.decode() for n, text in sorted(texts.items()) if text is not None}).encode()
+        begun = [(n, v) for n, v in messages[0]["headers"] if n.lower() != b"content-length"]
+        await send({**messages[0], "headers": [*begun, (b"content-length", str(len(body)).encode())]})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _told_by(self, number: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+        """The counts of another worker; None where it does not tell them."""
+        try:
+            return await asyncio.wait_for(_asked(self._place.path_of(number), headers), PATIENCE)
+        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+            return None
+
+
+async def _asked(path: FilePath, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The body of `GET /metrics` at a socket; raises ValueError for any answer but 200."""
+    reader, writer = await asyncio.open_unix_connection(str(path), limit=LARGEST_TOLD)
+    try:
+        kept = [(name, value) for name, value in headers if name in (b"authorization", b"x-api-key")]
+        lines = [b"GET /metrics HTTP/1.0", b"host: worker", *(name + b": " + value for name, value in kept)]
+        writer.write(b"\r\n".join(lines) + b"\r\n\r\n")
+        await writer.drain()
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.split(b" ", 2)[1] != b"200":
+            raise ValueError(head.split(b"\r\n")[0])
+        return await reader.read(LARGEST_TOLD) if b"content-length" not in head.lower() else await _sized(reader, head)
+    finally:
+        writer.close()
+
+
+async def _sized(reader: asyncio.StreamReader, head: bytes) -> bytes:
+    lines = (line.partition(b":") for line in head.split(b"\r\n"))
+    size = next(int(value) for name, _, value in lines if name.lower() == b"content-length")
+    if size > LARGEST_TOLD:
+        raise ValueError(size)
+    return await reader.readexactly(size)
+
+
+def joined_counts(texts: Mapping[int, str]) -> str:
+    """Texts in Prometheus' form as one: each series gets the label `worker`, and stands with others of its family."""
+    families: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for number, text in texts.items():
+        family = ""
+        for line in text.splitlines():
+            if line.startswith("# HELP "):
+                family = line.split(" ", 3)[2]
+                samples.setdefault(family, [])
+            if line.startswith("#"):
+                lines = families.setdefault(family, [])
+                if line not in lines and len(lines) < 2:
+                    lines.append(line)
+            elif line:
+                samples.setdefault(family, []).append(_labelled(line, number))
+    parts = [line for family, own in samples.items() for line in (*families.get(family, ()), *own)]
+    return "".join(f"{line}\n" for line in parts)
+
+
+def _labelled(line: str, number: int) -> str:
+    name, brace, rest = line.partition("{")
+    if brace and " " not in name:
+        return f'{name}{{worker="{number}",{rest}'
+    name, _, rest = line.partition(" ")
+    return f'{name}{{worker="{number}"}} {rest}'
