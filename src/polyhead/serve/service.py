@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from time import monotonic
 
 import numpy as np
@@ -17,6 +18,10 @@ from polyhead.engine.request import TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData
+from polyhead.serve.cache import Cache
+from polyhead.serve.checks import Failures, check_cut, check_options, check_tokens
+from polyhead.serve.exchange import EXCHANGE
+from polyhead.serve.metrics import Metrics
 from polyhead.serve.settings import ServeSettings
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -44,6 +49,8 @@ class Service:
         self.session, self.settings = session, settings
         self.vectors = attach_vectors(session)
         self.observers: list[Callable[[BatchFacts], None]] = []
+        self.metrics, self._failures = Metrics(), Failures()
+        self.cache = Cache(settings.cache_bytes, vectors=self.vectors) if settings.cache_bytes else None
         self.is_ready = self.is_closing = False
         self.began = monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -53,6 +60,7 @@ class Service:
         """Answers built-in texts in batches of several sizes, so that no caller waits for a graph to be compiled."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._warm)
+        self.observers.append(self.metrics.batched)  # what warmed it is not counted
         gc.collect()
         gc.freeze()  # what is loaded stays, and is not looked through again
         gc.set_threshold(*COLLECT_AFTER)
@@ -111,6 +119,7 @@ class Service:
                     do="shorten it, or split it into several inputs",
                     row=number,
                 )
+        check_options(inputs, limits.options)
 
     async def ask(
         self,
@@ -124,8 +133,45 @@ class Service:
     ) -> Ticket:
         """The ticket of these inputs, answered. Where the caller `is_gone`, what of it was not begun is dropped.
 
-        Raises what `Queue.submit` raises, and the error of a ticket that has one.
+        Raises what `Queue.submit` raises, the error of a ticket that has one, and BadValue for inputs of more tokens
+        than a call may have, or, where the server refuses those, than the trunk reads.
         """
+        settings, names = self.settings, tuple(tasks)
+        await check_tokens(self.loaded, inputs, names, words, settings.limits.tokens)
+        seconds = settings.timeout if deadline is None else min(deadline, settings.timeout)
+        submitted = partial(self._submitted, tasks=names, seconds=seconds, is_gone=is_gone)
+        held, tell = list[TaskResults](), stage
+        if stage is not None:
+            tell = partial(self._staged, stage if settings.long_texts == "cut" else held.append, monotonic())
+        if self.cache is None:
+            ticket = await submitted(inputs, words=words, stage=tell)
+        else:
+            ticket = await self.cache.ask(submitted, self.loaded, inputs, names, words=words, stage=tell)
+        if settings.long_texts == "refuse":
+            check_cut(ticket)
+        for results in held:
+            stage(results)  # type: ignore[misc]
+        self._failures.tell(ticket)
+        self.metrics.ticket(ticket)
+        if (exchange := EXCHANGE.get()) is not None:
+            exchange.add(ticket)
+        return ticket
+
+    def _staged(self, tell: Callable[[TaskResults], None], began: float, results: TaskResults) -> None:
+        self.metrics.tasks.stage(self.loaded, results, monotonic() - began)
+        tell(results)
+
+    async def _submitted(
+        self,
+        inputs: Sequence[AnyInput],
+        *,
+        tasks: tuple[str, ...],
+        words: Sequence[np.ndarray | None] | None,
+        seconds: float,
+        stage: Callable[[TaskResults], None] | None,
+        is_gone: Callable[[], bool] | None,
+    ) -> Ticket:
+        """The ticket of the queue, answered."""
         loop = asyncio.get_running_loop()
         self._loop = loop
         answered: asyncio.Future[Ticket] = loop.create_future()
@@ -134,7 +180,6 @@ class Service:
             if not answered.done():
                 answered.set_result(ticket)
 
-        seconds = self.settings.timeout if deadline is None else min(deadline, self.settings.timeout)
         ticket = self.queue.submit(
             inputs, done, tasks=tasks, words=words, deadline=seconds, stage=stage, is_gone=is_gone
         )
