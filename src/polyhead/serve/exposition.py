@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -84,7 +84,9 @@ def _of_requests(metrics: Metrics) -> Iterator[Metric]:
     for (route, status), number in list(metrics.requests.items()):
         requests.add_metric((route, str(status)), number)
     yield requests
-    seconds = _histogram("polyhead_request_seconds", "From a request's headers to the end of its answer", ("route",))
+    seconds = HistogramMetricFamily(
+        "polyhead_request_seconds", "From a request's headers to the end of its answer", labels=("route",)
+    )
     for route, histogram in list(metrics.seconds.items()):
         _add(seconds, (route,), histogram)
     yield seconds
@@ -102,7 +104,7 @@ def _of_batches(service: Service) -> Iterator[Metric]:
         ("polyhead_batch_fill", "Tokens of a batch over those that it might have had", metrics.batch["fill"]),
         ("polyhead_batch_seconds", "Time of a batch, from its tokens to its answers", metrics.batch_seconds),
     ):
-        family = _histogram(name, text, ())
+        family = HistogramMetricFamily(name, text)
         _add(family, (), histogram)
         yield family
     yield CounterMetricFamily("polyhead_encoder_passes", "Texts that the encoder read", value=metrics.passes)
@@ -127,7 +129,7 @@ def _of_tasks(service: Service) -> Iterator[Metric]:
         for label, number in counts.without[reason].items():
             family.add_metric(label, number)
         yield family
-    seconds = _histogram("polyhead_task_seconds", "From a call to a task's answer, by input", TASK)
+    seconds = HistogramMetricFamily("polyhead_task_seconds", "From a call to a task's answer, by input", labels=TASK)
     for label, histogram in counts.seconds.items():
         _add(seconds, label, histogram)
     yield seconds
@@ -142,11 +144,6 @@ def _of_cache(service: Service) -> Iterator[Metric]:
     yield CounterMetricFamily("polyhead_cache_dropped", "Inputs that made room for others", value=cache.dropped)
     yield GaugeMetricFamily("polyhead_cache_inputs", "Inputs that are kept", value=len(cache))
     yield GaugeMetricFamily("polyhead_cache_bytes", "Bytes that they take, nearly", value=cache.bytes)
-
-
-_histogram: Callable[[str, str, Sequence[str]], HistogramMetricFamily] = lambda name, text, labels: (
-    HistogramMetricFamily(name, text, labels=labels)
-)
 
 
 def _add(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:

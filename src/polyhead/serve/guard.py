@@ -1,4 +1,4 @@
-"""What stands before every route: keys, bodies that are cut off while they stream, errors as answers, and the counts."""
+"""What stands before every route: keys, bodies cut off while they stream, errors as answers, and the counts."""
 
 from __future__ import annotations
 
