@@ -95,8 +95,10 @@ class Cache:
             ticket.loaded, ticket.taken = answered.loaded, answered.taken
             for place, number in enumerate(missing):
                 ticket.results[number], ticket.outputs[number] = answered.results[place], answered.outputs[place]
-        elif stage is not None:
-            _stage(ticket, stage)
+        else:
+            ticket.taken = ticket.begun
+            if stage is not None:
+                _stage(ticket, stage)
         ticket.cached = len(inputs) - len(missing)
         self.hits += ticket.cached
         self.misses += len(missing)

@@ -54,9 +54,14 @@ LIMITS = ConnectionLimits()
 
 
 async def serve(
-    listeners: Sequence[Listener], *, drain_seconds: float, ready: Callable[[], None], limits: ConnectionLimits = LIMITS
+    listeners: Sequence[Listener],
+    *,
+    drain_seconds: float,
+    ready: Callable[[], None],
+    limits: ConnectionLimits = LIMITS,
+    until: asyncio.Event | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; then takes no more, answers what is under way, and returns.
+    """Serves until SIGTERM or SIGINT, or `until` is set; then takes no more, answers what is under way, and returns.
 
     The first application starts before any port answers; `ready` is called when all do.
     """
@@ -79,7 +84,9 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         with suppress(NotImplementedError, ValueError, RuntimeError):  # not the main thread, or no such signals
             loop.add_signal_handler(number, stop)
-    looking = asyncio.create_task(look_on(connections, limits))
+    beside = [asyncio.create_task(look_on(connections, limits))]
+    if until is not None:
+        beside.append(asyncio.create_task(_then(until, stop)))
     first, *rest = servers
     running = [asyncio.create_task(first.serve(sockets=[listeners[0].socket]))]
     while not first.started and not running[0].done():
@@ -93,7 +100,13 @@ async def serve(
     try:
         await asyncio.gather(*running)
     finally:
-        looking.cancel()
+        for task in beside:
+            task.cancel()
+
+
+async def _then(event: asyncio.Event, call: Callable[[], None]) -> None:
+    await event.wait()
+    call()
 
 
 class _Server(uvicorn.Server):

@@ -1,0 +1,82 @@
+"""A tiny bundle, a service over it, and a server of it on loopback in a thread, for tests of the server's operation."""
+
+import asyncio
+import json
+import socket
+import threading
+from contextlib import contextmanager, suppress
+
+from polyhead.engine.session import Session
+from polyhead.serve.app import application
+from polyhead.serve.run import Listener, bound, serve
+from polyhead.serve.service import Service
+from polyhead.serve.settings import ConnectionLimits, ServeSettings
+from polyhead.strategies import Pooled
+from polyhead.testing import tiny_trunk
+from polyhead.testing.strategies import tiny_bundle, tiny_paths
+
+TASKS = ("mood", "topics", "urgency", "names", "same", "alike", "reply", "where", "who")
+TEXT_TASKS = ("mood", "topics", "urgency", "names")
+LONG = "good lamp is late " * 60  # more tokens than the tiny trunk reads
+
+
+def tiny_root(root):
+    """The tiny tasks, pooled, in a bundle."""
+    trunk = tiny_trunk()
+    bundle = tiny_bundle(root, trunk, tiny_paths(Pooled(), trunk))
+    assert set(bundle.tasks) == set(TASKS)
+    return root
+
+
+def service_of(root, settings=None, *, deterministic=False):
+    """A service that is not started: its application starts it."""
+    return Service(Session(root, backend="reference", deterministic=deterministic), settings or ServeSettings())
+
+
+@contextmanager
+def listening(service, *, limits=None, **more):
+    """The port of a server of this service, with real sockets; `more` is of the application."""
+    started, ports, loops = threading.Event(), [], []
+    app = application(service, **more)
+
+    async def run():
+        own, until = bound("127.0.0.1", 0), asyncio.Event()
+        ports.append(own.getsockname()[1])
+        loops.append((asyncio.get_running_loop(), until))
+        own_limits = limits or ConnectionLimits()
+        await serve(
+            [Listener(app=app, socket=own)], drain_seconds=10, ready=started.set, limits=own_limits, until=until
+        )
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    try:
+        assert started.wait(60), "the server did not start"
+        yield ports[0]
+    finally:
+        with suppress(RuntimeError):  # it has ended already
+            loops[0][0].call_soon_threadsafe(loops[0][1].set)
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def connected(port, *, timeout=20):
+    """A socket to the server."""
+    return socket.create_connection(("127.0.0.1", port), timeout=timeout)
+
+
+def request_bytes(body, *, path="/v1/predict", close=False):
+    """A POST as it goes over the wire."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    end = "Connection: close\r\n" if close else ""
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n{end}\r\n"
+    return head.encode() + content
+
+
+def read_all(own):
+    """What comes until the other side closes."""
+    content = b""
+    with suppress(ConnectionResetError):
+        while part := own.recv(65536):
+            content += part
+    return content
