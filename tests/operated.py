@@ -73,6 +73,23 @@ def request_bytes(body, *, path="/v1/predict", close=False):
     return head.encode() + content
 
 
+def read_answer(own):
+    """One answer that says its size; the connection stays."""
+    content = b""
+    while b"\r\n\r\n" not in content:
+        content += _part(own)
+    size = int(content.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+    while len(content.partition(b"\r\n\r\n")[2]) < size:
+        content += _part(own)
+    return content
+
+
+def _part(own):
+    part = own.recv(65536)
+    assert part, "the connection was closed"
+    return part
+
+
 def read_all(own):
     """What comes until the other side closes."""
     content = b""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from operated import connected, listening, read_all, request_bytes, service_of, tiny_root
+from operated import connected, listening, read_all, read_answer, request_bytes, service_of, tiny_root
 from polyhead.engine.queue.batch import SharedBatch
 from polyhead.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
 
@@ -126,7 +126,7 @@ def test_a_body_is_cut_off_while_it_streams(port, service):
         while not select.select([own], [], [], 0.01)[0] and sent < 40 * most:
             own.sendall(b"2000\r\n" + b"a" * 0x2000 + b"\r\n")
             sent += 0x2000
-        content = own.recv(65536)
+        content = read_answer(own)
     assert status(content) == 413 and sent < 40 * most
     assert body(content)["error"]["allowed"] == "100,000 bytes"
 
@@ -134,7 +134,7 @@ def test_a_body_is_cut_off_while_it_streams(port, service):
 def test_a_declared_size_is_refused_before_any_of_it_comes(port):
     with connected(port) as own:
         own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\n\r\n")
-        assert status(own.recv(65536)) == 413
+        assert status(read_answer(own)) == 413
 
 
 @pytest.mark.parametrize(
