@@ -7,13 +7,14 @@ import threading
 from contextlib import contextmanager, suppress
 
 from polyhead.engine.session import Session
+from polyhead.plan import Pool
 from polyhead.serve.app import application
 from polyhead.serve.run import Listener, bound, serve
 from polyhead.serve.service import Service
 from polyhead.serve.settings import ConnectionLimits, ServeSettings
 from polyhead.strategies import Pooled
-from polyhead.testing import tiny_trunk
-from polyhead.testing.strategies import tiny_bundle, tiny_paths
+from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
 
 TASKS = ("mood", "topics", "urgency", "names", "same", "alike", "reply", "where", "who")
 TEXT_TASKS = ("mood", "topics", "urgency", "names")
@@ -26,6 +27,13 @@ def tiny_root(root):
     bundle = tiny_bundle(root, trunk, tiny_paths(Pooled(), trunk))
     assert set(bundle.tasks) == set(TASKS)
     return root
+
+
+def replace_task(root, name, *, seed):
+    """Another version of one of the tiny tasks, with arrays of this seed, in the bundle."""
+    trunk = tiny_trunk()
+    task = next(task for task in tiny_tasks() if task.name == name)
+    add_tiny(root, trunk, task, tiny_path(task, trunk, pool=Pool()), seed=seed, replace=True)
 
 
 def service_of(root, settings=None, *, deterministic=False):
@@ -97,3 +105,13 @@ def read_all(own):
         while part := own.recv(65536):
             content += part
     return content
+
+
+def until(holds, *, seconds=30):
+    """Waits for something to be so."""
+    waiting = threading.Event()
+    for _ in range(int(seconds / 0.01)):
+        if holds():
+            return
+        waiting.wait(0.01)
+    raise AssertionError("it never came to that")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from operated import connected, listening, read_all, read_answer, request_bytes, service_of, tiny_root
+from operated import connected, listening, read_all, read_answer, request_bytes, service_of, tiny_root, until
 from polyhead.engine.queue.batch import SharedBatch
 from polyhead.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
 
@@ -181,17 +181,17 @@ def test_what_nobody_waits_for_is_dropped(port, service, monkeypatch):
         assert begun.wait(30)
         gone = connected(port)
         gone.sendall(request_bytes({"inputs": ["sad phone"] * 7, "tasks": ["mood"]}))
-        _until(lambda: service.queue.waiting == 7)
+        until(lambda: service.queue.waiting == 7)
         stays = threads.submit(answered, port)
-        _until(lambda: service.queue.waiting == 8)
+        until(lambda: service.queue.waiting == 8)
         gone.close()
-        _until(lambda: _is_gone(service))
+        until(lambda: _is_gone(service))
         go.set()
         assert status(first.result()) == status(stays.result()) == 200
-    _until(lambda: service.queue.is_idle)
+    until(lambda: service.queue.is_idle)
     service.observers.pop()
     assert sizes == [1, 1] and sum(each.inputs for each in facts) == 2
-    _until(lambda: service.metrics.requests["/v1/predict", 499] == gone_before + 1)
+    until(lambda: service.metrics.requests["/v1/predict", 499] == gone_before + 1)
 
 
 def _is_gone(service):
@@ -210,12 +210,3 @@ def test_a_caller_that_does_not_read_is_closed(tmp_path):
         with pytest.raises(OSError), contextlib.closing(own):  # reset, or a broken pipe
             for _ in range(100_000):
                 own.sendall(asked)
-
-
-def _until(holds, *, seconds=30):
-    waiting = threading.Event()
-    for _ in range(int(seconds / 0.01)):
-        if holds():
-            return
-        waiting.wait(0.01)
-    raise AssertionError("it never came to that")

@@ -60,6 +60,8 @@ class Service:
         """Answers built-in texts in batches of several sizes, so that no caller waits for a graph to be compiled."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._warm)
+        while not self.queue.is_idle:  # the last batch is told after it is answered
+            await asyncio.sleep(0.001)
         self.observers.append(self.metrics.batched)  # what warmed it is not counted
         gc.collect()
         gc.freeze()  # what is loaded stays, and is not looked through again
