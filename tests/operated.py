@@ -6,6 +6,7 @@ import socket
 import threading
 from contextlib import contextmanager, suppress
 
+from polyhead.engine.queue.batch import SharedBatch
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.serve.app import application
@@ -105,6 +106,23 @@ def read_all(own):
         while part := own.recv(65536):
             content += part
     return content
+
+
+@contextmanager
+def held(monkeypatch):
+    """Batches that wait until they are let go; `begun` is set when one is."""
+    begun, go, run = threading.Event(), threading.Event(), SharedBatch.run
+    sizes = []
+
+    def waits(self, deliver):
+        sizes.append(len(self.inputs))
+        begun.set()
+        assert go.wait(30)
+        return run(self, deliver)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedBatch, "run", waits)
+        yield begun, go, sizes
 
 
 def until(holds, *, seconds=30):

@@ -4,13 +4,11 @@ import contextlib
 import json
 import select
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from operated import connected, listening, read_all, read_answer, request_bytes, service_of, tiny_root, until
-from polyhead.engine.queue.batch import SharedBatch
+from operated import connected, held, listening, read_all, read_answer, request_bytes, service_of, tiny_root, until
 from polyhead.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
 
 QUICK = ConnectionLimits(open=8, header_seconds=0.4, body_seconds=0.6, header_bytes=4096)
@@ -153,23 +151,6 @@ def test_what_is_no_http_is_refused(port, line):
         own.shutdown(socket.SHUT_WR)
         content = read_all(own)
     assert not content or status(content) in (400, 404)
-
-
-@contextlib.contextmanager
-def held(monkeypatch):
-    """Batches that wait until they are let go; `begun` is set when one is."""
-    begun, go, run = threading.Event(), threading.Event(), SharedBatch.run
-    sizes = []
-
-    def waits(self, deliver):
-        sizes.append(len(self.inputs))
-        begun.set()
-        assert go.wait(30)
-        return run(self, deliver)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SharedBatch, "run", waits)
-        yield begun, go, sizes
 
 
 def test_what_nobody_waits_for_is_dropped(port, service, monkeypatch):
