@@ -133,7 +133,7 @@ def _guarded(paths: Paths, **more: object) -> Callable[[], Awaitable[object]]:
 
 
 def _counted(ticket: Ticket) -> Callable[[], Awaitable[object]]:
-    metrics, exchange = Metrics(), Exchange({"method": "POST"})
+    metrics, exchange = Metrics(batch_tokens=2048), Exchange({"method": "POST"})
 
     async def call() -> None:
         metrics.ticket(ticket)

@@ -193,13 +193,13 @@ def test_tasks_that_are_not_as_the_bundle_has_them_are_always_computed(root):
     assert (attached.cached, again.cached, len(service.cache)) == (0, 0, 1)
 
 
-def test_what_is_late_failed_or_empty_is_not_kept(root):
+def test_what_is_late_or_empty_is_not_kept(root):
     service = service_of(root, CACHED)
-    late, blank, again = asking(
-        service, ([("good lamp",)], ["mood"], {"deadline": 0}), ([("  ",)], ["mood"]), ([("  ",)], ["mood"])
-    )
-    assert late.results[0].late == ("mood",) and blank.results[0].skipped
-    assert len(service.cache) == 0 and again.cached == 0
+    texts = [("good lamp",), ("  ",)]
+    late, whole, again = asking(service, (texts, ["mood"], {"deadline": 0}), (texts, ["mood"]), ([("  ",)], ["mood"]))
+    assert late.results[0].late == ("mood",) and late.results[1].skipped
+    assert whole.results[0].answers and whole.cached == again.cached == 0
+    assert len(service.cache) == 1
 
 
 def test_bytes_are_bounded_and_the_least_used_goes_first(root):

@@ -258,8 +258,11 @@ def test_a_full_queue_refuses_with_the_seconds_to_wait(root):
     assert refused[0].json()["error"]["type"] == "Overloaded"
 
 
-def test_a_deadline_that_has_passed_names_the_tasks_that_are_late(client):
-    answer = asked(client, ["good lamp"], options={"deadline": 0}).json()
+def test_a_deadline_that_has_passed_is_told_and_nothing_is_read(client):
+    """429 where all is late; where an input has its answer at once, the tasks that are late for the other."""
+    late = asked(client, ["good lamp"], options={"deadline": 0})
+    assert late.status_code == 429 and int(late.headers["retry-after"]) >= 1
+    answer = asked(client, ["good lamp", "  "], options={"deadline": 0}).json()
     assert answer["results"][0]["late"] == ["mood"] and answer["receipt"]["passes"] == 0
     assert asked(client, ["good lamp"], options={"deadline": 1e9}).status_code == 200
 

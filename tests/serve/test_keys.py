@@ -50,7 +50,7 @@ class WithChanges:
             Operation(method="GET", path="/seen", summary="Anyone sees it.", access="open"),
         ]
 
-    def answer_of(self, error):
+    def told(self, error):
         return JSONResponse({"detail": str(error)}, status_of(error), headers_of(error))
 
     async def _done(self, request):

@@ -52,7 +52,7 @@ def test_counts_are_those_of_the_requests(root):
             for inputs, tasks in ((["good lamp"], ["mood"]), (["sad phone", LONG], ["mood", "topics"]))
         ]
         ask(client, ["good lamp"], ["mood", "same"])  # of which the second reads pairs
-        ask(client, ["good lamp"], ["mood"], deadline=0)
+        ask(client, ["good lamp", "  "], ["mood"], deadline=0)
         assert ask(client, [], ["mood"]).status_code == 422
         client.get("/no-such-route")
         samples = read(client, service)
@@ -64,10 +64,11 @@ def test_counts_are_those_of_the_requests(root):
     assert of(samples, "task_answers_total", **mood) == 4
     assert of(samples, "task_answers_total", **topics) == 2
     assert of(samples, "task_skipped_total", task="same", version="v0001") == 1
+    assert of(samples, "task_skipped_total", **mood) == 1
     assert of(samples, "task_late_total", **mood) == 1
     assert of(samples, "task_cut_total", **mood) == of(samples, "task_cut_total", **topics) == 1
     assert of(samples, "task_failures_total", **mood) == 0
-    assert of(samples, "task_seconds_count", **mood) == 5
+    assert of(samples, "task_seconds_count", **mood) == 6
     tokens = sum(receipt["tokens"] for receipt in receipts)
     again = receipts[0]["tokens"]  # the same text once more
     assert of(samples, "encoder_tokens_total") == of(samples, "batch_tokens_sum") == tokens + again

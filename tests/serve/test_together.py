@@ -37,8 +37,7 @@ def calls():
 
 @pytest.mark.parametrize("deterministic", [True, False], ids=["deterministic", "fast"])
 def test_sets_of_tasks_share_a_batch_and_are_answered_as_alone(root, deterministic, monkeypatch):
-    settings = ServeSettings(queue=QueueLimits(batch_seconds=None))  # however slow this machine is
-    service, facts = service_of(root, settings, deterministic=deterministic), []
+    service, facts = service_of(root, deterministic=deterministic), []
 
     async def run():
         await service.start()

@@ -29,7 +29,7 @@ JSON = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
     max_leaves=12,
 )
-OPTIONS = st.fixed_dictionaries({}, optional={"deadline": st.floats(-1, 60), "receipt": st.booleans()})
+OPTIONS = st.fixed_dictionaries({}, optional={"deadline": st.floats(20, 60), "receipt": st.booleans()})
 RIGHT = st.fixed_dictionaries(
     {"inputs": st.one_of(INPUTS, st.lists(INPUTS, min_size=1, max_size=4))},
     optional={"tasks": st.one_of(st.none(), st.lists(st.sampled_from(TASKS), max_size=4)), "options": OPTIONS},

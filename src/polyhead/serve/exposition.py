@@ -101,7 +101,7 @@ def _of_batches(service: Service) -> Iterator[Metric]:
         ("polyhead_queue_wait_seconds", waited, metrics.waited),
         ("polyhead_batch_tokens", "Tokens of a batch", metrics.batch["tokens"]),
         ("polyhead_batch_inputs", "Inputs of a batch", metrics.batch["inputs"]),
-        ("polyhead_batch_fill", "Tokens of a batch over those that it might have had", metrics.batch["fill"]),
+        ("polyhead_batch_fill", "Tokens of a batch over the most that it may have", metrics.batch["fill"]),
         ("polyhead_batch_seconds", "Time of a batch, from its tokens to its answers", metrics.batch_seconds),
     ):
         family = HistogramMetricFamily(name, text)

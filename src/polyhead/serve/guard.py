@@ -13,6 +13,7 @@ from polyhead.serve.http import CONNECTION, HttpError, status_of
 from polyhead.serve.keys import NO_KEYS, Keys
 from polyhead.serve.paths import Paths, Place
 
+ADMIN = "polyhead.admin"  # in a scope: the name of the key for admin that was checked
 log = logging.getLogger(__name__)
 Observer = Callable[[Exchange], None]
 """Told of every request that was answered, in the event loop; must not wait for anything."""
@@ -25,9 +26,18 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, *, paths: Paths, body_bytes: int, keys: Keys = NO_KEYS, observers: Sequence[Observer] = ()
+        self,
+        app: ASGIApp,
+        *,
+        paths: Paths,
+        body_bytes: int,
+        larger: Callable[[str, str], int] = lambda method, path: 0,
+        keys: Keys = NO_KEYS,
+        observers: Sequence[Observer] = (),
     ) -> None:
-        self._app, self._paths, self._most, self._keys, self._observers = app, paths, body_bytes, keys, observers
+        """`larger` gives the bytes of routes that may have more, by method and path."""
+        self._app, self._paths, self._keys, self._observers = app, paths, keys, observers
+        self._body_bytes, self._larger = body_bytes, larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on."""
@@ -45,7 +55,12 @@ class Guard:
             await send(message)
 
         try:
-            exchange.key = self._keys.opened(scope["headers"], place.access.get(exchange.method, "predict"))
+            if self._keys:
+                key = self._keys.opened(scope["headers"], place.access(exchange.method))
+                if key is not None:
+                    exchange.key = key.name
+                    if key.purpose == "admin":
+                        scope[ADMIN] = key.name
             await self._app(scope, self._limited(scope, receive), noted)
         except Exception as error:
             if exchange.status:  # the answer had begun
@@ -60,13 +75,14 @@ class Guard:
     async def _refuse(self, error: Exception, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
         if status_of(error) == 500:
             log.exception("a request to %s failed", place.route)
-        await place.answer_of(error)(scope, receive, send)
+        await place.answer_of(error, scope["method"])(scope, receive, send)
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
         """The body, as far as it is allowed; raises HttpError 413, before any of it is read where its size is said."""
+        most = max(self._body_bytes, self._larger(scope["method"], scope["path"]))
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if declared.isdigit() and int(declared[:20]) > self._most:
-            raise self._too_large(f"{int(declared[:20]):,} bytes")
+        if declared.isdigit() and int(declared[:20]) > most:
+            raise _too_large(most, f"{int(declared[:20]):,} bytes")
         read = 0
 
         async def limited() -> Message:
@@ -74,12 +90,13 @@ class Guard:
             message = await receive()
             if message["type"] == "http.request":
                 read += len(message.get("body", b""))
-                if read > self._most:
-                    raise self._too_large(None)
+                if read > most:
+                    raise _too_large(most)
             return message
 
         return limited
 
-    def _too_large(self, got: str | None) -> HttpError:
-        do = "send less at once, or raise the server's limit"
-        return HttpError(413, "the body is too large", got=got, allowed=f"{self._most:,} bytes", do=do)
+
+def _too_large(most: int, got: str | None = None) -> HttpError:
+    do = "send less at once, or raise the server's limit"
+    return HttpError(413, "the body is too large", got=got, allowed=f"{most:,} bytes", do=do)

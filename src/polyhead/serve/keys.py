@@ -40,14 +40,14 @@ class Keys:
         """Whether there is a key for this."""
         return any(key.purpose == purpose for key in self._keys)
 
-    def opened(self, headers: Sequence[tuple[bytes, bytes]], access: Literal["open", "predict", "admin"]) -> str:
-        """The name of the key with which a request opens a route; "" where none is needed.
+    def opened(self, headers: Sequence[tuple[bytes, bytes]], access: Literal["open", "predict", "admin"]) -> Key | None:
+        """The key with which a request opens a route; None where none is needed.
 
         A key for admin opens every route. Raises HttpError 401 without a key that is known, 403 for one that does not
         open this route.
         """
         if access == "open" or not (self._is_needed or (access == "admin" and self._keys)):
-            return ""
+            return None
         given = _given(headers)
         key = None if given is None else self._of(given)
         if key is None:
@@ -56,7 +56,7 @@ class Keys:
             raise HttpError(401, what, do=do)
         if access == "admin" and key.purpose != "admin":
             raise HttpError(403, "the key does not open this route", allowed="a key for admin")
-        return key.name
+        return key
 
     def _of(self, given: bytes) -> Key | None:
         """Every key is compared, each in constant time."""

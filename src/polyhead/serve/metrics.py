@@ -118,7 +118,9 @@ class TaskCounts:
 class Metrics:
     """All counts of a service. Batches are counted in the queue's thread, everything else in the event loop's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, batch_tokens: int) -> None:
+        """`batch_tokens` is the most that a batch has, but for a single longer text."""
+        self._most = batch_tokens
         self.requests: defaultdict[tuple[str, int], int] = defaultdict(int)  # by route and status
         self.seconds: dict[str, Histogram] = {}  # by route
         self.tasks = TaskCounts()
@@ -146,7 +148,7 @@ class Metrics:
         self.tokens += facts.tokens
         self.batch["tokens"].add(facts.tokens)
         self.batch["inputs"].add(facts.inputs)
-        self.batch["fill"].add(facts.tokens / facts.budget)
+        self.batch["fill"].add(facts.tokens / self._most)
         self.batch_seconds.add(facts.seconds)
         for waited in facts.waited:
             self.waited.add(waited)

@@ -14,16 +14,30 @@ from polyhead.serve.formats.base import Access, Described, TellsErrors, WireForm
 from polyhead.serve.http import answer_of
 
 
+class Method(Value, eq=False):
+    """One method of a path."""
+
+    access: Access
+    format: WireFormat
+
+
 class Place(Value, eq=False):
-    """A route, as far as it is known without asking it."""
+    """All that is known of a path without asking its routes."""
 
-    route: str  # its path with the names of its parameters
-    access: Mapping[str, Access] = {}  # by method; others need a key for predict
-    format: WireFormat | None = None
+    route: str  # the path with the names of its parameters
+    methods: Mapping[str, Method] = {}
 
-    def answer_of(self, error: Exception) -> Response:
-        """An error as this route's format tells it."""
-        return self.format.answer_of(error) if isinstance(self.format, TellsErrors) else answer_of(error)
+    def access(self, method: str) -> Access:
+        """Whose keys open it; of a method that it does not take, those for predict."""
+        known = self.methods.get(method)
+        return "predict" if known is None else known.access
+
+    def answer_of(self, error: Exception, method: str) -> Response:
+        """An error as the format tells it that has this method, else the first that has the path."""
+        known = self.methods.get(method) or next(iter(self.methods.values()), None)
+        if known is not None and isinstance(known.format, TellsErrors):
+            return known.format.told(error)
+        return answer_of(error)
 
 
 NOWHERE = Place(route=UNKNOWN_ROUTE)
@@ -33,23 +47,21 @@ class Paths:
     """The places of all routes."""
 
     def __init__(self, routes: Iterable[tuple[WireFormat, Iterable[BaseRoute]]]) -> None:
-        self._exact: dict[str, Place] = {}
-        self._others: list[tuple[re.Pattern[str], Place]] = []
+        methods: dict[str, dict[str, Method]] = {}
+        patterns: dict[str, re.Pattern[str] | None] = {}
         for wire_format, own in routes:
-            described = wire_format.operations() if isinstance(wire_format, Described) else ()
-            access: dict[str, dict[str, Access]] = {}
-            for operation in described:
-                methods = access.setdefault(operation.path, {})
-                methods[operation.method] = operation.access
-                if operation.method == "GET":
-                    methods["HEAD"] = operation.access
+            access = _described(wire_format)
+            by_default: Access = "admin" if getattr(wire_format, "admin", False) else "predict"
             for route in own:
                 if isinstance(route, Route):
-                    place = Place(route=route.path, access=access.get(route.path, {}), format=wire_format)
-                    if route.param_convertors:
-                        self._others.append((route.path_regex, place))
-                    else:
-                        self._exact.setdefault(route.path, place)
+                    patterns.setdefault(route.path, route.path_regex if route.param_convertors else None)
+                    of_path = methods.setdefault(route.path, {})
+                    for method in route.methods or ():
+                        its = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
+                        of_path.setdefault(method, Method(access=its, format=wire_format))
+        places = {path: Place(route=path, methods=of_path) for path, of_path in methods.items()}
+        self._exact = {path: place for path, place in places.items() if patterns[path] is None}
+        self._others = [(pattern, places[path]) for path, pattern in patterns.items() if pattern is not None]
 
     def of(self, path: str) -> Place:
         """The place of a path; `NOWHERE` where no route has it."""
@@ -57,3 +69,8 @@ class Paths:
         if place is None:
             place = next((place for pattern, place in self._others if pattern.match(path)), NOWHERE)
         return place
+
+
+def _described(wire_format: WireFormat) -> dict[tuple[str, str], Access]:
+    operations = wire_format.operations() if isinstance(wire_format, Described) else ()
+    return {(operation.path, operation.method): operation.access for operation in operations}

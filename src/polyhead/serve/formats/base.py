@@ -48,10 +48,13 @@ class Described(Protocol):
 
 @runtime_checkable
 class TellsErrors(Protocol):
-    """A format with an answer of its own for errors, also for those that no route of it sees: 401, 408, 413, 429."""
+    """A wire format whose clients read errors in a form of its own."""
 
-    def answer_of(self, error: Exception) -> Response:
-        """The answer; see `polyhead.serve.http` for an error's status, facts and headers."""
+    def told(self, error: Exception) -> Response:
+        """An error as these clients read it, whoever raised it on the way to one of the format's routes.
+
+        See `polyhead.serve.http` for an error's status, facts and headers.
+        """
 
 
 FORMATS: Registry[WireFormat] = Registry("wire format")
