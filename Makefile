@@ -23,7 +23,7 @@ $(VENV)/.train: $(PY) pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.train
-	$(PIP) -e '.[train,serve,store,lance,plots,summarization,openvino,onnx,dev]'
+	$(PIP) -e '.[train,serve,otel,store,lance,plots,summarization,openvino,onnx,dev]'
 	touch $@
 
 demo: $(VENV)/.train      ## train, evaluate and answer six tasks in one pass on the packaged sample

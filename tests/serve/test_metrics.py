@@ -3,16 +3,21 @@
 import io
 import json
 import logging
+import re
 import time
+from pathlib import Path
 
+import click
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from operated import LONG, TASKS, TEXT_TASKS, replace_task, service_of, tiny_root, until
+from polyhead.cli.serve import command as serve
 from polyhead.serve.access_log import WAITING, AccessLog
 from polyhead.serve.app import application
 from polyhead.serve.exchange import Exchange
+from polyhead.serve.exposition import families_of
 from polyhead.serve.keys import Keys, keys_in
 from polyhead.serve.metrics import Histogram, TaskCounts
 from polyhead.serve.settings import ServeSettings
@@ -263,3 +268,25 @@ def test_health_says_how_the_server_is(root):
         service.is_ready = False
         assert client.get("/health").json()["status"] == "starting"
     assert service.is_closing
+
+
+def test_the_page_names_every_count_and_no_other(root):
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(polyhead_\w+)` \|", text, re.MULTILINE))
+    service = service_of(root, ServeSettings(cache_bytes=1000))
+    there = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in families_of(service)
+        if family.name != "polyhead"
+    } | {"polyhead_info"}
+    assert told == there and len(told) > 20
+    service.queue.close()
+
+
+def test_the_page_names_every_limit_with_its_default():
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| [^|]*\| `(--[\w-]+)` \| ([\d,]+)", text, re.MULTILINE))
+    defaults = {option.opts[0]: option.default for option in serve.params if isinstance(option, click.Option)}
+    assert len(rows) >= 13
+    for option, number in rows.items():
+        assert float(number.replace(",", "")) == defaults[option], option

@@ -1,6 +1,6 @@
 """What the server's guard, keys, counts, log, traces and cache add to a request, in microseconds of its one event loop.
 
-    python -m benchmarks.serve_overhead
+    python -m benchmarks.server_overhead
 
 Each is measured around an application that answers at once, or for a call of one text and 21 tasks that was answered;
 processor time of the thread, medians over the repeats. A server that answers 1,000 requests a second has 1,000
@@ -41,7 +41,7 @@ from polyhead.testing.strategies import add_tiny
 from studies.results import Claim
 from studies.settings import command, report, say
 
-NAME, TASKS, KEYS, AIM = "serve_overhead", 21, 10, 50.0
+NAME, TASKS, KEYS, AIM = "server_overhead", 21, 10, 50.0
 Row = dict[str, object]
 
 
