@@ -54,7 +54,12 @@ def listening(service, *, limits=None, **more):
         loops.append((asyncio.get_running_loop(), until))
         own_limits = limits or ConnectionLimits()
         await serve(
-            [Listener(app=app, socket=own)], drain_seconds=10, ready=started.set, limits=own_limits, until=until
+            [Listener(app=app, socket=own)],
+            drain_seconds=10,
+            ready=started.set,
+            limits=own_limits,
+            refused=service.metrics.refuse,
+            until=until,
         )
 
     thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)

@@ -84,6 +84,35 @@ def test_more_than_a_request_may_hold_is_refused(client, inputs, tasks, what):
     assert answer.status_code == 422 and what in answer.json()["error"]["message"]
 
 
+def test_characters_are_counted_with_each_option(root):
+    """A long question with several options is read several times."""
+    limits = RequestLimits(all_characters=1_000)
+    with TestClient(application(service_of(root, ServeSettings(limits=limits)))) as client:
+        question = {"question": "x" * 300, "options": ["a", "b", "c", "d"]}
+        assert asked(client, [question | {"options": ["a", "b", "c"]}], ["reply"]).status_code == 200
+        refused = asked(client, [question], ["reply"])
+        assert refused.status_code == 422 and "too many characters" in refused.json()["error"]["message"]
+        assert asked(client, ["x" * 500] * 2).status_code == 200
+        assert asked(client, ["x" * 500] * 3).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": {"x": "a" * 30_000}},
+        {"inputs": "a", "tasks": ["a" * 30_000]},
+        {"inputs": "a", "tasks": [f"t{number}" for number in range(4_000)]},
+        {"inputs": "a", "tasks": ["a", "\u202e" * 3_000]},
+        {"inputs": "a", "x" * 30_000: 1},
+        {"inputs": {"x": ["\0"] * 3_000}},
+    ],
+    ids=["value", "task", "tasks", "signs", "key", "controls"],
+)
+def test_the_reason_of_a_refusal_is_short_however_long_the_body(client, body):
+    answer = client.post("/v1/predict", json=body)
+    assert answer.status_code in (404, 422) and len(answer.content) < 20_000
+
+
 def test_tokens_are_counted_where_characters_leave_it_open(root):
     """As many long texts as fit are answered, one more is not; many characters of few tokens are no reason."""
     with TestClient(application(service_of(root, ServeSettings(limits=LIMITS)))) as client:

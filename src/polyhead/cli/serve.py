@@ -57,7 +57,8 @@ def command(
             observers.append(log.exchange)
         socket = bound(host, port)
         session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
-        app = application(Service(session, settings), keys=known, observers=observers)
+        service = Service(session, settings)
+        app = application(service, keys=known, observers=observers)
         address = f"http://{host}:{socket.getsockname()[1]}"
 
         def ready() -> None:
@@ -68,6 +69,7 @@ def command(
             drain_seconds=settings.drain_seconds,
             ready=ready,
             limits=settings.connections,
+            refused=service.metrics.refuse,
         )
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -31,6 +31,11 @@ NUMBERS: Mapping[str, tuple[str, float, str]] = {
     "--body-mb": ("limits.body_bytes", 0.001, "MiB of a request's body."),
     "--inputs": ("limits.inputs", 1, "Inputs of a request."),
     "--characters": ("limits.characters", 1, "Characters of one text."),
+    "--all-characters": (
+        "limits.all_characters",
+        1,
+        "Characters of all texts of a request, with a question's for each of its options.",
+    ),
     "--tokens": ("limits.tokens", 1, "Tokens that the encoder reads for one request."),
     "--answers": ("limits.answers", 1, "Inputs times tasks of a request."),
     "--questions": ("limits.questions", 1, "Questions of a request to a decisions API."),

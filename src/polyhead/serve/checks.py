@@ -35,6 +35,18 @@ def check_options(inputs: Sequence[AnyInput], most: int) -> None:
             )
 
 
+def check_characters(inputs: Sequence[AnyInput], most: int) -> None:
+    """Raises BadValue for more characters in all: a question's text and context are read with each option."""
+    characters = sum(map(_bound, inputs))
+    if characters > most + AN_INPUT * len(inputs):
+        raise BadValue(
+            "the request holds too many characters",
+            got=f"{characters:,}, a question's once for each of its options",
+            allowed=f"{most:,}",
+            do="shorten the texts, or send several requests",
+        )
+
+
 async def check_tokens(
     loaded: LoadedTasks,
     inputs: Sequence[AnyInput],
@@ -93,7 +105,7 @@ class Failures:
 
 
 def _bound(entry: AnyInput) -> int:
-    """More tokens than the input has, nearly always: a character is rarely several."""
+    """Characters that are read of the input, and with AN_INPUT more than its tokens: a character is rarely several."""
     if isinstance(entry, Question):
         around = len(entry.text) + len(entry.context) + AN_INPUT
         return around * len(entry.options) + sum(map(len, entry.options))

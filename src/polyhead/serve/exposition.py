@@ -90,6 +90,12 @@ def _of_requests(metrics: Metrics) -> Iterator[Metric]:
     for route, histogram in list(metrics.seconds.items()):
         _add(seconds, (route,), histogram)
     yield seconds
+    refused = CounterMetricFamily(
+        "polyhead_connections_refused", "Connections that were closed for their limits", labels=("status",)
+    )
+    for status, number in list(metrics.refused.items()):
+        refused.add_metric((str(status),), number)
+    yield refused
 
 
 def _of_batches(service: Service) -> Iterator[Metric]:

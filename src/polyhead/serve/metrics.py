@@ -123,6 +123,7 @@ class Metrics:
         self._most = batch_tokens
         self.requests: defaultdict[tuple[str, int], int] = defaultdict(int)  # by route and status
         self.seconds: dict[str, Histogram] = {}  # by route
+        self.refused: defaultdict[int, int] = defaultdict(int)  # connections, by status
         self.tasks = TaskCounts()
         self.waited = Histogram(SECONDS)
         self.batch = {"tokens": Histogram(TOKENS), "inputs": Histogram(INPUTS), "fill": Histogram(SHARES)}
@@ -136,6 +137,10 @@ class Metrics:
         if seconds is None:
             seconds = self.seconds[exchange.route] = Histogram(SECONDS)
         seconds.add(exchange.seconds)
+
+    def refuse(self, status: int) -> None:
+        """Counts a connection that was closed for its limits."""
+        self.refused[status] += 1
 
     def ticket(self, ticket: Ticket) -> None:
         """Counts a call that was answered just now."""

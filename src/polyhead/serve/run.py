@@ -59,18 +59,20 @@ async def serve(
     drain_seconds: float,
     ready: Callable[[], None],
     limits: ConnectionLimits = LIMITS,
+    refused: Callable[[int], None] = lambda status: None,
     until: asyncio.Event | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, or `until` is set; then takes no more, answers what is under way, and returns.
 
-    The first application starts before any port answers; `ready` is called when all do.
+    The first application starts before any port answers; `ready` is called when all do. `refused` is told of each
+    connection that is closed for its limits: the status that it was answered with, 0 for none.
     """
     servers = list[_Server]()
 
     def connections() -> list[object]:
         return [connection for server in servers for connection in server.server_state.connections]
 
-    protocol = connections_of(limits, lambda: sum(len(server.server_state.connections) for server in servers))
+    protocol = connections_of(limits, lambda: len(connections()), refused)
     for i, listener in enumerate(listeners):
         servers.append(_Server(listener.app, protocol, drain_seconds=drain_seconds, is_first=not i))
     loop = asyncio.get_running_loop()
@@ -124,6 +126,7 @@ class _Server(uvicorn.Server):
                 server_header=False,
                 timeout_graceful_shutdown=max(1, round(drain_seconds)),
                 timeout_keep_alive=75,
+                ws="none",
             )
         )
 

@@ -20,7 +20,7 @@ from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.serve.cache import Cache
-from polyhead.serve.checks import Failures, check_cut, check_options, check_tokens
+from polyhead.serve.checks import Failures, check_characters, check_cut, check_options, check_tokens
 from polyhead.serve.exchange import EXCHANGE
 from polyhead.serve.metrics import Metrics
 from polyhead.serve.settings import ServeSettings
@@ -103,18 +103,23 @@ class Service:
         hidden = [name for name in names if name in loaded.hidden]
         return loaded.task_names([f"{name} " for name in hidden]) if hidden else names
 
-    def check_inputs(self, inputs: Sequence[AnyInput], tasks: Sequence[str]) -> None:
-        """Raises EmptyData for no input, BadValue for more than a request may hold."""
+    def check_count(self, inputs: int, tasks: int) -> None:
+        """The part of `check_inputs` for which no input need be made first."""
         limits = self.settings.limits
         if not inputs:
             raise EmptyData("the request holds no input", do="give at least one text")
-        if len(inputs) > limits.inputs or len(inputs) * len(tasks) > limits.answers:
+        if inputs > limits.inputs or inputs * tasks > limits.answers:
             raise BadValue(
                 "the request holds too many inputs",
-                got=f"{len(inputs):,} inputs and {len(tasks):,} tasks",
+                got=f"{inputs:,} inputs and {tasks:,} tasks",
                 allowed=f"{limits.inputs:,} inputs, and {limits.answers:,} answers in all",
                 do="send several requests",
             )
+
+    def check_inputs(self, inputs: Sequence[AnyInput], tasks: Sequence[str]) -> None:
+        """Raises EmptyData for no input, BadValue for more than a request may hold."""
+        limits = self.settings.limits
+        self.check_count(len(inputs), len(tasks))
         for number, entry in enumerate(inputs):
             longest = max(map(len, texts_of(plain(entry))), default=0)
             if longest > limits.characters:
@@ -126,6 +131,7 @@ class Service:
                     row=number,
                 )
         check_options(inputs, limits.options)
+        check_characters(inputs, limits.all_characters)
 
     async def ask(
         self,

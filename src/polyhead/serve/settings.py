@@ -17,6 +17,7 @@ class RequestLimits(Value):
     body_bytes: int = 8 * 2**20
     inputs: int = 1024
     characters: int = 1_000_000  # of one text
+    all_characters: int = 2_000_000  # of all texts, with a question's for each of its options
     tokens: int = 524_288  # that the encoder would read for it; 1,024 texts of 512
     answers: int = 65_536  # inputs times tasks
     questions: int = 400  # of a decisions API

@@ -151,6 +151,7 @@ async def _read(
 ) -> tuple[PredictRequest, list[AnyInput], list[np.ndarray | None] | None, tuple[str, ...]]:
     asked = await decoded(request, _DECODER)
     listed = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs]
+    service.check_count(len(listed), len(asked.tasks or ()))
     names = service.named(asked.tasks)
     read = [input_of(row, where=f"input {number}") for number, row in enumerate(listed)]
     inputs, words = [entry for entry, _ in read], [own for _, own in read]
