@@ -165,6 +165,18 @@ def test_a_large_body_that_comes_steadily_has_its_time(tmp_path):
         assert status(read_answer(own)) == 200
 
 
+def test_a_refused_body_does_not_stream_on_for_ever(tmp_path):
+    """Sent faster than what would buy time, were it still wanted."""
+    settings = ServeSettings(limits=RequestLimits(body_bytes=1000))
+    limits = ConnectionLimits(body_seconds=0.5)
+    with listening(service_of(tiny_root(tmp_path / "b"), settings), limits=limits) as port, connected(port) as own:
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            for _ in range(3000):
+                own.sendall(b"10000\r\n" + b"a" * 0x10000 + b"\r\n")
+                select.select([], [], [], 0.01)
+
+
 def test_a_request_that_drips_behind_another_spoils_no_answer(port, service, monkeypatch):
     """A whole request and the beginning of a second: the first is under way when the second is too late."""
     refused = service.metrics.refused[408]

@@ -43,7 +43,7 @@ class Connection(HttpToolsProtocol):
             if self._header_bytes > self.limits.header_bytes:
                 most = f"{self.limits.header_bytes:,} bytes"
                 self._refuse(HttpError(431, "the headers are too large", allowed=most))
-        elif before == self._awaits == "body":
+        elif before == self._awaits == "body" and not self.cycle.response_complete:  # else nobody wants the rest
             self._since = min(self._since + len(data) / RATE, self.loop.time())
 
     def on_message_begin(self) -> None:

@@ -9,7 +9,7 @@ from time import monotonic
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.serve.exchange import EXCHANGE, Exchange
-from polyhead.serve.http import CONNECTION, HttpError, status_of
+from polyhead.serve.http import CONNECTION, GONE, HttpError, status_of
 from polyhead.serve.keys import NO_KEYS, Keys
 from polyhead.serve.paths import Paths, Place
 
@@ -68,6 +68,7 @@ class Guard:
                 raise
             await self._refuse(error, place, scope, receive, noted)
         finally:
+            exchange.status = exchange.status or GONE  # it was stopped before it was answered
             exchange.seconds = monotonic() - exchange.began
             for observer in self._observers:
                 observer(exchange)

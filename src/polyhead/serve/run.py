@@ -72,7 +72,7 @@ async def serve(
     def connections() -> list[object]:
         return [connection for server in servers for connection in server.server_state.connections]
 
-    protocol = connections_of(limits, lambda: len(connections()), refused)
+    protocol = connections_of(limits, lambda: sum(len(server.server_state.connections) for server in servers), refused)
     for i, listener in enumerate(listeners):
         servers.append(_Server(listener.app, protocol, drain_seconds=drain_seconds, is_first=not i))
     loop = asyncio.get_running_loop()

@@ -161,8 +161,9 @@ class Service:
             ticket = await self.cache.ask(submitted, self.loaded, inputs, names, words=words, stage=tell)
         if settings.long_texts == "refuse":
             check_cut(ticket)
-        for results in held:
-            stage(results)  # type: ignore[misc]
+        if stage is not None:
+            for results in held:
+                stage(results)
         self._failures.tell(ticket)
         self.metrics.ticket(ticket)
         if (exchange := EXCHANGE.get()) is not None:
