@@ -31,7 +31,7 @@ class Line(Value, omit_defaults=True):
     passes: int = 0  # of the encoder
     cut: int = 0  # tokens that were not read
     cached: int = 0  # inputs that were answered from the cache
-    waited: float = 0.0  # milliseconds until the encoder began
+    waited: float | None = None  # milliseconds until the encoder began
     key: str = ""  # the name of the caller's key
     trace: str = ""  # the id of its trace
     dropped: int = 0  # lines before this one that could not be written in time
@@ -63,7 +63,7 @@ class AccessLog:
             passes=exchange.passes,
             cut=exchange.cut,
             cached=exchange.cached,
-            waited=round(exchange.waited * 1000, 3),
+            waited=round(exchange.waited * 1000, 3) or None,
             key=exchange.key,
             trace=exchange.trace,
             dropped=dropped,

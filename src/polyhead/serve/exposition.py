@@ -154,4 +154,4 @@ def _of_cache(service: Service) -> Iterator[Metric]:
 
 def _add(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:
     bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
-    family.add_metric(labels, list(zip(bounds, histogram.cumulative(), strict=True)), histogram.total)
+    family.add_metric(labels, list(zip(bounds, histogram.cumulative(), strict=True)), max(0.0, histogram.total))

@@ -83,7 +83,7 @@ class TaskCounts:
             group.seconds.add(seconds, len(ticket.results))
         for result in ticket.results:
             if result is not None and len(result.answers) < len(group.labels):
-                self._without(result, group.labels)
+                self._without(result, group.labels, None if ticket.stage is not None else seconds)
             if result is not None and result.receipt.cut:
                 self._cut(ticket, group.labels)
 
@@ -101,11 +101,13 @@ class TaskCounts:
                 self.seconds[label].merge(group.seconds)
         self._groups.clear()
 
-    def _without(self, result: Result, labels: Sequence[Labels]) -> None:
+    def _without(self, result: Result, labels: Sequence[Labels], seconds: float | None) -> None:
         for label in labels:
             name = label[0]
             if name not in result.answers:
                 self.answers[label] -= 1  # it was counted with its group
+                if seconds is not None:
+                    self.seconds[label].add(seconds, -1)
                 reason = "failed" if name in result.failed else "skipped" if name in result.skipped else "late"
                 self.without[reason][label] += 1
 
