@@ -184,7 +184,16 @@ def test_no_error_tells_of_files_or_libraries(client, path, status, caplog):
 
 
 def test_words_of_callers_are_told_as_they_were_given():
-    for words in ("a/b", "and/or", "3/4", "task 'x' is not one of a, b", "application/json", "/v1", "5 km/h."):
+    for words in (
+        "a/b",
+        "and/or",
+        "3/4",
+        "task 'x' is not one of a, b",
+        "application/json",
+        "/v1",
+        "ask POST /models/mood",
+        "5 km/h.",
+    ):
         assert without_files(words) == words
     assert without_files("open /a/b/c.d failed") == "open (a file) failed"
     assert without_files("'/tmp/x y'") == "'(a file) y'"

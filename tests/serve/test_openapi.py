@@ -40,15 +40,18 @@ def client(service, port):
 def test_every_route_is_described_and_nothing_else(client):
     described = client.get("/openapi.json").json()
     told = {(path, method.upper()) for path, methods in described["paths"].items() for method in methods}
-    there = {(route.path, method) for route in client.app.routes for method in route.methods - {"HEAD"}}
+    routes = [route for route in client.app.routes if route.path != "/" and not route.path.startswith("/page/")]
+    there = {
+        (route.path, method) for route in routes if ":path}" not in route.path for method in route.methods - {"HEAD"}
+    }
     assert told == there and len(told) >= 8
 
 
 def test_references_lead_somewhere_and_types_have_words(client):
     text = client.get("/openapi.json").text
     schemas = json.loads(text)["components"]["schemas"]
-    assert set(re.findall(r"#/components/schemas/(\w+)", text)) <= set(schemas)
-    assert {"PredictRequest", "PredictAnswer", "ErrorAnswer", "Health"} <= set(schemas)
+    assert set(re.findall(r"#/components/schemas/([\w.-]+)", text)) <= set(schemas)
+    assert {"polyhead.PredictRequest", "inference-api.PredictRequest", "health.Health", "ErrorAnswer"} <= set(schemas)
     assert all(schema.get("description") for schema in schemas.values())
 
 
@@ -92,8 +95,10 @@ def test_a_format_from_outside_adds_its_routes_types_and_access(tmp_path):
         described = client.get("/openapi.json").json()
         page = client.get("/docs").text
     entry = described["paths"]["/search/{name}"]["post"]
-    assert entry["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Sought"}
-    assert entry["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/Finding")
+    assert entry["requestBody"]["content"]["application/json"]["schema"] == {
+        "$ref": "#/components/schemas/search.Sought"
+    }
+    assert entry["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/search.Finding")
     assert "Another search runs." in entry["responses"]["409"]["description"]
     assert entry["parameters"][0]["name"] == "name" and entry["security"]
     assert "/v1/predict" not in described["paths"]
@@ -104,8 +109,8 @@ def test_the_page_asks_nothing_of_anyone(client):
     answer = client.get("/docs")
     assert answer.status_code == 200 and "default-src 'none'" in answer.headers["content-security-policy"]
     page = answer.text
-    for route in client.app.routes:
-        assert route.path in page
+    for path in json.loads(client.get("/openapi.json").text)["paths"]:
+        assert path in page
     assert "<script" not in page and "http:" not in page and "https:" not in page and "@import" not in page
     assert set(re.findall(r"(?:href|src)='([^']*)'", page)) == {"/openapi.json"}
 

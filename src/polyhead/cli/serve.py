@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any
 
 import click
 
 from polyhead.cli.options import session_options
 from polyhead.cli.output import note
+from polyhead.cli.ports import Port, PortType, in_order
 from polyhead.cli.serve_options import access_file, keys_of, settings_of, settings_options
 from polyhead.errors import MissingExtra
 
@@ -18,13 +20,22 @@ from polyhead.errors import MissingExtra
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; this machine alone by default."
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free port.")
+@click.option(
+    "--port",
+    "ports",
+    type=PortType(),
+    multiple=True,
+    help="Port for all tasks, by default 8000; TASK=PORT: one of its own for a task, where requests that name no task "
+    "mean this one. May be repeated. 0 takes a free port.",
+)
+@click.option("--default-task", metavar="TASK", help="The task that requests for one task mean where they name none.")
 @session_options
 @settings_options
 def command(
     bundle: str,
     host: str,
-    port: int,
+    ports: tuple[Port, ...],
+    default_task: str | None,
     backend: str | None,
     precision: str | None,
     deterministic: bool,
@@ -40,6 +51,7 @@ def command(
 
         from polyhead.serve.access_log import AccessLog
         from polyhead.serve.app import application
+        from polyhead.serve.formats.asking import for_task
         from polyhead.serve.keys import check_keys
         from polyhead.serve.run import Listener, bound, serve
         from polyhead.serve.tracing import Tracing
@@ -48,32 +60,29 @@ def command(
     from polyhead.engine.session import Session
     from polyhead.serve.service import Service
 
-    settings, known = settings_of(given), keys_of(keys)
+    settings, known = settings_of(given, default_task=default_task), keys_of(keys)
     check_keys(known, host=host, admin=settings.admin, no_keys=no_keys)
     observers = [Tracing().exchange] if traces else []
-    with access_file(access_log) as file:
-        log = None if file is None else AccessLog(file)
-        if log is not None:
+    with ExitStack() as opened:
+        places = [(port.task, opened.enter_context(bound(host, port.number))) for port in in_order(ports)]
+        if (file := opened.enter_context(access_file(access_log))) is not None:
+            log = AccessLog(file)
+            opened.callback(log.close)
             observers.append(log.exchange)
-        socket = bound(host, port)
         session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
+        session.task_names([task for task in (default_task, *(task for task, _ in places)) if task is not None])
         service = Service(session, settings)
         app = application(service, keys=known, observers=observers)
-        address = f"http://{host}:{socket.getsockname()[1]}"
+        listeners = [
+            Listener(app=app if task is None else for_task(app, task), socket=socket) for task, socket in places
+        ]
 
         def ready() -> None:
-            note(f"{address} answers {len(session.tasks)} tasks")
+            for task, socket in places:
+                what = f"{len(service.tasks)} tasks" if task is None else f"for task '{task}'"
+                note(f"http://{host}:{socket.getsockname()[1]} answers {what}")
 
-        served = serve(
-            [Listener(app=app, socket=socket)],
-            drain_seconds=settings.drain_seconds,
-            ready=ready,
-            limits=settings.connections,
-            refused=service.metrics.refuse,
-        )
-        try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(served)
-        finally:
-            if log is not None:
-                log.close()
+        limits, drain = settings.connections, settings.drain_seconds
+        refused = service.metrics.refuse
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(listeners, drain_seconds=drain, ready=ready, limits=limits, refused=refused))

@@ -86,11 +86,11 @@ def settings_options(command: Command) -> Command:
     return command
 
 
-def settings_of(given: Mapping[str, Any]) -> ServeSettings:
-    """The settings that these values of options make."""
+def settings_of(given: Mapping[str, Any], **others: Any) -> ServeSettings:
+    """The settings that these values of options make, and `others` as they are."""
     from polyhead.serve.settings import ServeSettings
 
-    settings = ServeSettings(long_texts=given["long_texts"])
+    settings = ServeSettings(long_texts=given["long_texts"], **others)
     for option, (path, _, _) in NUMBERS.items():
         value = given[_name(option)]
         if value is not None:
@@ -166,9 +166,13 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: str |
         raise ConfigError("the settings cannot be read", got=f"{path} ({error.strerror})") from None
     except ValueError as error:
         raise ConfigError(f"{path} is no TOML file", got=str(error)) from None
-    known = {own.name for own in context.command.params if own.name not in (None, "bundle", parameter.name)}
+    options = [own for own in context.command.params if isinstance(own, click.Option) and own is not parameter]
+    known = {word.removeprefix("--"): own for own in options for word in own.opts}
+    values = dict[str, Any]()
     for name, value in table.items():
-        if name.replace("-", "_") not in known or isinstance(value, dict):
-            allowed = sorted(str(each).replace("_", "-") for each in known)
+        own = known.get(name.replace("_", "-"))
+        if own is None or isinstance(value, dict):
+            allowed = sorted(known)
             raise ConfigError(f"{path}: there is no option '{name}'", allowed=allowed, do=nearest(name, allowed))
-    context.default_map = {name.replace("-", "_"): value for name, value in table.items()}
+        values[str(own.name)] = [value] if own.multiple and not isinstance(value, list) else value
+    context.default_map = values

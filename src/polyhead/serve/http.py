@@ -42,7 +42,10 @@ STATUS: Mapping[type[PolyheadError], int] = {
 """The status of each kind of error; the first kind, from its own class upward, that is named here counts."""
 
 DEEPEST = 64  # levels of lists and objects in a body
-_FILE = re.compile(r"(?<![\w./:])(?:[A-Za-z]:\\|/)[^\s'\",:;()/\\]+[/\\][^\s'\",:;()]*")  # a path of two parts or more
+# A path of two parts or more, unless it is a route that is named with its method.
+_FILE = re.compile(
+    r"(?<!GET )(?<!POST )(?<!PUT )(?<!DELETE )(?<![\w./:])(?:[A-Za-z]:\\|/)[^\s'\",:;()/\\]+[/\\][^\s'\",:;()]*"
+)
 _OURS = re.compile(r"\b(src|bin|lib)/[\w./-]+\.(cpp|hpp|py|so|h|c)\b(:\d+)?")
 
 Decoded = TypeVar("Decoded")

@@ -24,22 +24,24 @@ _REF = "#/components/schemas/{name}"
 
 
 def document(formats: Iterable[WireFormat]) -> dict[str, Any]:
-    """OpenAPI 3.1, with an entry for each operation that these formats describe."""
-    described = [
-        (wire_format, operation)
-        for wire_format in formats
-        if isinstance(wire_format, Described)
-        for operation in wire_format.operations()
-    ]
-    types = [each for _, own in described for each in (own.request, own.response) if each is not None]
-    schemas, components = msgspec.json.schema_components([*types, ErrorAnswer], ref_template=_REF)
-    by_type = {id(each): schema for each, schema in zip([*types, ErrorAnswer], schemas, strict=True)}
+    """OpenAPI 3.1, with an entry for each operation that these formats describe.
+
+    Types are named after their format, since several have types of the same name.
+    """
+    (error,), components = msgspec.json.schema_components([ErrorAnswer], ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
-    for wire_format, operation in described:
-        error = None if isinstance(wire_format, TellsErrors) else by_type[id(ErrorAnswer)]
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _entry(
-            wire_format.name, operation, by_type, error
+    for wire_format in formats:
+        listed = wire_format.operations() if isinstance(wire_format, Described) else ()
+        operations, own = [operation for operation in listed if operation.is_listed], f"{wire_format.name}."
+        types = [each for operation in operations for each in (operation.request, operation.response)]
+        schemas, named = msgspec.json.schema_components(
+            [Any if each is None else each for each in types], ref_template=_REF.replace("{", own + "{")
         )
+        components |= {own + name: schema for name, schema in named.items()}
+        refusal = None if isinstance(wire_format, TellsErrors) else error
+        for number, operation in enumerate(operations):
+            entry = _entry(wire_format.name, operation, schemas[2 * number], schemas[2 * number + 1], refusal)
+            paths.setdefault(operation.path, {})[operation.method.lower()] = entry
     schemes = {"bearer": {"type": "http", "scheme": "bearer"}}
     schemes["header"] = {"type": "apiKey", "in": "header", "name": "x-api-key"}
     return {
@@ -51,7 +53,7 @@ def document(formats: Iterable[WireFormat]) -> dict[str, Any]:
 
 
 def _entry(
-    tag: str, operation: Operation, schemas: Mapping[int, dict[str, Any]], error: dict[str, Any] | None
+    tag: str, operation: Operation, asked: dict[str, Any], answer: dict[str, Any], error: dict[str, Any] | None
 ) -> dict[str, Any]:
     refusals = {s: text for s, text in REFUSALS.items() if operation.request is not None or s in WITHOUT_BODY}
     if operation.access == "open":
@@ -60,12 +62,10 @@ def _entry(
         refusals[404] = "There is nothing of that name."
     if operation.request is not None:
         refusals[404] = "There is no task of that name."
-    content = {"schema": {} if operation.response is None else schemas[id(operation.response)]}
-    entry: dict[str, Any] = {
-        "tags": [tag],
-        "summary": operation.summary,
-        "responses": {"200": {"description": "The answer.", "content": {operation.media: content}}},
-    }
+    answered: dict[str, Any] = {"description": "The answer."}
+    if operation.media:
+        answered["content"] = {operation.media: {"schema": answer}}
+    entry: dict[str, Any] = {"tags": [tag], "summary": operation.summary, "responses": {"200": answered}}
     for status, text in sorted({**refusals, **operation.statuses}.items()):
         entry["responses"][str(status)] = {"description": text}
         if error is not None:
@@ -75,8 +75,7 @@ def _entry(
         where = {"in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         entry["parameters"] = [{"name": name, **where} for name in names]
     if operation.request is not None:
-        body = {JSON: {"schema": schemas[id(operation.request)]}}
-        entry["requestBody"] = {"required": True, "content": body}
+        entry["requestBody"] = {"required": True, "content": {JSON: {"schema": asked}}}
     if operation.access != "open":
         entry["security"] = [{"bearer": []}, {"header": []}, {}]
     return entry

@@ -7,7 +7,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 
 import numpy as np
 
@@ -63,8 +63,6 @@ class Service:
         """Answers built-in texts in batches of several sizes, so that no caller waits for a graph to be compiled."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._warm)
-        while not self.queue.is_idle:  # the last batch is told after it is answered
-            await asyncio.sleep(0.001)
         self.observers.append(self.metrics.batched)  # what warmed it is not counted
         gc.collect()
         gc.freeze()  # what is loaded stays, and is not looked through again
@@ -229,6 +227,8 @@ class Service:
         for size in WARM_TEXTS:
             for length in (1, 4):
                 self.queue.answers([WARM_TEXT.format(number) * length for number in range(size)], tasks=names)
+        while not self.queue.is_idle:  # observers are told of the last batch after it is answered
+            sleep(0.001)
 
     def _deliver(self, calls: list[Callable[[], None]]) -> None:
         """From the queue's thread to the loop's, all at once; before there is a loop, where they are."""

@@ -53,6 +53,7 @@ class ServeSettings(Value):
     connections: ConnectionLimits = ConnectionLimits()
     timeout: float = 30.0  # seconds that a request may take where it names no deadline
     long_texts: Literal["cut", "refuse"] = "cut"  # texts with more tokens than the trunk reads
+    default_task: str | None = None  # of requests for one task that name none
     unknown: Unknown = "refuse"  # questions that no task answers
     admin: bool = False  # whether tasks may be changed over HTTP
     watch_seconds: float = 1.0  # between two looks at the bundle's folder; 0: it is not watched

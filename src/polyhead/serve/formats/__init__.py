@@ -1,10 +1,23 @@
 """The wire formats that the server speaks, registered here."""
 
 from polyhead.serve.formats.base import FORMATS, Operation, WireFormat, register_format
+from polyhead.serve.formats.classify import ClassifyFormat
+from polyhead.serve.formats.embeddings import EmbeddingsFormat
 from polyhead.serve.formats.health import HealthFormat
+from polyhead.serve.formats.inference_api import InferenceApiFormat
+from polyhead.serve.formats.inference_protocol import InferenceProtocol
 from polyhead.serve.formats.own import OwnFormat
+from polyhead.serve.formats.page import PageFormat
 
-for _format in (OwnFormat(), HealthFormat()):
+for _format in (
+    OwnFormat(),
+    EmbeddingsFormat(),
+    InferenceApiFormat(),
+    ClassifyFormat(),
+    InferenceProtocol(),
+    PageFormat(),
+    HealthFormat(),
+):
     register_format(_format)
 
 __all__ = ["FORMATS", "Operation", "WireFormat", "register_format"]

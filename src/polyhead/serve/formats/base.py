@@ -34,7 +34,8 @@ class Operation(Value, eq=False):
     response: Any = None  # the type of its answer; None: nothing is said of it
     request: Any = None  # the type of its body; None: it has none
     access: Access = "predict"
-    media: str = "application/json"  # of the answer
+    media: str = "application/json"  # of the answer; "": it has no body
+    is_listed: bool = True  # whether it stands in the OpenAPI file
     statuses: Mapping[int, str] = {}  # other answers than those that every route may give
 
 
