@@ -29,6 +29,7 @@ COMMANDS = (
     "benchmarks.store_extract",
     "benchmarks.store_backfill",
     "benchmarks.store_kills",
+    "benchmarks.server_overhead",
     "benchmarks.right_tests",
     "benchmarks.right_cases",
     "benchmarks.right_snippet",

@@ -105,6 +105,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "The engine": ("one_pass", "engine", "precision"),
     "The store": ("store",),
     "Right by default": ("right",),
+    "The server": ("server",),
     "The house": ("house",),
 }
 HELP_WIDTH = 100

@@ -33,9 +33,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import islice
 from typing import Self
 
 SEVERAL = (list, tuple, set, frozenset)  # shown value by value
+LONGEST_NAME, MOST_SHOWN = 1000, 1000  # characters, values
 
 
 class PolyheadError(Exception):
@@ -63,7 +65,9 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def near_name(name: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant, if one is near."""
+    """The name that was probably meant, if one is near; none is to a name that nobody would type."""
+    if len(name) > LONGEST_NAME:
+        return None
     return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)), None)
 
 
@@ -106,16 +110,17 @@ def _ended(text: str) -> str:
 def _quoted(got: object) -> object:
     """A name that is empty or ends in a point is quoted, to set it apart from the point of the sentence."""
     if isinstance(got, SEVERAL):
-        return [_quoted(item) for item in got]
-    is_bare = isinstance(got, str) and not any(map(str.isspace, got))
+        return [*map(_quoted, islice(got, MOST_SHOWN)), *islice(got, MOST_SHOWN, None)]
+    is_bare = isinstance(got, str) and len(got) <= LONGEST_NAME and not any(map(str.isspace, got))
     return repr(got) if is_bare and (not got or str(got).endswith(".")) else got
 
 
 def _shown(value: object, limit: int = 300) -> str:
     """A short, printable form: long values cut, control characters and lone surrogates escaped."""
     text = ", ".join(map(str, _each(value))) or ("none" if isinstance(value, SEVERAL) else "")
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+    beginning = text[: limit + 1]  # what is not shown is not looked at: it may be megabytes
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in beginning)
+    return shown if len(shown) <= limit else f"{shown[:limit]}… ({len(text)} characters)"
 
 
 def _each(value: object) -> list[object]:

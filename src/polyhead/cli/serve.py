@@ -12,6 +12,7 @@ from polyhead.cli.options import session_options
 from polyhead.cli.output import note
 from polyhead.cli.ports import Port, PortType, in_order
 from polyhead.cli.serve_changes import changes_options, place_of_worker, supervise, with_changes
+from polyhead.cli.serve_options import access_file, keys_of, settings_of, settings_options
 from polyhead.errors import MissingExtra
 
 
@@ -31,6 +32,7 @@ from polyhead.errors import MissingExtra
 @click.option("--default-task", metavar="TASK", help="The task that requests for one task mean where they name none.")
 @session_options
 @changes_options
+@settings_options
 def command(
     bundle: str,
     host: str,
@@ -39,33 +41,46 @@ def command(
     backend: str | None,
     precision: str | None,
     deterministic: bool,
+    keys: str | None,
+    no_keys: bool,
+    access_log: str | None,
+    traces: bool,
     **given: Any,
 ) -> None:
     """Answer all tasks of BUNDLE over HTTP."""
     try:
         import uvloop
 
+        from polyhead.serve.access_log import AccessLog
         from polyhead.serve.app import application
         from polyhead.serve.formats.asking import for_task
+        from polyhead.serve.keys import check_keys
         from polyhead.serve.run import Listener, bound, serve
+        from polyhead.serve.tracing import Tracing
         from polyhead.serve.workers import CountsOfAll
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "the server") from None
     from polyhead.engine.session import Session
     from polyhead.serve.service import Service
-    from polyhead.serve.settings import ServeSettings
 
-    settings, place = with_changes(ServeSettings(default_task=default_task), given), place_of_worker()
+    known, place = keys_of(keys), place_of_worker()
+    settings = with_changes(settings_of(given, default_task=default_task), given)
+    check_keys(known, host=host, admin=settings.admin, no_keys=no_keys)
+    observers = [Tracing().exchange] if traces else []
     with ExitStack() as opened:
         asked = in_order(ports)
         sockets = [opened.enter_context(bound(host, port.number)) for port in asked] if place is None else place.take()
         named = [port.task for port in asked]
         if place is None and settings.workers > 1:
             return supervise(sockets, settings, address=f"http://{host}:{sockets[0].getsockname()[1]}")
+        if (file := opened.enter_context(access_file(access_log))) is not None:
+            log = AccessLog(file)
+            opened.callback(log.close)
+            observers.append(log.exchange)
         session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
         session.task_names([task for task in (default_task, *named) if task is not None])
         service = Service(session, settings)
-        app = application(service)
+        app = application(service, keys=known, observers=observers)
         public = app if place is None else CountsOfAll(app, place)
         listeners = [
             Listener(app=public if task is None else for_task(public, task), socket=socket)
@@ -82,6 +97,8 @@ def command(
                 what = f"{len(service.tasks)} tasks" if task is None else f"for task '{task}'"
                 note(f"http://{host}:{socket.getsockname()[1]} answers {what}")
 
+        limits, drain = settings.connections, settings.drain_seconds
+        refused = service.metrics.refuse
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(listeners, drain_seconds=settings.drain_seconds, ready=ready))
+            runner.run(serve(listeners, drain_seconds=drain, ready=ready, limits=limits, refused=refused))
     return None

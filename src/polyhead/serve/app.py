@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -10,19 +10,25 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from polyhead.serve.formats import FORMATS
 from polyhead.serve.formats.admin import is_upload
-from polyhead.serve.guard import Guard
-from polyhead.serve.http import HttpError, answer_of
+from polyhead.serve.guard import Guard, Observer
+from polyhead.serve.http import HttpError
+from polyhead.serve.keys import NO_KEYS, Keys
+from polyhead.serve.paths import Paths
 from polyhead.serve.service import Service
 
 
-def application(service: Service, *, formats: Iterable[str] | None = None) -> Starlette:
-    """An ASGI application over a service, which it starts and stops; `formats` are names of wire formats, None all."""
+def application(
+    service: Service, *, formats: Iterable[str] | None = None, keys: Keys = NO_KEYS, observers: Sequence[Observer] = ()
+) -> Starlette:
+    """An ASGI application over a service, which it starts and stops; `formats` are names of wire formats, None all.
+
+    `observers` are told of every request when it was answered.
+    """
     chosen = FORMATS if formats is None else {name: FORMATS.named(name) for name in formats}
-    routes: list[BaseRoute] = [route for each in chosen.values() for route in each.routes(service)]
+    by_format = [(each, each.routes(service)) for each in chosen.values()]
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -36,15 +42,28 @@ def application(service: Service, *, formats: Iterable[str] | None = None) -> St
         return limits.upload_bytes if service.settings.admin and is_upload(method, path) else 0
 
     limits = service.settings.limits
-    guard = Middleware(Guard, body_bytes=limits.body_bytes, larger=larger)
-    return Starlette(
-        routes=routes, middleware=[guard], lifespan=lifespan, exception_handlers={HTTPException: _of_starlette}
+    guard = Middleware(
+        Guard,
+        paths=Paths(by_format),
+        body_bytes=limits.body_bytes,
+        larger=larger,
+        keys=keys,
+        observers=(*observers, service.metrics.exchange),
     )
+    app = Starlette(
+        routes=[route for _, own in by_format for route in own],
+        middleware=[guard],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _of_starlette},
+    )
+    app.state.formats = tuple(chosen.values())
+    return app
 
 
 async def _of_starlette(request: Request, error: Exception) -> Response:
-    """No such route, or another method than it takes."""
+    """No such route, or another method than it takes; the guard tells it in the form of the path's format."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = {404: "there is no such route", 405: "the route does not take this method"}.get(status, "refused")
-    got = f"{request.method} {request.url.path}"
-    return answer_of(HttpError(status, what, got=got, do="see /docs for all routes"))
+    allowed = (getattr(error, "headers", None) or {}).get("Allow")
+    got = f"{request.method} {request.url.path[:200]}"
+    raise HttpError(status, what, got=got, allowed=allowed, do="see /docs for all routes")

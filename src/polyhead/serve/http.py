@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+import numpy as np
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from polyhead.config import Value
@@ -38,6 +40,13 @@ STATUS: Mapping[type[PolyheadError], int] = {
     PolyheadError: 400,
 }
 """The status of each kind of error; the first kind, from its own class upward, that is named here counts."""
+
+DEEPEST = 64  # levels of lists and objects in a body
+# A path of two parts or more, unless it is a route that is named with its method.
+_FILE = re.compile(
+    r"(?<!GET )(?<!POST )(?<!PUT )(?<!DELETE )(?<![\w./:])(?:[A-Za-z]:\\|/)[^\s'\",:;()/\\]+[/\\][^\s'\",:;()]*"
+)
+_OURS = re.compile(r"\b(src|bin|lib)/[\w./-]+\.(cpp|hpp|py|so|h|c)\b(:\d+)?")
 
 Decoded = TypeVar("Decoded")
 
@@ -74,20 +83,35 @@ def encoded(value: object, status: int = 200, headers: Mapping[str, str] | None 
 async def decoded(request: Request, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
     """The body as a value; raises HttpError 400 for what is no JSON, 422 for JSON of another form."""
     body = await request.body()
+    if is_deep(body):
+        raise HttpError(400, "the body is nested too deeply", allowed=f"{DEEPEST} levels", do="send flatter values")
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise HttpError(422, "the body has another form than this route reads", got=str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         do = "send one JSON object in UTF-8"
-        raise HttpError(400, "the body is not JSON", got=str(error) or "nested too deeply", do=do) from None
+        raise HttpError(400, "the body is not JSON", got=str(error), do=do) from None
+
+
+def is_deep(body: bytes) -> bool:
+    """Whether JSON has more than DEEPEST levels; anything else may be either."""
+    if body.count(b"[") + body.count(b"{") <= DEEPEST:
+        return False
+    if b"\\" in body:  # what is escaped ends no string
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    signs = np.frombuffer(body, np.uint8)
+    is_outside = np.cumsum(signs == ord('"'), dtype=np.int32) % 2 == 0
+    signs = signs[is_outside]
+    steps = np.isin(signs, (ord("["), ord("{"))).astype(np.int8) - np.isin(signs, (ord("]"), ord("}")))
+    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > DEEPEST)
 
 
 def status_of(error: Exception) -> int:
     """The status that tells of an error."""
     if isinstance(error, HttpError):
         return error.status
-    if isinstance(error, CancelledError):
+    if isinstance(error, (CancelledError, ClientDisconnect)):
         return GONE
     return next((STATUS[each] for each in type(error).__mro__ if each in STATUS), INTERNAL)
 
@@ -95,19 +119,30 @@ def status_of(error: Exception) -> int:
 def body_of(error: Exception) -> ErrorBody:
     """What is told of an error; of a fault of the server's own nothing but that there was one."""
     if not isinstance(error, PolyheadError):
-        what = "nobody waits for this any longer" if isinstance(error, CancelledError) else "the server failed"
+        what = "nobody waits for this any longer" if status_of(error) == GONE else "the server failed"
         return ErrorBody(type="ServerError", message=what)
-    facts = (None if fact is None else str(fact)[:1000] for fact in (error.got, error.allowed, error.do))
-    got, allowed, do = facts
-    name = "HttpError" if isinstance(error, HttpError) else type(error).__name__
-    return ErrorBody(type=name, message=str(error), got=got, allowed=allowed, do=do)
+    is_own = isinstance(error, HttpError)  # which speaks of requests and routes alone
+    got, allowed, do = (
+        None if fact is None else str(fact)[:1000] if is_own else without_files(str(fact)[:1000])
+        for fact in (error.got, error.allowed, error.do)
+    )
+    name, message = "HttpError" if is_own else type(error).__name__, str(error)
+    return ErrorBody(type=name, message=message if is_own else without_files(message), got=got, allowed=allowed, do=do)
+
+
+def without_files(words: str) -> str:
+    """The words without what callers need not know: paths of files, and where in a library something failed."""
+    return _OURS.sub("(a file)", _FILE.sub("(a file)", words))
 
 
 def headers_of(error: Exception) -> dict[str, str]:
     """Headers that go with an error."""
     if isinstance(error, Overloaded):
         return {"Retry-After": str(max(1, round(getattr(error, "retry_after", 1.0))))}
-    return {"WWW-Authenticate": "Bearer"} if status_of(error) == 401 else {}
+    status = status_of(error)
+    if status == 405 and isinstance(error, HttpError) and error.allowed is not None:
+        return {"Allow": str(error.allowed)}
+    return {"WWW-Authenticate": "Bearer"} if status == 401 else {}
 
 
 def answer_of(error: Exception) -> Response:

@@ -13,6 +13,8 @@ from starlette.types import ASGIApp
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError
+from polyhead.serve.connections import Connection, connections_of, look_on
+from polyhead.serve.settings import ConnectionLimits
 
 LOOPBACK = "127.0.0.1"
 
@@ -48,14 +50,31 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listening
 
 
-async def serve(listeners: Sequence[Listener], *, drain_seconds: float, ready: Callable[[], None]) -> None:
-    """Serves until SIGTERM or SIGINT; then takes no more, answers what is under way, and returns.
+LIMITS = ConnectionLimits()
 
-    The first application starts before any port answers; `ready` is called when all do.
+
+async def serve(
+    listeners: Sequence[Listener],
+    *,
+    drain_seconds: float,
+    ready: Callable[[], None],
+    limits: ConnectionLimits = LIMITS,
+    refused: Callable[[int], None] = lambda status: None,
+    until: asyncio.Event | None = None,
+) -> None:
+    """Serves until SIGTERM or SIGINT, or `until` is set; then takes no more, answers what is under way, and returns.
+
+    The first application starts before any port answers; `ready` is called when all do. `refused` is told of each
+    connection that is closed for its limits: the status that it was answered with, 0 for none.
     """
-    servers = [
-        _Server(listener.app, drain_seconds=drain_seconds, is_first=not i) for i, listener in enumerate(listeners)
-    ]
+    servers = list[_Server]()
+
+    def connections() -> list[object]:
+        return [connection for server in servers for connection in server.server_state.connections]
+
+    protocol = connections_of(limits, lambda: sum(len(server.server_state.connections) for server in servers), refused)
+    for i, listener in enumerate(listeners):
+        servers.append(_Server(listener.app, protocol, drain_seconds=drain_seconds, is_first=not i))
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -67,6 +86,9 @@ async def serve(listeners: Sequence[Listener], *, drain_seconds: float, ready: C
     for number in (signal.SIGTERM, signal.SIGINT):
         with suppress(NotImplementedError, ValueError, RuntimeError):  # not the main thread, or no such signals
             loop.add_signal_handler(number, stop)
+    beside = [asyncio.create_task(look_on(connections, limits))]
+    if until is not None:
+        beside.append(asyncio.create_task(_then(until, stop)))
     first, *rest = servers
     running = [asyncio.create_task(first.serve(sockets=[listeners[0].socket]))]
     while not first.started and not running[0].done():
@@ -77,17 +99,26 @@ async def serve(listeners: Sequence[Listener], *, drain_seconds: float, ready: C
         while not all(server.started or task.done() for server, task in zip(servers, running, strict=True)):
             await asyncio.sleep(0.01)
         ready()
-    await asyncio.gather(*running)
+    try:
+        await asyncio.gather(*running)
+    finally:
+        for task in beside:
+            task.cancel()
+
+
+async def _then(event: asyncio.Event, call: Callable[[], None]) -> None:
+    await event.wait()
+    call()
 
 
 class _Server(uvicorn.Server):
     """A server whose signals are handled for all ports together."""
 
-    def __init__(self, app: ASGIApp, *, drain_seconds: float, is_first: bool) -> None:
+    def __init__(self, app: ASGIApp, protocol: type[Connection], *, drain_seconds: float, is_first: bool) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=protocol,
                 loop="none",
                 lifespan="on" if is_first else "off",
                 log_config=None,
@@ -95,7 +126,7 @@ class _Server(uvicorn.Server):
                 server_header=False,
                 timeout_graceful_shutdown=max(1, round(drain_seconds)),
                 timeout_keep_alive=75,
-                h11_max_incomplete_event_size=64 * 1024,
+                ws="none",
             )
         )
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from time import monotonic, sleep
 from typing import Protocol
 
@@ -19,7 +20,11 @@ from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
+from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
+from polyhead.serve.checks import Failures, check_characters, check_cut, check_options, check_tokens
+from polyhead.serve.exchange import EXCHANGE
+from polyhead.serve.metrics import Metrics
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.trial import rested
 from polyhead.tasks.kinds import kind_of
@@ -73,6 +78,8 @@ class Service:
         self.session, self.settings = session, settings
         self.vectors = attach_vectors(session)
         self.observers: list[Callable[[BatchFacts], None]] = []
+        self.metrics, self._failures = Metrics(batch_tokens=settings.queue.batch_tokens), Failures()
+        self.cache = Cache(settings.cache_bytes, vectors=self.vectors) if settings.cache_bytes else None
         self.is_ready = self.is_closing = False
         self.began = monotonic()
         self.changes = BundleChanges(session, seconds=settings.watch_seconds, warm=self._warm_new)
@@ -85,6 +92,7 @@ class Service:
         """Answers built-in texts in batches of several sizes, so that no caller waits for a graph to be compiled."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._warm)
+        self.observers.append(self.metrics.batched)  # what warmed it is not counted
         gc.collect()
         gc.freeze()  # what is loaded stays, and is not looked through again
         gc.set_threshold(*COLLECT_AFTER)
@@ -129,18 +137,23 @@ class Service:
         hidden = [name for name in names if name in loaded.hidden]
         return Names.of(loaded.task_names([f"{name} " for name in hidden]) if hidden else names, loaded)
 
-    def check_inputs(self, inputs: Sequence[AnyInput], tasks: Sequence[str]) -> None:
-        """Raises EmptyData for no input, BadValue for more than a request may hold."""
+    def check_count(self, inputs: int, tasks: int) -> None:
+        """The part of `check_inputs` for which no input need be made first."""
         limits = self.settings.limits
         if not inputs:
             raise EmptyData("the request holds no input", do="give at least one text")
-        if len(inputs) > limits.inputs or len(inputs) * len(tasks) > limits.answers:
+        if inputs > limits.inputs or inputs * tasks > limits.answers:
             raise BadValue(
                 "the request holds too many inputs",
-                got=f"{len(inputs):,} inputs and {len(tasks):,} tasks",
+                got=f"{inputs:,} inputs and {tasks:,} tasks",
                 allowed=f"{limits.inputs:,} inputs, and {limits.answers:,} answers in all",
                 do="send several requests",
             )
+
+    def check_inputs(self, inputs: Sequence[AnyInput], tasks: Sequence[str]) -> None:
+        """Raises EmptyData for no input, BadValue for more than a request may hold."""
+        limits = self.settings.limits
+        self.check_count(len(inputs), len(tasks))
         for number, entry in enumerate(inputs):
             longest = max(map(len, texts_of(plain(entry))), default=0)
             if longest > limits.characters:
@@ -151,6 +164,8 @@ class Service:
                     do="shorten it, or split it into several inputs",
                     row=number,
                 )
+        check_options(inputs, limits.options)
+        check_characters(inputs, limits.all_characters)
 
     async def ask(
         self,
@@ -164,8 +179,50 @@ class Service:
     ) -> Ticket:
         """The ticket of these inputs, answered. Where the caller `is_gone`, what of it was not begun is dropped.
 
-        Raises what `Queue.submit` raises, and the error of a ticket that has one.
+        Raises what `Queue.submit` raises, the error of a ticket that has one, and BadValue for inputs of more tokens
+        than a call may have, or, where the server refuses those, than the trunk reads.
         """
+        settings, names = self.settings, tuple(tasks)
+        loaded = tasks.loaded if isinstance(tasks, Names) else self.loaded
+        await check_tokens(loaded, inputs, names, words, settings.limits.tokens)
+        seconds = settings.timeout if deadline is None else min(deadline, settings.timeout)
+        submitted = partial(self._submitted, loaded=loaded, tasks=names, seconds=seconds, is_gone=is_gone)
+        held, tell = list[TaskResults](), stage
+        if stage is not None:
+            tell = partial(self._staged, stage if settings.long_texts == "cut" else held.append, loaded, monotonic())
+        if self.cache is None:
+            ticket = await submitted(inputs, words=words, stage=tell)
+        else:
+            ticket = await self.cache.ask(submitted, loaded, inputs, names, words=words, stage=tell)
+        if settings.long_texts == "refuse":
+            check_cut(ticket)
+        if stage is not None:
+            for results in held:
+                stage(results)
+        self._failures.tell(ticket)
+        self.metrics.ticket(ticket)
+        if (exchange := EXCHANGE.get()) is not None:
+            exchange.add(ticket)
+        return ticket
+
+    def _staged(
+        self, tell: Callable[[TaskResults], None], loaded: LoadedTasks, began: float, results: TaskResults
+    ) -> None:
+        self.metrics.tasks.stage(loaded, results, monotonic() - began)
+        tell(results)
+
+    async def _submitted(
+        self,
+        inputs: Sequence[AnyInput],
+        *,
+        loaded: LoadedTasks,
+        tasks: tuple[str, ...],
+        words: Sequence[np.ndarray | None] | None,
+        seconds: float,
+        stage: Callable[[TaskResults], None] | None,
+        is_gone: Callable[[], bool] | None,
+    ) -> Ticket:
+        """The ticket of the queue, answered."""
         loop = asyncio.get_running_loop()
         self._loop = loop
         answered: asyncio.Future[Ticket] = loop.create_future()
@@ -174,14 +231,12 @@ class Service:
             if not answered.done():
                 answered.set_result(ticket)
 
-        seconds = self.settings.timeout if deadline is None else min(deadline, self.settings.timeout)
-        names, loaded = tuple(tasks), tasks.loaded if isinstance(tasks, Names) else self.loaded
         beside = self.beside if stage is None else None
-        hidden = () if beside is None else beside.asked(names, loaded)
+        hidden = () if beside is None else beside.asked(tasks, loaded)
         ticket = self.queue.submit(
             inputs,
             done,
-            tasks=(*names, *hidden),
+            tasks=(*tasks, *hidden),
             words=words,
             deadline=seconds,
             stage=stage,

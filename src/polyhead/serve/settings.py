@@ -17,6 +17,8 @@ class RequestLimits(Value):
     body_bytes: int = 8 * 2**20
     inputs: int = 1024
     characters: int = 1_000_000  # of one text
+    all_characters: int = 2_000_000  # of all texts, with a question's for each of its options
+    tokens: int = 524_288  # that the encoder would read for it; 1,024 texts of 512
     answers: int = 65_536  # inputs times tasks
     questions: int = 400  # of a decisions API
     options: int = 255  # of one question
@@ -28,11 +30,28 @@ class RequestLimits(Value):
                 raise ConfigError(f"'{name}' of a server is too small", got=getattr(self, name), allowed="1 or more")
 
 
+class ConnectionLimits(Value):
+    """What a caller's connection may take of the server. Whoever is slower is closed, also when reading its answer."""
+
+    open: int = 1000  # at once, on all ports
+    header_seconds: float = 10.0  # from the connection, or the first byte of a request, to the end of its headers
+    body_seconds: float = 30.0  # from there to the end of its body; and for reading what is sent, without a pause
+    header_bytes: int = 65_536
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if not getattr(self, name) > 0:
+                raise ConfigError(
+                    f"'{name}' of connections is too small", got=getattr(self, name), allowed="more than 0"
+                )
+
+
 class ServeSettings(Value):
     """All that a server is told when it starts."""
 
     limits: RequestLimits = RequestLimits()
     queue: QueueLimits = QueueLimits()
+    connections: ConnectionLimits = ConnectionLimits()
     timeout: float = 30.0  # seconds that a request may take where it names no deadline
     long_texts: Literal["cut", "refuse"] = "cut"  # texts with more tokens than the trunk reads
     default_task: str | None = None  # of requests for one task that name none

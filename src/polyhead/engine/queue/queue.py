@@ -267,6 +267,8 @@ class Queue:
     def _answer(self, pieces: Sequence[Piece]) -> None:
         """One batch; where it fails as a whole, each call by itself."""
         began = monotonic()
+        for piece in pieces:
+            piece.ticket.taken = piece.ticket.taken or began
         try:
             batch = SharedBatch(pieces)
             columns = batch.run(self._deliver)

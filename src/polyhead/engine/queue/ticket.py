@@ -34,6 +34,8 @@ class Ticket:
         self.results: list[Result | None] = [None] * len(inputs)
         self.outputs: list[dict[str, np.ndarray]] = [{} for _ in inputs]  # of hidden tasks: raw, by name
         self.error: Exception | None = None
+        self.taken: float | None = None  # when the first of its inputs was taken into a batch; None before
+        self.cached = 0  # inputs that were answered without the queue
         self._done, self._left = done, len(inputs)
 
     def cancel(self) -> None:

@@ -1,9 +1,10 @@
 """The wire formats that the server speaks, registered here."""
 
 from polyhead.serve.formats.admin import AdminFormat
-from polyhead.serve.formats.base import FORMATS, WireFormat, register_format
+from polyhead.serve.formats.base import FORMATS, Operation, WireFormat, register_format
 from polyhead.serve.formats.classify import ClassifyFormat
 from polyhead.serve.formats.embeddings import EmbeddingsFormat
+from polyhead.serve.formats.health import HealthFormat
 from polyhead.serve.formats.inference_api import InferenceApiFormat
 from polyhead.serve.formats.inference_protocol import InferenceProtocol
 from polyhead.serve.formats.own import OwnFormat
@@ -17,7 +18,8 @@ for _format in (
     InferenceProtocol(),
     AdminFormat(),
     PageFormat(),
+    HealthFormat(),
 ):
     register_format(_format)
 
-__all__ = ["FORMATS", "WireFormat", "register_format"]
+__all__ = ["FORMATS", "Operation", "WireFormat", "register_format"]

@@ -23,6 +23,7 @@ from polyhead.tasks.task import Answer, Task
 
 PORT_TASK = "polyhead.task"  # in a scope: the task of the port that a request came to
 TASK_HEADER, RECEIPT_HEADER = "x-polyhead-task", "X-Polyhead-Receipt"
+LATE = {504: "It was not done by the deadline."}  # an answer of routes that ask one task
 LEAST_NORM = 1e-12  # as torch's `normalize`
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -38,6 +39,7 @@ class Costs(Value):
     layers: int
     tokens: int
     cut: int
+    cached: int  # inputs that were answered from the cache
     versions: dict[str, Served]
 
 
@@ -160,7 +162,7 @@ def no_answer(result: Result, number: int, task: str, *, titled: str | None = No
 
 def costs_of(service: Service, ticket: Ticket) -> Costs:
     """What an answered ticket cost."""
-    sums: Cost = total([result.receipt for result in results_of(ticket)])
+    sums: Cost = total([result.receipt for result in results_of(ticket)], cached=ticket.cached)
     return Costs(**msgspec.structs.asdict(sums), versions=service.served(ticket))
 
 

@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
+from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from polyhead.config import Value
 from polyhead.registry import Registry
 from polyhead.serve.service import Service
 
+Access = Literal["open", "predict", "admin"]
+"""Whose keys open a route, where the server has keys: nobody needs one, either sort will do, admin keys alone."""
+
 
 class WireFormat(Protocol):
-    """The routes of one format."""
+    """The routes of one format. It may also be `Described` and `TellsErrors`."""
 
     name: str
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes, which ask this service."""
+
+
+class Operation(Value, eq=False):
+    """What a route takes and gives, for the OpenAPI file, and whose keys open it."""
+
+    method: str
+    path: str  # as its route has it: "/v1/tasks/{name}"
+    summary: str
+    response: Any = None  # the type of its answer; None: nothing is said of it
+    request: Any = None  # the type of its body; None: it has none
+    access: Access = "predict"
+    media: str = "application/json"  # of the answer; "": it has no body
+    is_listed: bool = True  # whether it stands in the OpenAPI file
+    statuses: Mapping[int, str] = {}  # other answers than those that every route may give
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A format that says what its routes take and give. Routes that it leaves out need a key, and no admin key."""
+
+    def operations(self) -> Sequence[Operation]:
+        """An entry for each route and method."""
+
+
+@runtime_checkable
+class TellsErrors(Protocol):
+    """A wire format whose clients read errors in a form of its own."""
+
+    def told(self, error: Exception) -> Response:
+        """An error as these clients read it, whoever raised it on the way to one of the format's routes.
+
+        See `polyhead.serve.http` for an error's status, facts and headers.
+        """
 
 
 FORMATS: Registry[WireFormat] = Registry("wire format")

@@ -18,7 +18,17 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead.config import Value
 from polyhead.errors import BadValue
-from polyhead.serve.formats.asking import Costs, Foreign, TaskAnswers, answers_of, receipt_headers, task_of, text_list
+from polyhead.serve.formats.asking import (
+    LATE,
+    Costs,
+    Foreign,
+    TaskAnswers,
+    answers_of,
+    receipt_headers,
+    task_of,
+    text_list,
+)
+from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.labels import (
     Scored,
     Span,
@@ -114,6 +124,20 @@ class ClassifyFormat:
         """All routes, which ask this service."""
         handlers = {"/classify": _classify, "/vllm/classify": _as_vllm, "/infinity/classify": _as_infinity}
         return [Route(path, partial(handler, service), methods=["POST"]) for path, handler in handlers.items()]
+
+    def operations(self) -> Sequence[Operation]:
+        """What each takes and gives."""
+        table: list[tuple[str, str, Any]] = [
+            ("/classify", "Labels of texts, in the form of whose body it is.", None),
+            ("/vllm/classify", "Labels of texts, as vLLM answers.", ClassesAnswer),
+            ("/infinity/classify", "Labels of texts, as Infinity answers.", RankedAnswer),
+        ]
+        return [
+            Operation(
+                method="POST", path=path, summary=summary, request=ClassifyRequest, response=answer, statuses=LATE
+            )
+            for path, summary, answer in table
+        ]
 
 
 _DECODER = msgspec.json.Decoder(ClassifyRequest)

@@ -15,8 +15,11 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead.config import Value
 from polyhead.serve.formats.asking import Costs, Foreign, check_dimensions, model_name, text_list, vectors_of
+from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import decoded, encoded
 from polyhead.serve.service import Service
+
+PATHS = ("/v1/embeddings", "/embeddings")
 
 
 class EmbeddingsRequest(Foreign):
@@ -65,7 +68,15 @@ class EmbeddingsFormat:
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes, which ask this service."""
         answer = partial(_embeddings, service)
-        return [Route(path, answer, methods=["POST"]) for path in ("/v1/embeddings", "/embeddings")]
+        return [Route(path, answer, methods=["POST"]) for path in PATHS]
+
+    def operations(self) -> Sequence[Operation]:
+        """What both take and give."""
+        summary = "Vectors of texts, as OpenAI's clients ask for them."
+        return [
+            Operation(method="POST", path=path, summary=summary, request=EmbeddingsRequest, response=EmbeddingsAnswer)
+            for path in PATHS
+        ]
 
 
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)

@@ -17,6 +17,7 @@ from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.errors import BackendError, BadValue, EmptyData, Overloaded, PolyheadError
 from polyhead.serve.formats.asking import (
+    LATE,
     Costs,
     Foreign,
     answers_of,
@@ -29,8 +30,10 @@ from polyhead.serve.formats.asking import (
     told,
     vectors_of,
 )
+from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.labels import check_labels, has_spans, label_scores, pipelined
 from polyhead.serve.http import HttpError, decoded, encoded, headers_of, status_of
+from polyhead.serve.http import answer_of as standard_answer_of
 from polyhead.serve.service import Service
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -153,6 +156,25 @@ class InferenceApiFormat:
             for path, handler in handlers.items()
         ]
         return [*routes, Route("/info", told(partial(_info, service), answer_of), methods=["GET"])]
+
+    def told(self, error: Exception) -> Response:
+        """An error of the guard as these clients read it."""
+        return answer_of(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
+
+    def operations(self) -> Sequence[Operation]:
+        """What each takes and gives."""
+        table: list[tuple[str, str, Any, Any]] = [
+            ("/predict", "Labels of texts or pairs, as text-embeddings-inference answers.", PredictRequest, None),
+            ("/embed", "Vectors of texts.", EmbedRequest, list[list[float]]),
+            ("/similarity", "Cosines of texts with one.", SimilarityRequest, list[float]),
+            ("/rerank", "Texts in the order of how well they fit a query.", RerankRequest, list[Rank]),
+            ("/models/{task}", "A task's answers, as a pipeline of transformers gives them.", PipelineRequest, None),
+        ]
+        asked = [
+            Operation(method="POST", path=path, summary=summary, request=request, response=answer, statuses=LATE)
+            for path, summary, request, answer in table
+        ]
+        return [*asked, Operation(method="GET", path="/info", summary="Facts of the trunk and of a task.")]
 
 
 _PREDICT, _EMBED = msgspec.json.Decoder(PredictRequest), msgspec.json.Decoder(EmbedRequest)

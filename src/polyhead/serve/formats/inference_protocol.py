@@ -21,6 +21,7 @@ from polyhead.engine.inputs import AnyInput, input_of, input_types_of
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BadValue, PolyheadError, UnknownTask
 from polyhead.serve.formats.asking import Handler, costs_of, no_answer, results_of, told
+from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.tensors import (
     LENGTH_HEADER,
     TEXT,
@@ -32,11 +33,14 @@ from polyhead.serve.formats.tensors import (
     texts_in,
 )
 from polyhead.serve.http import HttpError, encoded, gone, headers_of, status_of
+from polyhead.serve.http import answer_of as standard_answer_of
 from polyhead.serve.service import Service
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
 
 ALL, PLATFORM = "all", "polyhead"
+CHANGES = {403: "The server takes no changes.", 501: "Changes are made elsewhere."}
+PACKED = {415: "The body is packed."}
 SHARED_MEMORY = "shared memory of clients is not read"
 
 
@@ -92,6 +96,33 @@ class InferenceProtocol:
             ]
         routes = [Route(path, _told(service, handler), methods=[method]) for method, path, handler in asked]
         return [*routes, Route("/v2/{rest:path}", _told(service, _nothing), methods=["GET", "POST", "PUT", "DELETE"])]
+
+    def told(self, error: Exception) -> Response:
+        """An error of the guard as the protocol tells it."""
+        return answer_of(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
+
+    def operations(self) -> Sequence[Operation]:
+        """What each takes and gives; probes need no key."""
+        model, late = "/v2/models/{name}", {504: "It was not done by the deadline."}
+
+        def of(method: str, path: str, summary: str, **more: Any) -> Operation:
+            return Operation(method=method, path=path, summary=summary, **more)
+
+        probe: dict[str, Any] = {"access": "open", "media": "", "statuses": {503: "It is not."}}
+        listed = [
+            of("GET", "/v2", "The server and its extensions."),
+            of("GET", "/v2/health/live", "200 as long as the server lives.", **probe),
+            of("GET", "/v2/health/ready", "200 once it is warm, until it stops.", **probe),
+            of("POST", "/v2/repository/index", "All models: a task each."),
+            of("POST", "/v2/repository/models/{name}/{change}", "Refused: see the answer.", statuses=CHANGES),
+        ]
+        for place in (model, model + "/versions/{version}"):
+            listed += [
+                of("GET", place, "A model's inputs and outputs."),
+                of("GET", place + "/ready", "200 where the model answers.", media="", statuses={503: "It does not."}),
+                of("POST", place + "/infer", "Answers, as tensors.", request=InferRequest, statuses={**late, **PACKED}),
+            ]
+        return listed
 
 
 def _told(service: Service, handler: Any) -> Handler:

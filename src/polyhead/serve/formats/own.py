@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -22,11 +22,31 @@ from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
 from polyhead.errors import BundleError
+from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import HttpError, body_of, decoded, encoded, gone
 from polyhead.serve.service import Served, Service
 from polyhead.tasks.task import Task
 
 NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
+
+
+_TEXT = {"type": "string"}
+
+
+def _object(*names: str, needed: int) -> dict[str, Any]:
+    return {"type": "object", "properties": dict.fromkeys(names, _TEXT), "required": list(names[:needed])}
+
+
+_FORMS = [
+    _TEXT,
+    _object("text", "text_b", needed=1),
+    _object("question", "context", needed=2),
+    _object("question", "context", needed=1)
+    | {"properties": {"question": _TEXT, "context": _TEXT, "options": {"type": "array", "items": _TEXT, "minItems": 2}}}
+    | {"required": ["question", "options"]},
+    {"type": "object", "properties": {"tokens": {"type": "array", "items": _TEXT}}, "required": ["tokens"]},
+]
+_LISTED = {"type": "array", "items": {"anyOf": _FORMS}, "minItems": 1}
 
 
 class Options(Value):
@@ -39,7 +59,8 @@ class Options(Value):
 class PredictRequest(Value):
     """Inputs and the tasks that are asked about all of them."""
 
-    inputs: Any  # one input or a list: see `polyhead.engine.inputs.FORMS`
+    # One input or a list: see `polyhead.engine.inputs.FORMS`.
+    inputs: Annotated[Any, msgspec.Meta(extra_json_schema={"anyOf": [*_FORMS, _LISTED]})]
     tasks: list[str] | None = None  # None: all, but those that write texts
     options: Options = Options()
 
@@ -51,6 +72,7 @@ class Cost(Value):
     layers: int = 0
     tokens: int = 0
     cut: int = 0
+    cached: int = 0  # inputs that were answered from the cache, with no pass
 
 
 class PredictAnswer(Value, omit_defaults=True):
@@ -68,6 +90,13 @@ class StageLine(Value):
     task: str
     answers: dict[int, dict[str, Any]]
     layers_left: int
+
+
+class Tasks(Value):
+    """All tasks that can be asked."""
+
+    trunk: str  # digest
+    tasks: list[TaskFacts]
 
 
 class TaskFacts(Value):
@@ -95,6 +124,22 @@ class OwnFormat:
             Route("/v1/tasks/{name}", partial(_task, service), methods=["GET"]),
         ]
 
+    def operations(self) -> Sequence[Operation]:
+        """What each route takes and gives."""
+        stream = "The same, each task's answers as soon as they are done: a line each, or a server-sent event."
+        return [
+            Operation(
+                method="POST",
+                path="/v1/predict",
+                summary="Answers tasks for texts, pairs and questions: one pass of the encoder an input.",
+                request=PredictRequest,
+                response=PredictAnswer,
+            ),
+            Operation(method="POST", path="/v1/predict/stream", summary=stream, request=PredictRequest, media=NDJSON),
+            Operation(method="GET", path="/v1/tasks", summary="All tasks that can be asked.", response=Tasks),
+            Operation(method="GET", path="/v1/tasks/{name}", summary="A task, its card, scores and path."),
+        ]
+
 
 _DECODER = msgspec.json.Decoder(PredictRequest)
 
@@ -110,6 +155,7 @@ async def _read(
 ) -> tuple[PredictRequest, list[AnyInput], list[np.ndarray | None] | None, tuple[str, ...]]:
     asked = await decoded(request, _DECODER)
     listed = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs]
+    service.check_count(len(listed), len(asked.tasks or ()))
     names = service.named(asked.tasks)
     read = [input_of(row, where=f"input {number}") for number, row in enumerate(listed)]
     inputs, words = [entry for entry, _ in read], [own for _, own in read]
@@ -123,7 +169,7 @@ def _answer(service: Service, ticket: Ticket, options: Options) -> PredictAnswer
         results=[_result(result, options) for result in results],
         versions=service.served(ticket),
         trunk=service.session.bundle.digest,
-        receipt=total([result.receipt for result in results]),
+        receipt=total([result.receipt for result in results], cached=ticket.cached),
     )
 
 
@@ -138,10 +184,11 @@ def _result(result: Result, options: Options) -> dict[str, Any]:
     return fields
 
 
-def total(receipts: Sequence[Receipt]) -> Cost:
+def total(receipts: Sequence[Receipt], *, cached: int = 0) -> Cost:
     """The sum of these."""
-    sums = {name: sum(getattr(receipt, name) for receipt in receipts) for name in Cost.__struct_fields__}
-    return Cost(**sums)
+    names = ("passes", "layers", "tokens", "cut")
+    sums = {name: sum(getattr(receipt, name) for receipt in receipts) for name in names}
+    return Cost(**sums, cached=cached)
 
 
 async def _stream(service: Service, request: Request) -> Response:
@@ -184,7 +231,8 @@ def _line(event: str, value: object, *, is_events: bool) -> bytes:
 
 
 async def _tasks(service: Service, request: Request) -> Response:
-    return encoded({"trunk": service.session.bundle.digest, "tasks": [_facts(service, name) for name in service.tasks]})
+    facts = [_facts(service, name) for name in service.tasks]
+    return encoded(Tasks(trunk=service.session.bundle.digest, tasks=facts))
 
 
 async def _task(service: Service, request: Request) -> Response:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead.engine.queue import BatchFacts
+from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import encoded
 from polyhead.serve.load import Load
 from polyhead.serve.service import Service
@@ -66,6 +67,12 @@ class PageFormat:
         pages = [Route(f"/page/{name}", _File(name, body).answer, methods=["GET"]) for name, body in own.items()]
         start = Route("/", _File(START, own[START]).answer, methods=["GET"])
         return [start, *pages, Route("/v1/load", partial(_load, load), methods=["GET"])]
+
+    def operations(self) -> Sequence[Operation]:
+        """The page needs no key, what it asks for does."""
+        paths = ["/", *(f"/page/{name}" for name in page_files())]
+        opened = [Operation(method="GET", path=path, summary="", access="open", is_listed=False) for path in paths]
+        return [*opened, Operation(method="GET", path="/v1/load", summary="The load of the last minutes.")]
 
 
 def page_files() -> dict[str, bytes]:

@@ -1,0 +1,112 @@
+"""Checks of a call before it is queued and of its answers before they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.engine.batch import readings_of
+from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.queue import Ticket
+from polyhead.errors import BadValue
+from polyhead.serve.http import without_files
+from polyhead.text.question import Question, texts_of
+
+log = logging.getLogger(__name__)
+AN_INPUT = 8  # tokens that an input has beside its characters, at most
+REMEMBERED = 1000  # failures that are not logged again
+
+
+def check_options(inputs: Sequence[AnyInput], most: int) -> None:
+    """Raises BadValue for a question with more options than this."""
+    for number, entry in enumerate(inputs):
+        if isinstance(entry, Question) and len(entry.options) > most:
+            raise BadValue(
+                f"input {number} has too many options",
+                got=f"{len(entry.options):,}",
+                allowed=f"{most:,}",
+                do="leave the least likely ones out",
+                row=number,
+            )
+
+
+def check_characters(inputs: Sequence[AnyInput], most: int) -> None:
+    """Raises BadValue for more characters in all: a question's text and context are read with each option."""
+    characters = sum(map(_bound, inputs))
+    if characters > most + AN_INPUT * len(inputs):
+        raise BadValue(
+            "the request holds too many characters",
+            got=f"{characters:,}, a question's once for each of its options",
+            allowed=f"{most:,}",
+            do="shorten the texts, or send several requests",
+        )
+
+
+async def check_tokens(
+    loaded: LoadedTasks,
+    inputs: Sequence[AnyInput],
+    tasks: Sequence[str],
+    words: Sequence[np.ndarray | None] | None,
+    most: int,
+) -> None:
+    """Raises BadValue where the encoder would read more tokens than this for the call.
+
+    Texts of so few characters that they cannot have more are not counted.
+    """
+    if sum(map(_bound, inputs)) <= most:
+        return
+    reading = loaded.summaries.apart({name: loaded.tasks[name] for name in tasks})[0]
+    named = {name: loaded.tasks[name] for name in reading}
+    readings = await asyncio.to_thread(readings_of, inputs, named, loaded.tokenizer, words)
+    tokens = sum(int(each.lengths.sum()) for each in readings)
+    if tokens > most:
+        raise BadValue(
+            "the request holds too many tokens",
+            got=f"{tokens:,} that the encoder would read",
+            allowed=f"{most:,}",
+            do="send several requests",
+        )
+
+
+def check_cut(ticket: Ticket) -> None:
+    """Raises BadValue where a task did not read all of an input."""
+    for number, result in enumerate(ticket.results):
+        if result is not None and result.receipt.cut:
+            raise BadValue(
+                f"input {number} is longer than the encoder reads",
+                got=f"{result.receipt.cut:,} tokens more",
+                allowed=f"{ticket.loaded.tokenizer.max_tokens:,} tokens in all; this server does not cut texts",
+                do="shorten it, or ask for tasks that read windows",
+                row=number,
+            )
+
+
+class Failures:
+    """Why tasks failed: to callers without internals, to the log each once."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def tell(self, ticket: Ticket) -> None:
+        """Takes paths and places in libraries out of what the results say of failures."""
+        for number, result in enumerate(ticket.results):
+            if result is not None and result.failed:
+                for failure in result.failed.items():
+                    if failure not in self._known and len(self._known) < REMEMBERED:
+                        self._known.add(failure)
+                        log.warning("task %s failed: %s", *failure)
+                failed = {name: without_files(words.partition("\n")[0][:300]) for name, words in result.failed.items()}
+                ticket.results[number] = msgspec.structs.replace(result, failed=failed)
+
+
+def _bound(entry: AnyInput) -> int:
+    """Characters that are read of the input, and with AN_INPUT more than its tokens: a character is rarely several."""
+    if isinstance(entry, Question):
+        around = len(entry.text) + len(entry.context) + AN_INPUT
+        return around * len(entry.options) + sum(map(len, entry.options))
+    return sum(map(len, texts_of(plain(entry)))) + AN_INPUT

@@ -1,0 +1,134 @@
+"""Connections that are given so much time and room, and no more: who sends or reads too slowly is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from polyhead.serve.http import HttpError, answer_of
+from polyhead.serve.settings import ConnectionLimits
+
+LOOKS = 4  # at the clock, for each of the times that are allowed
+MOST = 1.0  # seconds between two
+RATE = 65_536  # bytes of a body that buy a second more
+
+
+class Connection(HttpToolsProtocol):
+    """A caller's connection. `limits` are those of the server's class."""
+
+    limits: ConnectionLimits
+    all_open: Callable[[], int]
+    refused: Callable[[int], None]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Takes it, or refuses it where too many are open."""
+        super().connection_made(transport)
+        self._awaits: Literal["header", "body", "nothing"] = "header"
+        self._since, self._unread_since = self.loop.time(), float("inf")
+        self._header_bytes = self._begun = 0
+        if type(self).all_open() > self.limits.open:
+            self._refuse(HttpError(429, "too many connections are open", allowed=f"{self.limits.open:,}"))
+
+    def data_received(self, data: bytes) -> None:
+        """Reads on; refuses headers without end."""
+        before, begun = self._awaits, self._begun
+        super().data_received(data)
+        if begun != self._begun:  # a request began in this data
+            return
+        if before == self._awaits == "header":
+            self._header_bytes += len(data)
+            if self._header_bytes > self.limits.header_bytes:
+                most = f"{self.limits.header_bytes:,} bytes"
+                self._refuse(HttpError(431, "the headers are too large", allowed=most))
+        elif before == self._awaits == "body" and not self.cycle.response_complete:  # else nobody wants the rest
+            self._since = min(self._since + len(data) / RATE, self.loop.time())
+
+    def on_message_begin(self) -> None:
+        """A request begins, on a new connection or after another."""
+        super().on_message_begin()
+        self._awaits, self._since, self._header_bytes = "header", self.loop.time(), 0
+        self._begun += 1
+
+    def on_headers_complete(self) -> None:
+        """Its headers are there."""
+        super().on_headers_complete()
+        self._awaits, self._since = "body", self.loop.time()
+
+    def on_message_complete(self) -> None:
+        """All of it is there."""
+        super().on_message_complete()
+        self._awaits = "nothing"
+
+    def pause_writing(self) -> None:
+        """The caller reads more slowly than it is answered."""
+        super().pause_writing()
+        self._unread_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        self._unread_since = float("inf")
+
+    def look(self, now: float) -> None:
+        """Closes it where its caller takes too long."""
+        if self.flow.read_paused:  # it is the server that is slow
+            self._since = now
+        allowed = {"header": self.limits.header_seconds, "body": self.limits.body_seconds}.get(self._awaits)
+        if now - self._unread_since > self.limits.body_seconds:
+            type(self).refused(0)
+            self.transport.abort()
+        elif allowed is not None and now - self._since > allowed:
+            self._refuse(HttpError(408, "the request took too long to come"))
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answers without a route, and closes; where another answer is under way on the connection, closes it only."""
+        if self.transport.is_closing():
+            return
+        type(self).refused(error.status)
+        if self.pipeline or self._is_answering():
+            self.transport.abort()
+            return
+        answer = answer_of(error)
+        headers = [*answer.raw_headers, (b"connection", b"close")]
+        if error.status == 429:
+            headers.append((b"retry-after", b"1"))
+        lines = [f"HTTP/1.1 {error.status} Refused".encode(), *(name + b": " + value for name, value in headers)]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
+        self.transport.close()
+
+    def _is_answering(self) -> bool:
+        """Whether an answer is under way: to a request before the one that comes, or already to this one."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None:
+            return False
+        return not cycle.response_complete if self._awaits == "header" else cycle.response_started
+
+
+def connections_of(
+    limits: ConnectionLimits, all_open: Callable[[], int], refused: Callable[[int], None]
+) -> type[Connection]:
+    """The class of connections of one server, of which `all_open` are open at any time.
+
+    `refused` is told the status with which one was closed, 0 for one that did not read.
+    """
+
+    class Limited(Connection):
+        pass
+
+    Limited.limits, Limited.all_open, Limited.refused = limits, staticmethod(all_open), staticmethod(refused)
+    return Limited
+
+
+async def look_on(connections: Callable[[], Iterable[object]], limits: ConnectionLimits) -> None:
+    """Closes slow ones until it is cancelled."""
+    loop = asyncio.get_running_loop()
+    pause = min(MOST, limits.header_seconds / LOOKS, limits.body_seconds / LOOKS)
+    while True:
+        await asyncio.sleep(pause)
+        now = loop.time()
+        for connection in list(connections()):
+            if isinstance(connection, Connection):
+                connection.look(now)

@@ -1,0 +1,157 @@
+"""A service's counts in the text format of Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from polyhead._version import __version__
+from polyhead.serve.metrics import Histogram, Metrics
+from polyhead.serve.service import Service
+
+TASK = ("task", "version")
+WITHOUT = {
+    "failed": ("failures", "Answers that could not be computed"),
+    "late": ("late", "Answers that were not done by the deadline"),
+    "skipped": ("skipped", "Answers that there are none of, as the task does not read such an input"),
+    "cut": ("cut", "Answers to an input of which the task did not read all"),
+}
+
+
+class _Given(Collector):
+    """Families that were collected already."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+
+def written(families: Sequence[Metric], accept: str) -> tuple[bytes, str]:
+    """These families and the process's own, as text, and its media type; reads files of /proc."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Given(families))
+    ProcessCollector(registry=registry)
+    encode, media = choose_encoder(accept)
+    return encode(registry), media
+
+
+def families_of(service: Service) -> list[Metric]:
+    """All counts of this moment; for the event loop, which alone changes most of them."""
+    return [
+        *_of_server(service),
+        *_of_requests(service.metrics),
+        *_of_batches(service),
+        *_of_tasks(service),
+        *_of_cache(service),
+    ]
+
+
+def _of_server(service: Service) -> Iterator[Metric]:
+    backend = service.session.backend
+    yield InfoMetricFamily(
+        "polyhead",
+        "The server and what computes",
+        value={
+            "version": __version__,
+            "backend": backend.name,
+            "precision": backend.precision,
+            "deterministic": str(service.session.deterministic).lower(),
+            "trunk": service.session.bundle.digest,
+        },
+    )
+    yield GaugeMetricFamily(
+        "polyhead_ready", "1 once the server is warm, until it stops", value=float(service.is_ready)
+    )
+
+
+def _of_requests(metrics: Metrics) -> Iterator[Metric]:
+    requests = CounterMetricFamily("polyhead_requests", "Requests that were answered", labels=("route", "status"))
+    for (route, status), number in list(metrics.requests.items()):
+        requests.add_metric((route, str(status)), number)
+    yield requests
+    seconds = HistogramMetricFamily(
+        "polyhead_request_seconds", "From a request's headers to the end of its answer", labels=("route",)
+    )
+    for route, histogram in list(metrics.seconds.items()):
+        _add(seconds, (route,), histogram)
+    yield seconds
+    refused = CounterMetricFamily(
+        "polyhead_connections_refused", "Connections that were closed for their limits", labels=("status",)
+    )
+    for status, number in list(metrics.refused.items()):
+        refused.add_metric((str(status),), number)
+    yield refused
+
+
+def _of_batches(service: Service) -> Iterator[Metric]:
+    metrics, queue = service.metrics, service.queue
+    yield GaugeMetricFamily("polyhead_queue_inputs", "Inputs that wait for the encoder", value=queue.waiting)
+    yield GaugeMetricFamily("polyhead_queue_seconds", "Estimated time until all that waits is read", queue.seconds())
+    waited = "From a call to the batch with its input, by input"
+    for name, text, histogram in (
+        ("polyhead_queue_wait_seconds", waited, metrics.waited),
+        ("polyhead_batch_tokens", "Tokens of a batch", metrics.batch["tokens"]),
+        ("polyhead_batch_inputs", "Inputs of a batch", metrics.batch["inputs"]),
+        ("polyhead_batch_fill", "Tokens of a batch over the most that it may have", metrics.batch["fill"]),
+        ("polyhead_batch_seconds", "Time of a batch, from its tokens to its answers", metrics.batch_seconds),
+    ):
+        family = HistogramMetricFamily(name, text)
+        _add(family, (), histogram)
+        yield family
+    yield CounterMetricFamily("polyhead_encoder_passes", "Texts that the encoder read", value=metrics.passes)
+    yield CounterMetricFamily("polyhead_encoder_layers", "Layers that were run, of all passes", value=metrics.layers)
+    yield CounterMetricFamily("polyhead_encoder_tokens", "Tokens that the encoder read", value=metrics.tokens)
+
+
+def _of_tasks(service: Service) -> Iterator[Metric]:
+    counts, loaded = service.metrics.tasks, service.loaded
+    counts.add_up()
+    info = GaugeMetricFamily("polyhead_task_info", "Tasks that can be asked", labels=(*TASK, "kind", "digest"))
+    for name, task in service.tasks.items():
+        digest = loaded.records[name].arrays if name in loaded.records else ""
+        info.add_metric((name, loaded.versions.get(name, ""), task.kind, digest), 1)
+    yield info
+    answers = CounterMetricFamily("polyhead_task_answers", "Answers that were given", labels=TASK)
+    for label, number in counts.answers.items():
+        answers.add_metric(label, number)
+    yield answers
+    for reason, (name, text) in WITHOUT.items():
+        family = CounterMetricFamily(f"polyhead_task_{name}", text, labels=TASK)
+        for label, number in counts.without[reason].items():
+            family.add_metric(label, number)
+        yield family
+    seconds = HistogramMetricFamily("polyhead_task_seconds", "From a call to a task's answer, by input", labels=TASK)
+    for label, histogram in counts.seconds.items():
+        _add(seconds, label, histogram)
+    yield seconds
+
+
+def _of_cache(service: Service) -> Iterator[Metric]:
+    cache = service.cache
+    if cache is None:
+        return
+    yield CounterMetricFamily("polyhead_cache_hits", "Inputs that were answered from the cache", value=cache.hits)
+    yield CounterMetricFamily("polyhead_cache_misses", "Inputs that were looked for in vain", value=cache.misses)
+    yield CounterMetricFamily("polyhead_cache_dropped", "Inputs that made room for others", value=cache.dropped)
+    yield GaugeMetricFamily("polyhead_cache_inputs", "Inputs that are kept", value=len(cache))
+    yield GaugeMetricFamily("polyhead_cache_bytes", "Bytes that they take, nearly", value=cache.bytes)
+
+
+def _add(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:
+    bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+    family.add_metric(labels, list(zip(bounds, histogram.cumulative(), strict=True)), max(0.0, histogram.total))

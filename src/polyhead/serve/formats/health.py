@@ -1,0 +1,103 @@
+"""What who runs the server asks: whether it lives and is warm, what it counts, and which routes it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic
+from typing import Literal
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from polyhead._version import __version__
+from polyhead.config import Value
+from polyhead.serve.exposition import families_of, written
+from polyhead.serve.formats.base import Operation
+from polyhead.serve.http import encoded
+from polyhead.serve.openapi import document, page
+from polyhead.serve.service import Service
+
+CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+TEXT = "text/plain"
+
+
+class Health(Value):
+    """How the server is."""
+
+    status: Literal["starting", "ready", "stopping"]
+    version: str
+    backend: str
+    precision: str
+    trunk: str  # digest
+    tasks: int
+    waiting: int  # inputs
+    seconds: float  # since it began
+
+
+class HealthFormat:
+    """`/health`, `/metrics`, `/openapi.json`, `/docs`."""
+
+    name = "health"
+
+    def routes(self, service: Service) -> Sequence[BaseRoute]:
+        """All routes."""
+        return [
+            Route("/health", partial(_health, service), methods=["GET"]),
+            Route("/metrics", partial(_metrics, service), methods=["GET"]),
+            Route("/openapi.json", _openapi, methods=["GET"]),
+            Route("/docs", _docs, methods=["GET"]),
+        ]
+
+    def operations(self) -> Sequence[Operation]:
+        """An entry for each route."""
+
+        def of(path: str, summary: str, response: object = None, media: str = "application/json") -> Operation:
+            access = "predict" if path == "/metrics" else "open"  # which names all tasks
+            return Operation(
+                method="GET",
+                path=path,
+                summary=summary,
+                response=response,
+                media=media,
+                access=access,  # type: ignore[arg-type]
+            )
+
+        return [
+            of("/health", "200 as long as the server lives, and how it is.", Health),
+            of("/metrics", "Counts in the text format of Prometheus.", media=TEXT),
+            of("/openapi.json", "This description."),
+            of("/docs", "This description as a page.", media="text/html"),
+        ]
+
+
+async def _health(service: Service, request: Request) -> Response:
+    backend = service.session.backend
+    facts = Health(
+        status="ready" if service.is_ready else "stopping" if service.is_closing else "starting",
+        version=__version__,
+        backend=backend.name,
+        precision=backend.precision,
+        trunk=service.session.bundle.digest,
+        tasks=len(service.tasks),
+        waiting=service.queue.waiting,
+        seconds=round(monotonic() - service.began, 3),
+    )
+    return encoded(facts, headers={"Cache-Control": "no-store"})
+
+
+async def _metrics(service: Service, request: Request) -> Response:
+    families = families_of(service)
+    content, media = await asyncio.to_thread(written, families, request.headers.get("accept", ""))
+    return Response(content, media_type=media, headers={"Cache-Control": "no-store"})
+
+
+async def _openapi(request: Request) -> Response:
+    return encoded(document(request.app.state.formats))
+
+
+async def _docs(request: Request) -> Response:
+    headers = {"Content-Security-Policy": CSP, "X-Content-Type-Options": "nosniff"}
+    return HTMLResponse(page(document(request.app.state.formats)), headers=headers)

@@ -1,0 +1,161 @@
+"""What a server counts: plain numbers, cheap to add to; `exposition` makes text of them when it is asked."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from time import monotonic
+
+from polyhead.engine.answers import Result
+from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.queue import BatchFacts, Ticket
+from polyhead.engine.request import TaskResults
+from polyhead.serve.exchange import Exchange
+
+SECONDS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+TOKENS = tuple(float(2**n) for n in range(4, 13))
+INPUTS = tuple(float(2**n) for n in range(9))
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+GROUPS = 1024  # sets of tasks that are counted apart until they are added up
+
+Labels = tuple[str, str]  # a task and its version
+
+
+class Histogram:
+    """Counts of values up to each bound, and beyond the last."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Counts a value."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+    def merge(self, other: Histogram) -> None:
+        """Adds the counts of another with the same bounds."""
+        self.counts = [own + theirs for own, theirs in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
+    def cumulative(self) -> list[int]:
+        """Counts of values up to each bound; the last is of all."""
+        return list(accumulate(self.counts))
+
+
+class _Group:
+    """Calls of one set of tasks, counted together: most answer every task of every input."""
+
+    __slots__ = ("answered", "labels", "seconds")
+
+    def __init__(self, labels: tuple[Labels, ...]) -> None:
+        self.labels, self.answered, self.seconds = labels, 0, Histogram(SECONDS)
+
+
+class TaskCounts:
+    """By task and version: answers, what was none and why, and how long answers took."""
+
+    def __init__(self) -> None:
+        self.answers: defaultdict[Labels, int] = defaultdict(int)
+        self.without: dict[str, defaultdict[Labels, int]] = {
+            reason: defaultdict(int) for reason in ("failed", "late", "skipped", "cut")
+        }
+        self.seconds: defaultdict[Labels, Histogram] = defaultdict(lambda: Histogram(SECONDS))
+        self._versions: Mapping[str, str] = {}  # of the groups
+        self._groups: dict[tuple[str, ...], _Group] = {}
+
+    def ticket(self, ticket: Ticket, seconds: float) -> None:
+        """Counts a call that was answered, so long after it began."""
+        loaded = ticket.loaded
+        if loaded.versions is not self._versions or len(self._groups) > GROUPS:
+            self.add_up()
+            self._versions = loaded.versions
+        group = self._groups.get(ticket.tasks)
+        if group is None:
+            names = [name for name in ticket.tasks if name not in loaded.hidden]
+            group = _Group(tuple((name, loaded.versions.get(name, "")) for name in names))
+            self._groups[ticket.tasks] = group
+        group.answered += len(ticket.results)
+        if ticket.stage is None:
+            group.seconds.add(seconds, len(ticket.results))
+        for result in ticket.results:
+            if result is not None and len(result.answers) < len(group.labels):
+                self._without(result, group.labels, None if ticket.stage is not None else seconds)
+            if result is not None and result.receipt.cut:
+                self._cut(ticket, group.labels)
+
+    def stage(self, loaded: LoadedTasks, results: TaskResults, seconds: float) -> None:
+        """Counts how long answers took that came before the call's end."""
+        if results.task not in loaded.hidden:
+            label = (results.task, loaded.versions.get(results.task, ""))
+            self.seconds[label].add(seconds, len(results.answers))
+
+    def add_up(self) -> None:
+        """Adds what was counted by sets of tasks to each task's counts."""
+        for group in self._groups.values():
+            for label in group.labels:
+                self.answers[label] += group.answered
+                self.seconds[label].merge(group.seconds)
+        self._groups.clear()
+
+    def _without(self, result: Result, labels: Sequence[Labels], seconds: float | None) -> None:
+        for label in labels:
+            name = label[0]
+            if name not in result.answers:
+                self.answers[label] -= 1  # it was counted with its group
+                if seconds is not None:
+                    self.seconds[label].add(seconds, -1)
+                reason = "failed" if name in result.failed else "skipped" if name in result.skipped else "late"
+                self.without[reason][label] += 1
+
+    def _cut(self, ticket: Ticket, labels: Sequence[Labels]) -> None:
+        for label in labels:
+            if ticket.loaded.tasks[label[0]].long_texts != "windows":
+                self.without["cut"][label] += 1
+
+
+class Metrics:
+    """All counts of a service. Batches are counted in the queue's thread, everything else in the event loop's."""
+
+    def __init__(self, *, batch_tokens: int) -> None:
+        """`batch_tokens` is the most that a batch has, but for a single longer text."""
+        self._most = batch_tokens
+        self.requests: defaultdict[tuple[str, int], int] = defaultdict(int)  # by route and status
+        self.seconds: dict[str, Histogram] = {}  # by route
+        self.refused: defaultdict[int, int] = defaultdict(int)  # connections, by status
+        self.tasks = TaskCounts()
+        self.waited = Histogram(SECONDS)
+        self.batch = {"tokens": Histogram(TOKENS), "inputs": Histogram(INPUTS), "fill": Histogram(SHARES)}
+        self.batch_seconds = Histogram(SECONDS)
+        self.passes = self.layers = self.tokens = 0
+
+    def exchange(self, exchange: Exchange) -> None:
+        """Counts a request that was answered."""
+        self.requests[exchange.route, exchange.status] += 1
+        seconds = self.seconds.get(exchange.route)
+        if seconds is None:
+            seconds = self.seconds[exchange.route] = Histogram(SECONDS)
+        seconds.add(exchange.seconds)
+
+    def refuse(self, status: int) -> None:
+        """Counts a connection that was closed for its limits."""
+        self.refused[status] += 1
+
+    def ticket(self, ticket: Ticket) -> None:
+        """Counts a call that was answered just now."""
+        self.tasks.ticket(ticket, monotonic() - ticket.begun)
+
+    def batched(self, facts: BatchFacts) -> None:
+        """Counts a batch."""
+        self.passes += facts.passes
+        self.layers += facts.layers
+        self.tokens += facts.tokens
+        self.batch["tokens"].add(facts.tokens)
+        self.batch["inputs"].add(facts.inputs)
+        self.batch["fill"].add(facts.tokens / self._most)
+        self.batch_seconds.add(facts.seconds)
+        for waited in facts.waited:
+            self.waited.add(waited)

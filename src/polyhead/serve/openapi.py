@@ -1,0 +1,135 @@
+"""The OpenAPI file of the formats that are served, made from the types that their routes read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+import msgspec
+
+from polyhead._version import __version__
+from polyhead.serve.formats.base import Described, Operation, TellsErrors, WireFormat
+from polyhead.serve.http import JSON, ErrorAnswer
+
+REFUSALS: Mapping[int, str] = {
+    400: "The body is not JSON, or nested too deeply.",
+    401: "A key is needed.",
+    413: "The body is too large.",
+    422: "The body has another form than the route reads, or holds more than is allowed.",
+    429: "Too much waits to be answered; `Retry-After` says for how many seconds.",
+}
+WITHOUT_BODY = (401, 429)
+_REF = "#/components/schemas/{name}"
+
+
+def document(formats: Iterable[WireFormat]) -> dict[str, Any]:
+    """OpenAPI 3.1, with an entry for each operation that these formats describe.
+
+    Types are named after their format, since several have types of the same name.
+    """
+    (error,), components = msgspec.json.schema_components([ErrorAnswer], ref_template=_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for wire_format in formats:
+        listed = wire_format.operations() if isinstance(wire_format, Described) else ()
+        operations, own = [operation for operation in listed if operation.is_listed], f"{wire_format.name}."
+        types = [each for operation in operations for each in (operation.request, operation.response)]
+        schemas, named = msgspec.json.schema_components(
+            [Any if each is None else each for each in types], ref_template=_REF.replace("{", own + "{")
+        )
+        components |= {own + name: schema for name, schema in named.items()}
+        refusal = None if isinstance(wire_format, TellsErrors) else error
+        for number, operation in enumerate(operations):
+            entry = _entry(wire_format.name, operation, schemas[2 * number], schemas[2 * number + 1], refusal)
+            paths.setdefault(operation.path, {})[operation.method.lower()] = entry
+    schemes = {"bearer": {"type": "http", "scheme": "bearer"}}
+    schemes["header"] = {"type": "apiKey", "in": "header", "name": "x-api-key"}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Polyhead", "version": __version__, "description": "One encoder, every task."},
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": schemes},
+    }
+
+
+def _entry(
+    tag: str, operation: Operation, asked: dict[str, Any], answer: dict[str, Any], error: dict[str, Any] | None
+) -> dict[str, Any]:
+    refusals = {s: text for s, text in REFUSALS.items() if operation.request is not None or s in WITHOUT_BODY}
+    if operation.access == "open":
+        refusals.pop(401)
+    if "{" in operation.path:
+        refusals[404] = "There is nothing of that name."
+    if operation.request is not None:
+        refusals[404] = "There is no task of that name."
+    answered: dict[str, Any] = {"description": "The answer."}
+    if operation.media:
+        answered["content"] = {operation.media: {"schema": answer}}
+    entry: dict[str, Any] = {"tags": [tag], "summary": operation.summary, "responses": {"200": answered}}
+    for status, text in sorted({**refusals, **operation.statuses}.items()):
+        entry["responses"][str(status)] = {"description": text}
+        if error is not None:
+            entry["responses"][str(status)]["content"] = {JSON: {"schema": error}}
+    names = [part[1:-1].partition(":")[0] for part in operation.path.split("/") if part.startswith("{")]
+    if names:
+        where = {"in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        entry["parameters"] = [{"name": name, **where} for name in names]
+    if operation.request is not None:
+        entry["requestBody"] = {"required": True, "content": {JSON: {"schema": asked}}}
+    if operation.access != "open":
+        entry["security"] = [{"bearer": []}, {"header": []}, {}]
+    return entry
+
+
+def page(described: Mapping[str, Any]) -> str:
+    """The file as a page that loads nothing: no script, and no address of another server."""
+    routes = "".join(
+        _route(path, method, entry, described)
+        for path, methods in described["paths"].items()
+        for method, entry in methods.items()
+    )
+    schemas = "".join(
+        f"<details id='{escape(name)}'><summary><code>{escape(name)}</code></summary>"
+        f"<p>{escape(schema.get('description', ''))}</p><pre>{_json(schema)}</pre></details>"
+        for name, schema in described["components"]["schemas"].items()
+    )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>Polyhead {escape(__version__)}: routes</title><style>{STYLE}</style><main><h1>Polyhead: routes</h1>"
+        f"<p>The same as a file: <a href='/openapi.json'>/openapi.json</a></p>{routes}<h2>Types</h2>{schemas}</main>"
+    )
+
+
+def _route(path: str, method: str, entry: Mapping[str, Any], described: Mapping[str, Any]) -> str:
+    body = entry.get("requestBody", {}).get("content", {}).get(JSON)
+    asked = "" if body is None else f"<h3>Body</h3><pre>{_json(body['schema'])}</pre>"
+    answers = "".join(
+        f"<dt><code>{escape(status)}</code></dt><dd>{escape(answer['description'])}{_contents(answer)}</dd>"
+        for status, answer in entry["responses"].items()
+    )
+    return (
+        f"<details><summary><b>{escape(method.upper())}</b> <code>{escape(path)}</code> "
+        f"<span>{escape(entry['summary'])}</span> <i>{escape(', '.join(entry['tags']))}</i></summary>"
+        f"{asked}<h3>Answers</h3><dl>{answers}</dl></details>"
+    )
+
+
+def _contents(answer: Mapping[str, Any]) -> str:
+    return "".join(
+        f"<pre>{escape(media)}: {_json(content['schema'])}</pre>"
+        for media, content in answer.get("content", {}).items()
+    )
+
+
+def _json(value: object) -> str:
+    return escape(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+STYLE = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
+main { max-width: 60rem; margin: 0 auto; padding: 1rem }
+details { border: 1px solid color-mix(in srgb, currentColor 20%, transparent); border-radius: .4rem; margin: .4rem 0 }
+details { padding: .4rem .8rem } summary { cursor: pointer } summary i { opacity: .6; float: right }
+pre { overflow: auto; padding: .6rem; background: color-mix(in srgb, currentColor 7%, transparent) }
+h3 { font-size: 1rem; margin: .6rem 0 0 } dt { float: left; width: 4rem } dd { margin-left: 4rem }
+"""

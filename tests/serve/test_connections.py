@@ -1,0 +1,252 @@
+"""Connections over real sockets: who is slow, sends without end, or goes away, takes nothing from the others."""
+
+import contextlib
+import json
+import select
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from operated import connected, held, listening, read_all, read_answer, request_bytes, service_of, tiny_root, until
+from polyhead.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
+
+QUICK = ConnectionLimits(open=8, header_seconds=0.4, body_seconds=0.6, header_bytes=4096)
+ASKED = {"inputs": "good lamp", "tasks": ["mood"]}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    root = tiny_root(tmp_path_factory.mktemp("connections") / "b")
+    return service_of(root, ServeSettings(limits=RequestLimits(body_bytes=100_000)))
+
+
+@pytest.fixture(scope="module")
+def port(service):
+    with listening(service, limits=QUICK) as own:
+        yield own
+
+
+def _part(own):
+    part = own.recv(65536)
+    assert part, "the connection was closed"
+    return part
+
+
+def answered(port):
+    """A whole request on a connection of its own."""
+    with connected(port) as own:
+        own.sendall(request_bytes(ASKED, close=True))
+        return read_all(own)
+
+
+def status(content):
+    return int(content.split(b" ", 2)[1])
+
+
+def body(content):
+    return json.loads(content.partition(b"\r\n\r\n")[2])
+
+
+def test_headers_that_do_not_end_in_time_are_refused(port):
+    with connected(port) as own:
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\n")
+        content = read_all(own)
+    assert status(content) == 408 and "took too long" in body(content)["error"]["message"]
+
+
+def test_headers_that_drip_are_refused_as_well(port):
+    """Each byte comes in time, all together do not."""
+    with connected(port) as own:
+        own.settimeout(0.05)
+        content = b""
+        for byte in b"GET /health HTTP/1.1\r\nX-Slow: " + b"a" * 1000:
+            with contextlib.suppress(OSError):
+                own.sendall(bytes([byte]))
+            try:
+                content += own.recv(65536)
+                if content:
+                    break
+            except TimeoutError:
+                continue
+    assert status(content) == 408
+
+
+def test_a_connection_that_says_nothing_is_closed(port, service):
+    before = service.metrics.refused[408]
+    with connected(port) as own:
+        assert status(read_all(own)) == 408
+    assert service.metrics.refused[408] == before + 1
+
+
+def test_a_body_that_does_not_come_in_time_is_refused(port):
+    with connected(port) as own:
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        assert status(read_all(own)) == 408
+    with connected(port) as own:
+        own.sendall(b'POST /v1/predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"inp')
+        assert status(read_all(own)) == 408
+
+
+def test_many_requests_at_once_are_no_header_without_end(tmp_path):
+    """Whole requests of more bytes than headers may have, of which the last arrives in two parts."""
+    whole = request_bytes(ASKED)
+    limits = ConnectionLimits(header_bytes=1024)
+    count = 3 * limits.header_bytes // len(whole)
+    with listening(service_of(tiny_root(tmp_path / "b")), limits=limits) as port, connected(port) as own:
+        own.sendall(whole * count + whole[:20])
+        content = b""
+        while content.count(b"HTTP/1.1 200") < count:
+            content += _part(own)
+        own.sendall(whole[20:])
+        while content.count(b"HTTP/1.1 200") <= count:
+            content += _part(own)
+    assert content.count(b"HTTP/1.1") == count + 1
+
+
+def test_headers_without_end_are_refused(port):
+    with connected(port) as own:
+        own.sendall(b"GET /health HTTP/1.1\r\n")
+        content = b""
+        with contextlib.suppress(OSError):
+            for number in range(10_000):
+                own.sendall(b"X-%d: " % number + b"a" * 500 + b"\r\n")
+        content = read_all(own)
+    # Where the refusal came while more was sent, the kernel may have dropped it with the rest.
+    assert not content or status(content) == 431
+
+
+@pytest.mark.parametrize(
+    "sent", [b"POST /v1/predict HTTP/1.1\r\nHost", request_bytes(ASKED)[:-5]], ids=["header", "body"]
+)
+def test_a_caller_that_stops_sending_halfway_is_closed(port, sent):
+    with connected(port) as own:
+        own.sendall(sent)
+        own.shutdown(socket.SHUT_WR)
+        assert read_all(own) == b""  # at once: nobody waits for the rest
+    assert status(answered(port)) == 200
+
+
+def test_no_more_connections_than_allowed_are_open(port):
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(connected(port)) for _ in range(QUICK.open)]
+        with connected(port) as another:
+            content = read_all(another)
+        assert status(content) == 429 and b"retry-after: 1" in content
+        opened.pop().close()
+        for own in opened:
+            own.close()
+    assert status(answered(port)) == 200
+
+
+def test_a_body_is_cut_off_while_it_streams(port, service):
+    """Chunks without end, and no declared size; what is beyond the limit is never kept."""
+    most = service.settings.limits.body_bytes
+    with connected(port) as own:
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sent = 0
+        while not select.select([own], [], [], 0.01)[0] and sent < 40 * most:
+            own.sendall(b"2000\r\n" + b"a" * 0x2000 + b"\r\n")
+            sent += 0x2000
+        content = read_answer(own)
+    assert status(content) == 413 and sent < 40 * most
+    assert body(content)["error"]["allowed"] == "100,000 bytes"
+
+
+def test_a_large_body_that_comes_steadily_has_its_time(tmp_path):
+    """Four parts of 64 KiB with pauses take longer than the limit for one that drips; each buys a second."""
+    limits = ConnectionLimits(body_seconds=0.5)
+    with listening(service_of(tiny_root(tmp_path / "b")), limits=limits) as port, connected(port) as own:
+        content = json.dumps(ASKED).encode().ljust(4 * 65536)
+        own.sendall(f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n".encode())
+        for start in range(0, len(content), 65536):
+            assert not select.select([own], [], [], 0.3)[0]
+            own.sendall(content[start : start + 65536])
+        assert status(read_answer(own)) == 200
+
+
+def test_a_refused_body_does_not_stream_on_for_ever(tmp_path):
+    """Sent faster than what would buy time, were it still wanted."""
+    settings = ServeSettings(limits=RequestLimits(body_bytes=1000))
+    limits = ConnectionLimits(body_seconds=0.5)
+    with listening(service_of(tiny_root(tmp_path / "b"), settings), limits=limits) as port, connected(port) as own:
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            for _ in range(3000):
+                own.sendall(b"10000\r\n" + b"a" * 0x10000 + b"\r\n")
+                select.select([], [], [], 0.01)
+
+
+def test_a_request_that_drips_behind_another_spoils_no_answer(port, service, monkeypatch):
+    """A whole request and the beginning of a second: the first is under way when the second is too late."""
+    refused = service.metrics.refused[408]
+    with held(monkeypatch) as (begun, go, _), connected(port) as own:
+        own.sendall(request_bytes(ASKED) + b"POST /v1/predict HTTP/1.1\r\nHost")
+        assert begun.wait(30)
+        assert read_all(own) == b""  # closed, and nothing was written in the first one's place
+        go.set()
+    until(lambda: service.metrics.refused[408] == refused + 1)
+
+
+def test_a_declared_size_is_refused_before_any_of_it_comes(port):
+    with connected(port) as own:
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\n\r\n")
+        assert status(read_answer(own)) == 413
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET",
+        b"\x16\x03\x01\x02\x00",
+        b"GET /\xff\xfe HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    ],
+    ids=["short", "tls", "bytes", "negative"],
+)
+def test_what_is_no_http_is_refused(port, line):
+    with connected(port) as own:
+        own.sendall(line)
+        own.shutdown(socket.SHUT_WR)
+        content = read_all(own)
+    assert not content or status(content) in (400, 404)
+
+
+def test_what_nobody_waits_for_is_dropped(port, service, monkeypatch):
+    """Two callers wait behind a batch, and one hangs up: its inputs are never read."""
+    facts, gone_before = [], service.metrics.requests["/v1/predict", 499]
+    service.observers.append(facts.append)
+    with held(monkeypatch) as (begun, go, sizes), ThreadPoolExecutor(2) as threads:
+        first = threads.submit(answered, port)
+        assert begun.wait(30)
+        gone = connected(port)
+        gone.sendall(request_bytes({"inputs": ["sad phone"] * 7, "tasks": ["mood"]}))
+        until(lambda: service.queue.waiting == 7)
+        stays = threads.submit(answered, port)
+        until(lambda: service.queue.waiting == 8)
+        gone.close()
+        until(lambda: _is_gone(service))
+        go.set()
+        assert status(first.result()) == status(stays.result()) == 200
+    until(lambda: service.queue.is_idle)
+    service.observers.pop()
+    assert sizes == [1, 1] and sum(each.inputs for each in facts) == 2
+    until(lambda: service.metrics.requests["/v1/predict", 499] == gone_before + 1)
+
+
+def _is_gone(service):
+    return any(piece.ticket.is_cancelled for lane in list(service.queue._lanes.values()) for _, _, piece in list(lane))
+
+
+def test_a_caller_that_does_not_read_is_closed(tmp_path):
+    """Its answers fill the kernel's buffers and then wait: not without end."""
+    service = service_of(tiny_root(tmp_path / "b"))
+    with listening(service, limits=QUICK) as port:
+        own = socket.socket()
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        own.settimeout(30)
+        own.connect(("127.0.0.1", port))
+        asked = request_bytes(b"", path="/v1/predict").replace(b"POST /v1/predict", b"GET /openapi.json")
+        with contextlib.closing(own):
+            own.sendall(asked * 2_000)  # whose answers are megabytes
+            until(lambda: service.metrics.refused == {0: 1})
