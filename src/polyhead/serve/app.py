@@ -10,9 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from polyhead.serve.formats import FORMATS
+from polyhead.serve.formats.base import TellsErrors
 from polyhead.serve.guard import Guard
 from polyhead.serve.http import HttpError, answer_of
 from polyhead.serve.service import Service
@@ -21,7 +22,15 @@ from polyhead.serve.service import Service
 def application(service: Service, *, formats: Iterable[str] | None = None) -> Starlette:
     """An ASGI application over a service, which it starts and stops; `formats` are names of wire formats, None all."""
     chosen = FORMATS if formats is None else {name: FORMATS.named(name) for name in formats}
-    routes: list[BaseRoute] = [route for each in chosen.values() for route in each.routes(service)]
+    by_format = {name: list(each.routes(service)) for name, each in chosen.items()}
+    routes: list[BaseRoute] = [route for each in by_format.values() for route in each]
+    told = {
+        route.path: each.told
+        for name, each in chosen.items()
+        if isinstance(each, TellsErrors)
+        for route in by_format[name]
+        if isinstance(route, Route)
+    }
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -31,7 +40,7 @@ def application(service: Service, *, formats: Iterable[str] | None = None) -> St
         finally:
             await service.stop()
 
-    guard = Middleware(Guard, body_bytes=service.settings.limits.body_bytes)
+    guard = Middleware(Guard, body_bytes=service.settings.limits.body_bytes, told=told)
     return Starlette(
         routes=routes, middleware=[guard], lifespan=lifespan, exception_handlers={HTTPException: _of_starlette}
     )

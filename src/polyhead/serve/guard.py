@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.serve.http import CONNECTION, HttpError, answer_of, status_of
@@ -14,8 +16,11 @@ log = logging.getLogger(__name__)
 class Guard:
     """Refuses bodies of more than so many bytes, and tells every error as JSON; a fault is logged, not shown."""
 
-    def __init__(self, app: ASGIApp, *, body_bytes: int) -> None:
-        self._app, self._most = app, body_bytes
+    def __init__(
+        self, app: ASGIApp, *, body_bytes: int, told: Mapping[str, Callable[[Exception], Response]] | None = None
+    ) -> None:
+        """`told` says how errors are told on a path, where that is not the server's own way."""
+        self._app, self._most, self._told = app, body_bytes, told or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on."""
@@ -56,4 +61,4 @@ class Guard:
                 log.exception("a request to %s failed", scope["path"])
             if is_begun:
                 raise
-            await answer_of(error)(scope, receive, send)
+            await self._told.get(scope["path"], answer_of)(error)(scope, receive, send)

@@ -17,7 +17,9 @@ from polyhead.engine.request import TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData
+from polyhead.serve.labels import check_labels
 from polyhead.serve.settings import ServeSettings
+from polyhead.serve.similarity import Similarity
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import texts_of
@@ -40,9 +42,12 @@ class Service:
     """A bundle that is being served. All coroutines run on one event loop; the queue's thread runs the encoder."""
 
     def __init__(self, session: Session, settings: ServeSettings) -> None:
-        """Compiles nothing yet: see `start`."""
+        """Compiles nothing yet: see `start`. Raises ConfigError for labels that the bundle's tasks do not have."""
+        check_labels(settings.labels, session.tasks)
         self.session, self.settings = session, settings
         self.vectors = attach_vectors(session)
+        # What answers questions of decisions APIs that no task answers; None where these are refused.
+        self.similarity = Similarity(self.vectors, session.bundle.digest) if settings.unknown == "similarity" else None
         self.observers: list[Callable[[BatchFacts], None]] = []
         self.is_ready = self.is_closing = False
         self.began = monotonic()
@@ -164,6 +169,8 @@ class Service:
         for size in WARM_TEXTS:
             for length in (1, 4):
                 self.queue.answers([WARM_TEXT.format(number) * length for number in range(size)], tasks=names)
+        if self.similarity is not None:
+            self.similarity.fit(self.queue, self.session.bundle)
 
     def _deliver(self, calls: list[Callable[[], None]]) -> None:
         """From the queue's thread to the loop's, all at once; before there is a loop, where they are."""

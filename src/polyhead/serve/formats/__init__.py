@@ -1,9 +1,11 @@
 """The wire formats that the server speaks, registered here."""
 
 from polyhead.serve.formats.base import FORMATS, WireFormat, register_format
+from polyhead.serve.formats.decisions import DecisionsFormat
 from polyhead.serve.formats.own import OwnFormat
+from polyhead.serve.formats.systemone import SystemOneFormat
 
-for _format in (OwnFormat(),):
+for _format in (OwnFormat(), DecisionsFormat(), SystemOneFormat()):
     register_format(_format)
 
 __all__ = ["FORMATS", "WireFormat", "register_format"]
