@@ -114,8 +114,8 @@ def _quoted(got: object) -> object:
 def _shown(value: object, limit: int = 300) -> str:
     """A short, printable form: long values cut, control characters and lone surrogates escaped."""
     text = ", ".join(map(str, _each(value))) or ("none" if isinstance(value, SEVERAL) else "")
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text[:limit])
+    return shown if max(len(shown), len(text)) <= limit else f"{shown[:limit]}… ({len(text)} characters)"
 
 
 def _each(value: object) -> list[object]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from polyhead.config import Value
-from polyhead.errors import BadValue, nearest
+from polyhead.errors import BadValue
 from polyhead.serve.labels import Renamed, why_no_answers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
@@ -133,7 +133,7 @@ def _named(asked: Asked, tasks: Mapping[str, Task]) -> tuple[str, str | None]:
         "no task answers this question" if asked.name else "a question without a name is answered by no task",
         got=asked.name or None,
         allowed=sorted(tasks),
-        do=nearest(asked.name, tasks) or "give it the name of a task, or start the server with --unknown similarity",
+        do="give it the name of a task, or start the server with --unknown similarity",
     )
 
 

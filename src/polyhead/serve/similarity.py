@@ -69,8 +69,8 @@ class Similarity:
         for name, record in bundle.tasks.items():
             if not _is_sample(record.task):
                 continue
-            texts = [str(probe["text"][0]) for probe in bundle.probes(name)][:PROBES]
-            if texts := [text for text in texts if text.strip()]:
+            read = [(probe.get("text") or [""])[0] for probe in bundle.probes(name)]
+            if texts := [text for text in read if isinstance(text, str) and text.strip()][:PROBES]:
                 samples[name] = self._sample(queue, record.task, texts)
         self.fitted = fitted_to(samples)
         log.info(
@@ -87,11 +87,9 @@ class Similarity:
         options = np.stack(vectors[len(texts) :])
         answers = [result.answers[task.name] for result in answered.results[: len(texts)] if result is not None]
         scores = [cast(Mapping[str, float], answer["scores"]) for answer in answers]
-        return Sample(
-            cosines=np.stack([_cosines(options, vector) for vector in vectors[: len(texts)]]),
-            shares=np.array([[each[label] for label in task.labels] for each in scores], np.float64),
-            is_choice=kind_of(task).scores == "softmax",
-        )
+        shares = np.array([[each[label] for label in task.labels] for each in scores], np.float64)
+        cosines = np.stack([_cosines(options, vector) for vector in vectors[: len(texts)]])
+        return Sample(cosines=cosines, shares=shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-9))
 
     def known(self, words: Iterable[str]) -> tuple[dict[str, OptionVector], list[str]]:
         """The vectors of these words that are kept, and the words that have none."""
@@ -167,42 +165,32 @@ class Sample(Value, eq=False):
     """What a task answers to its probes, and how near these lie to its labels' words; float64 (probes, labels)."""
 
     cosines: np.ndarray
-    shares: np.ndarray
-    is_choice: bool  # whether the shares of a row sum to 1
+    shares: np.ndarray  # probabilities; those of a task that gives several labels are divided by their sum
 
 
 def fitted_to(samples: Mapping[str, Sample]) -> Fit:
-    """The fit with the lowest cross-entropy between what the tasks answer and what similarities would.
+    """The temperature with the lowest cross-entropy of softmax(cosines / temperature) to what the tasks answer.
 
-    The centre is the mean similarity of probes and labels, tasks counting alike. Where a task gives one of its labels,
-    similarity gives softmax(cosines / temperature); where it gives any number, sigmoid((cosine - centre) / temperature)
-    for each. A task's mean over probes and labels is divided by that of equal probabilities, and tasks count alike. The
-    sum is convex in 1 / temperature, so the best value is bisected by its slope.
+    A task's mean over its probes is divided by that of equal probabilities, and tasks count alike. The sum is convex in
+    1 / temperature, so the best value is bisected by its slope. The centre is the mean similarity of probes and labels,
+    tasks counting alike. Without samples both are those of a bundle without tasks.
     """
     if not samples:
         return Fit()
-    centre = float(np.mean([sample.cosines.mean() for sample in samples.values()]))
     low, high = 1 / FLATTEST, 1 / SHARPEST
     for _ in range(40):
         middle = (low + high) / 2
-        if sum(_slope(sample, middle, centre) for sample in samples.values()) > 0:
-            high = middle
-        else:
-            low = middle
-    return Fit(temperature=2 / (low + high), centre=centre, tasks=tuple(samples))
+        low, high = (low, middle) if sum(_slope(each, middle) for each in samples.values()) > 0 else (middle, high)
+    centre = np.mean([sample.cosines.mean() for sample in samples.values()])
+    return Fit(temperature=2 / (low + high), centre=float(centre), tasks=tuple(samples))
 
 
-def _slope(sample: Sample, sharpness: float, centre: float) -> float:
+def _slope(sample: Sample, sharpness: float) -> float:
     """The derivative of a task's cross-entropy by 1 / temperature."""
-    labels = sample.cosines.shape[1]
-    if sample.is_choice:
-        scaled = sharpness * (sample.cosines - sample.cosines.max(axis=1, keepdims=True))
-        shares = np.exp(scaled)
-        shares /= shares.sum(axis=1, keepdims=True)
-        return float(((shares - sample.shares) * sample.cosines).sum(axis=1).mean() / math.log(labels))
-    distance = sample.cosines - centre
-    shares = 0.5 * (1.0 + np.tanh(0.5 * sharpness * distance))
-    return float(((shares - sample.shares) * distance).mean() / math.log(2))
+    shares = np.exp(sharpness * (sample.cosines - sample.cosines.max(axis=1, keepdims=True)))
+    shares /= shares.sum(axis=1, keepdims=True)
+    rows = ((shares - sample.shares) * sample.cosines).sum(axis=1)
+    return float(rows.mean() / math.log(sample.cosines.shape[1]))
 
 
 def softmax(numbers: Sequence[float]) -> tuple[float, ...]:
@@ -239,7 +227,7 @@ def _waited_for(queue: Queue, texts: Sequence[str], tasks: Sequence[str]) -> Tic
 
 def _is_sample(task: Task) -> bool:
     """Whether a task has labels in words, and reads one text."""
-    is_words = all(any(sign.isalpha() for sign in label) for label in task.labels)
+    is_words = len(task.labels) > 1 and all(any(sign.isalpha() for sign in label) for label in task.labels)
     return is_words and kind_of(task).scores in ("softmax", "sigmoid") and why_no_answers(task) is None
 
 

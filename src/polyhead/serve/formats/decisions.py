@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 from polyhead.errors import PolyheadError
 from polyhead.serve.decide import Decision, decided
 from polyhead.serve.formats.base import Wire
+from polyhead.serve.formats.faults import fault_of
 from polyhead.serve.formats.messages import Item, Part, text_of, words_of_parts
 from polyhead.serve.formats.systemone import answered_by, model_name
 from polyhead.serve.http import HttpError, body_of, encoded, gone, headers_of, status_of
@@ -108,7 +108,6 @@ class DecisionsFormat:
 
 
 _DECODER = msgspec.json.Decoder(DecisionsRequest)
-_AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$", re.DOTALL)
 
 
 async def _decide(service: Service, request: Request) -> Response:
@@ -142,8 +141,8 @@ def _read(body: bytes) -> DecisionsRequest:
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
-        place = _AT.search(str(error))
-        raise Invalid((place and place[1]) or None, f"the body has another form: {error}") from None
+        fault = fault_of(error)
+        raise Invalid(fault.path or None, f"the body has another form: {fault.what}, at '{fault.path}'") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(None, f"the body is not JSON: {error}", do="send one JSON object in UTF-8") from None
 

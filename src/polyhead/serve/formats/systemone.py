@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,14 +16,17 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.errors import PolyheadError
+from polyhead.serve.coding import plain_body
 from polyhead.serve.decide import Decided, Decision, decided
 from polyhead.serve.formats.base import Wire
+from polyhead.serve.formats.faults import REQUIRED, fault_of
 from polyhead.serve.http import HttpError, body_of, encoded, gone, headers_of, status_of
 from polyhead.serve.questions import Asked, Option, best, choice_confidence, expectation, score_confidence, words_of
 from polyhead.serve.service import Service
 
 PATH, MODELS = "/v1/systemone", "/v1/models"
 ALIAS = "jev-latest"  # the model that clients name if they are not told another
+FAMILY = "jev-"  # models of the service that clients know: all are answered, so that nothing has to be changed
 LEVELS = 10  # of a score
 REQUEST_ID = "x-typesafe-request-id"
 ERROR_TYPES: Mapping[int, str] = {
@@ -117,13 +119,14 @@ class SystemOneFormat:
 
 _DECODER = msgspec.json.Decoder(SystemOneRequest)
 _QUESTION = msgspec.json.Decoder(Question)
-_FAULT = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?$", re.DOTALL)
-_STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
 async def _ask(service: Service, request: Request) -> Response:
-    asked = await _read(request)
     limit = service.settings.limits
+    asked = await _read(request, most=limit.body_bytes)
+    if not asked.model.startswith(FAMILY) and asked.model != model_name(service):
+        allowed = [ALIAS, model_name(service)]
+        raise HttpError(404, "the server has no such model", got=asked.model, allowed=allowed, do=f"ask {MODELS}")
     if not 1 <= len(asked.questions) <= limit.questions:
         size = "too_short" if not asked.questions else "too_long"
         raise Invalid(
@@ -151,12 +154,11 @@ async def _ask(service: Service, request: Request) -> Response:
     return encoded(body, headers={REQUEST_ID: f"req_{secrets.token_hex(8)}"})
 
 
-async def _read(request: Request) -> SystemOneRequest:
-    """The request; raises Invalid for what is none, HttpError for a body in another coding."""
-    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
-        raise HttpError(415, "the body is compressed", got=coding, allowed="a body as it is", do="compression=False")
+async def _read(request: Request, *, most: int) -> SystemOneRequest:
+    """The request; raises Invalid for what is none."""
+    body = plain_body(await request.body(), request.headers.get("content-encoding", ""), most=most)
     try:
-        return _DECODER.decode(await request.body())
+        return _DECODER.decode(body)
     except msgspec.ValidationError as error:
         raise Invalid(_fault(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -259,13 +261,9 @@ def answered_by(decision: Decision) -> dict[str, str]:
 
 def _fault(error: msgspec.ValidationError, *place: str) -> tuple[Sequence[str | int], str, str]:
     """What msgspec says is wrong, and where."""
-    found = _FAULT.fullmatch(str(error))
-    assert found is not None
-    what = found["what"]
-    steps = [int(index) if index.isdigit() else name or index for name, index in _STEP.findall(found["path"] or "")]
-    if missing := re.search(r"missing required field `(.*)`", what):
-        return [*place, *steps, missing[1]], "Field required", "missing"
-    return [*place, *steps], what, "value_error" if what.startswith("Invalid value") else "type_error"
+    fault = fault_of(error)
+    kind = "missing" if fault.what == REQUIRED else "value_error" if "nvalid value" in fault.what else "type_error"
+    return [*place, *fault.place], fault.what, kind
 
 
 def model_name(service: Service) -> str:
