@@ -23,7 +23,7 @@ $(VENV)/.train: $(PY) pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.train
-	$(PIP) -e '.[train,store,lance,plots,summarization,openvino,onnx,serve,compat,dev]'
+	$(PIP) -e '.[train,serve,compat,store,lance,plots,summarization,openvino,onnx,dev]'
 	touch $@
 
 demo: $(VENV)/.train      ## train, evaluate and answer six tasks in one pass on the packaged sample

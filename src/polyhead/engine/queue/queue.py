@@ -29,16 +29,13 @@ class QueueLimits(Value):
     """How much is read at once, and how much may wait."""
 
     batch_tokens: int = 2048  # of one pass
-    batch_seconds: float | None = 0.012  # that a pass should take, by those before; None: as much as `batch_tokens`
     waiting_inputs: int = 8192
     waiting_characters: int = 32_000_000
 
     def __post_init__(self) -> None:
-        for name in ("batch_tokens", "waiting_inputs", "waiting_characters"):
+        for name in self.__struct_fields__:
             if getattr(self, name) < 1:
                 raise ConfigError(f"'{name}' of a queue is too small", got=getattr(self, name), allowed="1 or more")
-        if self.batch_seconds is not None and not self.batch_seconds > 0:
-            raise ConfigError("'batch_seconds' of a queue is too small", got=self.batch_seconds, allowed="more than 0")
 
 
 LIMITS = QueueLimits()
@@ -55,7 +52,6 @@ class BatchFacts(Value):
     layers: int  # of all passes
     seconds: float
     waited: tuple[float, ...]  # seconds that each input's call waited for it
-    budget: int  # tokens that it might have had
 
 
 class Queue:
@@ -100,8 +96,8 @@ class Queue:
         `stage` gets each task's answers as soon as they are known. `is_gone` says whether nobody waits any longer: what
         is not begun by then is dropped, and its error is a CancelledError. Inputs and `tasks` are those of
         `Session.predict`; after `deadline` seconds nothing more of it is begun, and its tasks are late. Raises
-        BadValue, UnknownTask and, where too much waits already, Overloaded, whose `retry_after` says in how many
-        seconds that will be done.
+        BadValue, UnknownTask and, where too much waits already, or so much that the deadline will probably pass,
+        Overloaded, whose `retry_after` says in how many seconds that will be done.
         """
         loaded, listed = self.session.loaded, checked_inputs(inputs)
         seconds, checked = checked_deadline(deadline), checked_words(words, listed)
@@ -148,8 +144,7 @@ class Queue:
 
     def seconds(self, characters: float = 0.0, inputs: int = 0) -> float:
         """Estimated time until all that waits, and so much more, is answered."""
-        tokens = self._rate.tokens(self._characters + characters, self._inputs + inputs)
-        return tokens * self._rate.seconds_a_token
+        return self._rate.seconds(self._characters + characters, self._inputs + inputs)
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Takes no more calls; answers those that wait, or fails them with BackendError; waits for the thread's end."""
@@ -183,7 +178,14 @@ class Queue:
         with self._ready:
             if self._is_closed:
                 raise BackendError("the queue is closed, and takes no more calls", do="ask a server that is up")
-            limits = self.limits
+            limits, expected = self.limits, self.seconds()
+            if self._inputs and ticket.end is not None and expected > ticket.end - monotonic():
+                raise Overloaded(
+                    "too much waits for this to be answered before its deadline",
+                    got=f"{expected:.2f} s of work before it, {max(0.0, ticket.end - monotonic()):.2f} s left",
+                    do="ask again later, or with a later deadline",
+                    retry_after=expected,
+                )
             is_over = self._inputs + len(waiting) > limits.waiting_inputs
             if self._inputs and (is_over or self._characters + characters > limits.waiting_characters):
                 raise Overloaded(
@@ -191,7 +193,7 @@ class Queue:
                     got=f"{self._inputs:,} inputs of {self._characters:,} characters, and {len(waiting):,} more",
                     allowed=f"{limits.waiting_inputs:,} inputs of {limits.waiting_characters:,} characters",
                     do="ask again later, or ask for less at once",
-                    retry_after=self.seconds(),
+                    retry_after=expected,
                 )
             lane = self._lanes.setdefault(key, [])
             for piece in pieces:
@@ -222,19 +224,13 @@ class Queue:
                     self._ready.wait()
                 if not self._lanes:
                     return
-                budget = self._budget()
-                pieces, dropped = self._take(budget)
+                pieces, dropped = self._take()
                 self._is_busy = bool(pieces)
             self._end_late(dropped)
             if pieces:
-                self._answer(pieces, budget)
+                self._answer(pieces)
 
-    def _budget(self) -> int:
-        """Tokens of the next batch: as many as take `batch_seconds`, within the limit."""
-        seconds, most = self.limits.batch_seconds, self.limits.batch_tokens
-        return most if seconds is None else min(most, max(1, int(seconds / self._rate.seconds_a_token)))
-
-    def _take(self, budget: int) -> tuple[list[Piece], list[Piece]]:
+    def _take(self) -> tuple[list[Piece], list[Piece]]:
         """The pieces of the next batch, and those that nobody waits for or that are late."""
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
         lane, pieces, dropped, tokens = self._lanes[key], list[Piece](), list[Piece](), 0.0
@@ -242,7 +238,7 @@ class Queue:
             piece = lane[0][2]
             is_over = piece.ticket.is_cancelled or piece.ticket.error is not None or piece.ticket.is_late
             more = self._rate.tokens(sum(piece.characters), len(piece.numbers))
-            if pieces and not is_over and tokens + more > budget:
+            if pieces and not is_over and tokens + more > self.limits.batch_tokens:
                 break
             heappop(lane)
             self._inputs -= len(piece.numbers)
@@ -265,7 +261,7 @@ class Queue:
                 ended.append(ticket)
         self._finish(ended)
 
-    def _answer(self, pieces: Sequence[Piece], budget: int) -> None:
+    def _answer(self, pieces: Sequence[Piece]) -> None:
         """One batch; where it fails as a whole, each call by itself."""
         began = monotonic()
         try:
@@ -275,14 +271,14 @@ class Queue:
         except Exception as error:
             if len(pieces) > 1:
                 for piece in pieces:
-                    self._answer([piece], budget)
+                    self._answer([piece])
                 return
             self._finish([piece.ticket for piece in pieces if piece.ticket.fail(error)])
             return
         self._finish(ended)
-        self._tell(batch, columns, budget, began)
+        self._tell(batch, columns, began)
 
-    def _tell(self, batch: SharedBatch, columns: Columns, budget: int, began: float) -> None:
+    def _tell(self, batch: SharedBatch, columns: Columns, began: float) -> None:
         receipts, seconds = columns.receipts, monotonic() - began
         tokens = int(receipts.tokens.sum())
         self._rate.learn(batch.characters, len(batch.inputs), tokens, seconds)
@@ -296,7 +292,6 @@ class Queue:
                 layers=int(receipts.layers.sum()),
                 seconds=seconds,
                 waited=tuple(began - ticket.begun for ticket, _, _ in batch.places),
-                budget=budget,
             )
         )
 

@@ -1,0 +1,386 @@
+"""Calls that share batches are answered as each alone; late, cancelled and failing calls hold nobody up."""
+
+import random
+import threading
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+import pytest
+
+from polyhead.bundle.create import write_bundle
+from polyhead.engine import queue as queues
+from polyhead.engine.queue import Queue, QueueLimits
+from polyhead.engine.queue.batch import SharedBatch
+from polyhead.engine.session import Session
+from polyhead.engine.vectors import attach_vectors
+from polyhead.errors import BackendError, BadValue, ConfigError, Overloaded, UnknownTask
+from polyhead.plan import Pool
+from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing.strategies import TEXTS, add_tiny
+from polyhead.text.tokenize import Tokenizer
+
+TASKS = {task.name: task for task in tiny_tasks()}
+DEPTHS = {"mood": 1, "urgency": 3}  # layers of four; the others read all
+LONG = ("the kettle is broken and my phone was late . " * 12,)
+SETS = (None, ["mood"], ["topics", "names"], ["urgency", "mood"], ["same", "alike"], ["where"], ["who", "topics"])
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    trunk, folder = tiny_trunk(layers=4), tmp_path_factory.mktemp("queue") / "b"
+    write_bundle(folder, trunk)
+    for seed, (name, task) in enumerate(TASKS.items()):
+        task = msgspec.structs.replace(task, long_texts="windows") if name == "topics" else task
+        path = tiny_path(task, trunk, pool=Pool(positions="mean") if name in DEPTHS else Pool(), stop=DEPTHS.get(name))
+        add_tiny(folder, trunk, task, path, seed=seed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def session(root):
+    return Session(root, backend="reference", deterministic=True)
+
+
+@pytest.fixture
+def queue(session):
+    made = Queue(session)
+    yield made
+    made.close()
+
+
+class Gate:
+    """Holds the queue's thread in its first batch until it is opened, so that what comes meanwhile waits."""
+
+    def __init__(self, monkeypatch):
+        self.entered, self.opened, run = threading.Event(), threading.Event(), SharedBatch.run
+
+        def gated(batch, deliver):
+            self.entered.set()
+            assert self.opened.wait(30)
+            return run(batch, deliver)
+
+        monkeypatch.setattr(SharedBatch, "run", gated)
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    held = Gate(monkeypatch)
+    yield held
+    held.opened.set()
+
+
+def asked(queue, inputs, **keys):
+    """A call in the queue, and its results to come."""
+    future = Future()
+
+    def done(ticket):
+        if ticket.error is not None:
+            future.set_exception(ticket.error)
+        else:
+            future.set_result(ticket.results)
+
+    return queue.submit(inputs, done, **keys), future
+
+
+def told(result):
+    """A result as plain values, its receipt apart."""
+    fields = msgspec.to_builtins(result)
+    return fields, fields.pop("receipt")
+
+
+def test_calls_of_all_forms_from_many_threads_are_answered_as_each_alone(session):
+    """Answers and receipts to the bit, whatever shares their batches: texts, pairs, options, windows, own words."""
+    batches, chance = [], random.Random(5)
+    queue = Queue(session, QueueLimits(batch_tokens=300), observe=batches.append)
+    forms = [*TEXTS, LONG, ("",), ("thank you",)]
+    words = np.array([[0, 5], [6, 9]], np.int32)
+    calls = []
+    for _ in range(60):
+        inputs = chance.sample(forms, chance.randint(1, 4))
+        own = [words if entry == ("thank you",) else None for entry in inputs]
+        calls.append((inputs, chance.choice(SETS), own if any(each is not None for each in own) else None))
+    with ThreadPoolExecutor(12) as pool:
+        waiting = [pool.submit(queue.answers, inputs, tasks=tasks, words=own) for inputs, tasks, own in calls]
+        answered = [each.result() for each in waiting]
+    queue.close()
+    for (inputs, tasks, own), results in zip(calls, answered, strict=True):
+        alone = session.predict(inputs, tasks=tasks, words=own)
+        for result, expected in zip(results, alone, strict=True):
+            (fields, receipt), (wanted, cost) = told(result), told(expected)
+            assert fields == wanted
+            # A text of a pair that is read separately may have been read for another call's pair.
+            if not {"alike"} & fields["answers"].keys():
+                assert receipt == cost
+    assert max(batch.tickets for batch in batches) > 1
+
+
+@pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
+def test_calls_that_share_packed_batches_are_answered_within_the_tolerance(root, backend):
+    pytest.importorskip(backend)
+    session = Session(root, backend=backend, precision="float32")
+    queue, texts = Queue(session), ["where is my order?", "the lamp is broken and late", "good", LONG[0]]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda text: queue.answers([text], tasks=["mood", "topics"])[0], texts * 6))
+    queue.close()
+    for text, result in zip(texts * 6, results, strict=True):
+        (alone,) = session.predict([text], tasks=["mood", "topics"])
+        for task in ("mood", "topics"):
+            scores, expected = result.answers[task]["scores"], alone.answers[task]["scores"]
+            assert scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_calls_for_different_tasks_over_the_same_layers_share_one_batch(session, gate):
+    batches = []
+    queue = Queue(session, QueueLimits(), observe=batches.append)
+    asked(queue, ["good"], tasks=["names"])
+    assert gate.entered.wait(30)
+    sets = (["mood"], ["names"], ["mood"], ["reply"], ["mood", "names"], ["names", "urgency"])
+    waiting = [asked(queue, ["sad"], tasks=names)[1] for names in sets]
+    gate.opened.set()
+    results = [each.result(30)[0] for each in waiting]
+    queue.close()
+    assert [set(result.answers) for result in results] == [set(names) - {"reply"} for names in sets]
+    assert "reply" in results[3].skipped  # a task over questions: answered without a batch
+    facts = sorted((batch.tickets, batch.layers) for batch in batches)
+    assert facts == [(1, 4), (2, 2 * DEPTHS["mood"]), (3, 3 * 4)]  # those that ask 'mood' alone run one layer each
+
+
+def test_which_sets_of_tasks_run_alike(session):
+    alike = session.loaded.runs_alike
+    assert alike(("names",)) == alike(("names", "mood")) == alike(("urgency", "names"))  # a tap costs no layer
+    assert alike(("mood",)) != alike(("urgency",)) != alike(("names",))  # depths
+    assert alike(("names",)) != alike(("topics",))  # windows
+    assert alike(("same",)) != alike(("alike",))  # joined, separate
+    assert alike(("same",)) != alike(("same", "mood"))
+
+
+def test_the_nearest_deadline_is_read_first(session, gate):
+    order = []
+    queue = Queue(session, QueueLimits(batch_tokens=1))
+    asked(queue, ["good"])
+    assert gate.entered.wait(30)
+    seconds = {"third": None, "second": 60.0, "first": 20.0}
+    for name, deadline in seconds.items():
+        queue.submit(["sad"], lambda ticket, name=name: order.append(name), deadline=deadline)
+    gate.opened.set()
+    queue.close()
+    assert order == ["first", "second", "third"]
+
+
+def test_a_call_of_many_inputs_lets_others_in_between(session, gate):
+    order = []
+    queue = Queue(session, QueueLimits(batch_tokens=60))
+    many = queue.submit(["the lamp is broken"] * 40, lambda ticket: order.append("many"), tasks=["mood"], deadline=90)
+    assert gate.entered.wait(30)
+    queue.submit(["good"], lambda ticket: order.append("one"), tasks=["mood"], deadline=30)
+    gate.opened.set()
+    queue.close()
+    assert order == ["one", "many"] and all(result.answers for result in many.results)
+
+
+def test_what_is_late_is_not_read(session, gate):
+    batches = []
+    queue = Queue(session, observe=batches.append)
+    asked(queue, ["good"])
+    assert gate.entered.wait(30)
+    late = asked(queue, ["sad", "good"], tasks=["mood", "names"], deadline=1e-6)[1]
+    gate.opened.set()
+    results = late.result(30)
+    queue.close()
+    assert [result.late for result in results] == [("mood", "names")] * 2
+    assert not any(result.answers for result in results) and results[0].receipt.passes == 0
+    assert len(batches) == 1
+
+
+@pytest.mark.parametrize("way", ["cancel", "gone"])
+def test_a_call_that_nobody_waits_for_is_dropped(session, gate, way):
+    batches, hung_up = [], threading.Event()
+    queue = Queue(session, observe=batches.append)
+    asked(queue, ["good"])
+    assert gate.entered.wait(30)
+    ticket, future = asked(queue, ["sad"], is_gone=hung_up.is_set)
+    ticket.cancel() if way == "cancel" else hung_up.set()
+    gate.opened.set()
+    with pytest.raises(CancelledError):
+        future.result(30)
+    queue.close()
+    assert len(batches) == 1 and queue.is_idle
+
+
+def test_what_may_not_wait_any_more_is_refused_with_the_time_to_come_back(session, gate):
+    queue = Queue(session, QueueLimits(waiting_inputs=3))
+    asked(queue, ["good"])
+    assert gate.entered.wait(30)
+    kept = asked(queue, ["sad"] * 3)[1]
+    with pytest.raises(Overloaded, match="3 inputs") as caught:
+        asked(queue, ["good"])
+    assert caught.value.retry_after > 0 and queue.waiting == 3
+    gate.opened.set()
+    assert len(kept.result(30)) == 3
+    queue.close()
+
+
+def test_a_call_that_would_be_late_is_refused_at_once(session, gate):
+    queue = Queue(session)
+    asked(queue, ["good"])
+    assert gate.entered.wait(30)
+    waiting = asked(queue, ["the lamp is broken and late"] * 2000, tasks=["mood"])[1]
+    with pytest.raises(Overloaded, match="before its deadline") as caught:
+        asked(queue, ["good"], deadline=0.01)
+    assert caught.value.retry_after > 0.01
+    gate.opened.set()
+    assert len(waiting.result(60)) == 2000
+    queue.close()
+
+
+def test_a_call_larger_than_the_limit_is_taken_where_nothing_waits(session):
+    queue = Queue(session, QueueLimits(waiting_inputs=2))
+    assert len(queue.answers(["good"] * 5, tasks=["mood"])) == 5
+    queue.close()
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_closing_answers_or_fails_what_waits_and_takes_no_more(session, gate, drain):
+    queue = Queue(session)
+    first = asked(queue, ["good"])[1]
+    assert gate.entered.wait(30)
+    waiting = asked(queue, ["sad"])[1]
+    closing = threading.Thread(target=queue.close, kwargs={"drain": drain})
+    closing.start()
+    if not drain:
+        with pytest.raises(BackendError, match="closed before"):
+            waiting.result(30)
+    gate.opened.set()
+    closing.join(30)
+    assert first.result(30)[0].answers
+    if drain:
+        assert waiting.result(30)[0].answers
+    with pytest.raises(BackendError, match="is closed"):
+        queue.answers(["good"])
+
+
+def test_a_call_that_waits_is_answered_by_the_tasks_of_its_time(root, gate):
+    session = Session(root, backend="reference")
+    queue = Queue(session)
+    asked(queue, ["good"], tasks=["names"])
+    assert gate.entered.wait(30)
+    before = asked(queue, ["sad"], tasks=["mood"])[1]
+    session.detach("mood")
+    with pytest.raises(UnknownTask):
+        asked(queue, ["sad"], tasks=["mood"])
+    gate.opened.set()
+    assert before.result(30)[0].answers["mood"]
+    queue.close()
+
+
+def test_a_task_that_fails_fails_alone(root, monkeypatch):
+    session = Session(root, backend="reference")
+    run, queue = type(session.backend).stages, Queue(session)
+
+    def stages(self, plan, batch):
+        for stage in run(self, plan, batch):
+            wrong = {name: ValueError("a head raised") for name in stage.outputs if name == "mood"}
+            outputs = {name: array for name, array in stage.outputs.items() if name not in wrong}
+            yield msgspec.structs.replace(stage, outputs=outputs, failed=stage.failed | wrong)
+
+    monkeypatch.setattr(type(session.backend), "stages", stages)
+    monkeypatch.setattr(type(session.backend), "run", lambda self, plan, batch: 1 / 0)
+    (result,) = queue.answers(["good"], tasks=["mood", "names"])
+    assert set(result.answers) == {"names"} and "a head raised" in result.failed["mood"]
+    (alone,) = queue.answers(["good"], tasks=["mood"])
+    assert not alone.answers and "a head raised" in alone.failed["mood"]
+    queue.close()
+
+
+def test_a_batch_that_cannot_be_run_fails_only_the_call_that_is_at_fault(session, gate, monkeypatch):
+    queue, run = Queue(session), SharedBatch.run
+
+    def poisoned(batch, deliver):
+        if ("poison",) in batch.inputs:
+            raise MemoryError("too much")
+        return run(batch, deliver)
+
+    monkeypatch.setattr(SharedBatch, "run", poisoned)
+    asked(queue, ["good"], tasks=["mood"])
+    assert gate.entered.wait(30)
+    good, bad = (asked(queue, [text], tasks=["mood"])[1] for text in ("sad", "poison"))
+    gate.opened.set()
+    assert good.result(30)[0].answers["mood"]
+    with pytest.raises(MemoryError):
+        bad.result(30)
+    queue.close()
+
+
+def test_a_caller_that_wants_stages_gets_each_answer_once_and_as_the_results_have_it(session, gate):
+    seen, queue = [], Queue(session)
+    asked(queue, ["good"], tasks=["names"])
+    assert gate.entered.wait(30)
+    other = asked(queue, ["sad", "good"], tasks=["names"])[1]
+    future = asked(queue, ["the lamp", "good"], tasks=["names", "mood"], stage=seen.append)[1]
+    gate.opened.set()
+    results = future.result(30)
+    given = {(stage.task, number): answer for stage in seen for number, answer in stage.answers.items()}
+    assert len(given) == sum(len(stage.answers) for stage in seen) == 4
+    assert given == {(name, i): answer for i, each in enumerate(results) for name, answer in each.answers.items()}
+    assert [stage.task for stage in seen] == ["mood", "names"]  # what needs the fewest layers comes first
+    assert other.result(30)[0].answers["names"]
+    queue.close()
+
+
+def test_the_mean_vector_of_a_text_comes_from_the_same_pass(root):
+    session = Session(root, backend="reference")
+    batches, name = [], attach_vectors(session)
+    queue, texts = Queue(session, observe=batches.append), ["where is my order?", "good"]
+    assert name not in session.tasks and name not in session.predict(["good"])[0].answers
+    ticket, future = asked(queue, texts, tasks=["mood", name])
+    results = future.result(30)
+    queue.close()
+    assert sum(batch.passes for batch in batches) == 2
+    assert all(set(result.answers) == {"mood"} and set(result.receipt.added_flops) == {"mood"} for result in results)
+    tokenizer = Tokenizer(session.bundle.trunk().tokenizer, session.bundle.trunk().settings)
+    for text, outputs in zip(texts, ticket.outputs, strict=True):
+        states = states_of(session, tokenizer, text)
+        np.testing.assert_allclose(outputs[name], states.mean(axis=0), atol=1e-5)
+
+
+def states_of(session, tokenizer, text):
+    """The trunk's last states of a text (tokens, width), by the numpy backend's own features."""
+    from polyhead.engine.backends.base import TokenBatch
+    from polyhead.plan import Embed, Layers, Path
+
+    encoded = tokenizer.encode([(text,)])[0]
+    ids, segments = encoded.ids[None].astype(np.int64), encoded.segments[None].astype(np.int64)
+    batch = TokenBatch(ids=ids, mask=np.ones(ids.shape, bool), segments=segments, words=np.zeros((1, 0), np.int64))
+    every = Path(nodes=(Embed(trunk=session.bundle.digest), Layers(start=0, stop=4), Pool(positions="all")))
+    return session.backend.features([every], batch)[0][:, 0]
+
+
+def test_inputs_that_no_task_reads_are_answered_without_a_batch(session):
+    batches = []
+    queue = Queue(session, observe=batches.append)
+    results = queue.answers([("a", "b"), ""], tasks=["mood"])
+    queue.close()
+    assert [set(result.skipped) for result in results] == [{"mood"}, {"mood"}] and not batches
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ({"inputs": "one text"}, BadValue),
+        ({"inputs": [3]}, BadValue),
+        ({"inputs": ["a"], "tasks": ["none"]}, UnknownTask),
+        ({"inputs": ["a"], "deadline": float("nan")}, BadValue),
+    ],
+    ids=["a string", "a number", "unknown task", "deadline"],
+)
+def test_what_cannot_be_asked_is_refused_before_it_waits(queue, call, error):
+    with pytest.raises(error):
+        asked(queue, **call)
+    assert queue.is_idle
+
+
+@pytest.mark.parametrize("limits", [{"batch_tokens": 0}, {"waiting_inputs": 0}, {"waiting_characters": -1}])
+def test_limits_that_let_nothing_through_are_refused(limits):
+    with pytest.raises(ConfigError, match=next(iter(limits))):
+        queues.QueueLimits(**limits)
