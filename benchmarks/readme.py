@@ -104,6 +104,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "Prompts and adapters": ("conditioning",),
     "The engine": ("one_pass", "engine", "precision"),
     "The store": ("store",),
+    "The server": ("server",),
     "Right by default": ("right",),
     "The house": ("house",),
 }

@@ -13,7 +13,7 @@ from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
-from polyhead.errors import BackendError, EmptyData, Overloaded, PolyheadError, UnknownTask
+from polyhead.errors import BackendError, EmptyData, PolyheadError, UnknownTask
 from polyhead.serve.questions import Asked, Reading, reading_of
 from polyhead.serve.service import Served, Service
 from polyhead.serve.similarity import OptionVector, Similarity, words_read
@@ -186,8 +186,6 @@ def _compared(
 
 
 def _lacking(what: str, name: str, result: Result) -> PolyheadError:
-    """Why there is no answer of a task, named or hidden."""
-    if name in result.late:
-        return Overloaded(f"{what} was not answered in time", do="ask again, or ask less at once")
+    """Why a task, named or hidden, has no answer to a text that was read."""
     why = result.failed.get(name) or result.skipped.get(name)
     return BackendError(f"{what} was not answered", got=why, do="ask again, or ask other questions")
