@@ -2,8 +2,9 @@
 
     python -m studies similarity run [--report]
 
-The bundle is that of the packaged sample, over `minilm`: the server's temperature is fitted on its tasks alone. Each set
-is one question about each text of its whole test split, with descriptions of its options and with their names alone.
+The bundle is that of the packaged sample, over `minilm`: the server's temperature is fitted on its tasks alone. Each
+set is one question about each text of its whole test split, with descriptions of its options and with their names
+alone.
 Rows are in runs/server_similarity.jsonl, or else in the results; those that are there are not measured again.
 """
 
