@@ -87,7 +87,7 @@ async def scored(service, questioned, *, described):
         "chance": chance,
         "uniform_log_loss": float(np.log(len(labels))),
         "temperature": fitted.temperature,
-        "centre": fitted.centre,
+        **({"centre": fitted.centre} if len(words_read(asked)) == 1 else {}),
         "fitted_on": list(fitted.tasks),
         "best_temperature": best_temperature(
             np.array([labels.index(label) for label in tried.labels]), trained, fitted.temperature
@@ -150,26 +150,24 @@ def asked_row(rows, questioned: Questioned):
 
 
 def claims(rows):
-    """Each set's own metric against the better of chance and the most frequent label."""
+    """Each set's own metric, and accuracy, against the better of chance and the most frequent label."""
     made = []
     for questioned in SETS:
         row = asked_row(rows, questioned)
-        if row is None:
-            continue
-        metric = row["metric"]
-        baseline = max(row["majority"][metric], row["chance"] if metric == "accuracy" else 0.0)
-        name = questioned.folder.replace("_", "-")
-        made.append(
-            Claim(
-                id=f"server.similarity-{name}",
-                text=f"{questioned.folder} as a {row['question']} without a task, over chance and the majority label",
-                target=round(baseline, 4),
-                value=round(row[metric], 4),
-                unit=metric.replace("_", "-"),
-                holds=row[metric] > baseline,
-                note=f"{row['labels']} labels, {row['rows']:,} test rows, no training",
+        for metric in dict.fromkeys((questioned.metric, "accuracy")) if row else ():
+            baseline = max(row["majority"][metric], row["chance"] if metric == "accuracy" else 0.0)
+            name = questioned.folder.replace("_", "-") + ("" if metric == questioned.metric else f"-{metric}")
+            made.append(
+                Claim(
+                    id=f"server.similarity-{name}",
+                    text=f"{questioned.folder}, a {row['question']} without a task, over chance and the majority label",
+                    target=round(baseline, 4),
+                    value=round(row[metric], 4),
+                    unit=metric.replace("_", "-"),
+                    holds=row[metric] > baseline,
+                    note=f"{row['labels']} labels, {row['rows']:,} test rows, nothing was trained for it",
+                )
             )
-        )
     return made
 
 

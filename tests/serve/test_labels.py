@@ -2,7 +2,7 @@
 
 import pytest
 
-from asked import TASKS
+from asked import TASKS, write_asked
 from polyhead.errors import ConfigError
 from polyhead.serve.labels import Renamed, check_labels, read_labels
 
@@ -61,3 +61,14 @@ def test_names_that_the_bundle_does_not_have_are_refused(entry, got, do):
     with pytest.raises(ConfigError) as error:
         check_labels({"tone": entry}, ALL)
     assert str(error.value.got).startswith(got) and do in error.value.do and error.value.allowed
+
+
+def test_server_does_not_start_with_labels_that_the_bundle_does_not_have(tmp_path, capsys):
+    from polyhead.cli.main import main
+
+    root = write_asked(tmp_path / "bundle")
+    (tmp_path / "labels.toml").write_text('[tone]\ntask = "moods"\n')
+    words = ["serve", str(root), "--port", "0", "--backend", "reference", "--labels", str(tmp_path / "labels.toml")]
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 1 and "did you mean 'mood'?" in capsys.readouterr().err

@@ -50,7 +50,10 @@ def test_temperature_is_the_one_that_a_search_finds():
     )
     fit = fitted_to(samples)
     assert 1 / fit.temperature == pytest.approx(found.x, rel=1e-4)
-    assert fit.centre == pytest.approx(np.mean([each.cosines.mean() for each in samples.values()]))
+    said_to_hold = [
+        (1 / (1 + np.exp(-(each.cosines - fit.centre) / fit.temperature))).mean() for each in samples.values()
+    ]
+    assert np.mean(said_to_hold) == pytest.approx(np.mean([each.shares.mean() for each in samples.values()]))
     assert fit.tasks == ("a", "b", "c")
 
 

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import cast
 
@@ -25,8 +25,8 @@ from polyhead.tasks.task import Task
 KEPT = 16_384  # vectors of options that are kept: 25 MB at width 384
 PROBES = 64  # of a task that are read to fit the temperature, where it has so many
 SHARPEST, FLATTEST = 1 / 200, 1.0  # temperatures between which the fitted one lies
-# Of a bundle without a task to fit on: the middle of those that fit the sets of studies/similarity best.
-UNFITTED, CENTRE = 1 / 20, 0.1
+# Of a bundle without a task to fit on: in the middle of those that fit training rows of ten data sets best.
+UNFITTED, CENTRE = 1 / 20, 0.13
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Fit(Value):
     """How similarities become probabilities."""
 
     temperature: float = UNFITTED
-    centre: float = CENTRE  # the similarity of a text and words that have nothing to do with each other
+    centre: float = CENTRE  # the cosine at which a statement about a text is as likely true as not
     tasks: tuple[str, ...] = ()  # those that it was fitted on
 
 
@@ -172,17 +172,24 @@ def fitted_to(samples: Mapping[str, Sample]) -> Fit:
     """The temperature with the lowest cross-entropy of softmax(cosines / temperature) to what the tasks answer.
 
     A task's mean over its probes is divided by that of equal probabilities, and tasks count alike. The sum is convex in
-    1 / temperature, so the best value is bisected by its slope. The centre is the mean similarity of probes and labels,
-    tasks counting alike. Without samples both are those of a bundle without tasks.
+    1 / temperature, so the best value is bisected by its slope. The centre is that from which, at this temperature,
+    sigmoid((cosine - centre) / temperature) is in the mean what the tasks give a label, tasks counting alike. Without
+    samples both are those of a bundle without tasks.
     """
     if not samples:
         return Fit()
-    low, high = 1 / FLATTEST, 1 / SHARPEST
-    for _ in range(40):
+    each = list(samples.values())
+    sharpness = _root(lambda sharpness: sum(_slope(sample, sharpness) for sample in each), 1 / FLATTEST, 1 / SHARPEST)
+    centre = _root(lambda centre: sum(_missing(sample, sharpness, centre) for sample in each), -1.0, 1.0)
+    return Fit(temperature=1 / sharpness, centre=centre, tasks=tuple(samples))
+
+
+def _root(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that rises is zero, or the end that is nearest to it."""
+    for _ in range(50):
         middle = (low + high) / 2
-        low, high = (low, middle) if sum(_slope(each, middle) for each in samples.values()) > 0 else (middle, high)
-    centre = np.mean([sample.cosines.mean() for sample in samples.values()])
-    return Fit(temperature=2 / (low + high), centre=float(centre), tasks=tuple(samples))
+        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
+    return (low + high) / 2
 
 
 def _slope(sample: Sample, sharpness: float) -> float:
@@ -191,6 +198,12 @@ def _slope(sample: Sample, sharpness: float) -> float:
     shares /= shares.sum(axis=1, keepdims=True)
     rows = ((shares - sample.shares) * sample.cosines).sum(axis=1)
     return float(rows.mean() / math.log(sample.cosines.shape[1]))
+
+
+def _missing(sample: Sample, sharpness: float, centre: float) -> float:
+    """By how much labels are said to hold too rarely, in the mean over a task's probes and labels."""
+    holds = 0.5 * (1.0 + np.tanh(0.5 * sharpness * (sample.cosines - centre)))
+    return float((sample.shares - holds).mean())
 
 
 def softmax(numbers: Sequence[float]) -> tuple[float, ...]:
