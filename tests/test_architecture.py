@@ -18,6 +18,7 @@ RANKS = {
     "config": 1,
     "files": 1,
     "registry": 1,
+    "client": 1,
     "arguments": 2,
     "folders": 2,
     "plugins": 1,

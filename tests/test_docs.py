@@ -63,7 +63,9 @@ def named(page):
     return str(page.relative_to(ROOT))
 
 
+SERVED = {ROOT / "docs" / "clients.md"}  # whose blocks ask a server: tests/serve/test_clients_page.py
 RUNNABLE = [page for page in PAGES if any(block.kind in ("python", "sh") for block in blocks_of(page))]
+RUNNABLE = [page for page in RUNNABLE if page not in SERVED]
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,18 +17,21 @@ import msgspec
 from polyhead.cli.lines import Line, check_lines, line_of, pieces
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
 from polyhead.cli.output import DASH, Printer, counted, json_shown, note, writing
+from polyhead.cli.remote import Remote
 from polyhead.errors import ConfigError, DataError, EmptyData
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
 
+Answering = Callable[[list[Line]], list[dict[str, Any]]]
+"""The fields of each line's result."""
 SCORED = {".csv": ".csv", ".tsv": ".csv", ".jsonl": ".jsonl", ".parquet": ".parquet"}
 """Endings of files of rows that `polyhead score` reads, each with one that it writes."""
 
 
 @click.command("predict")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default=DASH)
+@click.argument("bundle", required=False)
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
 @tasks_option("Answer these tasks only, with commas between them; by default all that fit an input.")
 @click.option(
     "--format",
@@ -37,21 +41,34 @@ SCORED = {".csv": ".csv", ".tsv": ".csv", ".jsonl": ".jsonl", ".parquet": ".parq
     show_default=True,
     help="Format of a line. auto: JSON if it begins with { or is a JSON string, else text.",
 )
+@click.option(
+    "--server",
+    metavar="URL",
+    help="Ask a server in place of BUNDLE, which is then left out; tasks that write texts answer where --tasks names "
+    "them.",
+)
+@click.option(
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="File with the server's key; without it, the environment's POLYHEAD_API_KEY.",
+)
 @session_options
 @click.option(
     "--output", "-o", metavar="FILE", default=DASH, help="Write to FILE, replacing it, instead of to standard output."
 )
 def command(
-    bundle: str,
-    file: str,
+    bundle: str | None,
+    file: str | None,
     tasks: tuple[str, ...],
     form: str,
+    server: str | None,
+    key_file: str | None,
     backend: str | None,
     precision: str | None,
     deterministic: bool,
     output: str,
 ) -> None:
-    """Answer tasks of BUNDLE for every line of FILE (or standard input), as one JSON object a line.
+    """Answer tasks of BUNDLE, or of a --server, for every line of FILE (or standard input), one JSON object a line.
 
     A line is plain text, or JSON: a string, {"text": ...}, {"text": ..., "text_b": ...} for a pair,
     {"tokens": [...]}, {"question": ..., "context": ...} for span tasks, or {"question": ..., "options": [...]}
@@ -64,11 +81,23 @@ def command(
     instead of answers; all other lines are answered. The command then ends with exit code 1, as it does when a task
     failed.
     """
+    names = names_in(tasks)
+    if server is not None:
+        file = _without_bundle(bundle, file, computes=backend or precision or deterministic)
+        bundle = "BUNDLE"
+    elif key_file is not None:
+        raise click.UsageError("--key-file goes with --server.")
+    else:
+        bundle, file = _folder(bundle), file or DASH
     if file != DASH:
         _check(bundle, file, form)
     with _source(file) as source, _target(output) as target:
-        session = opened(bundle, names_in(tasks), backend=backend, precision=precision, deterministic=deterministic)
-        count = _answered(session, source, target, names_in(tasks) or None, form)
+        if server is not None:
+            with contextlib.closing(Remote(server, key_file=key_file, tasks=names or None)) as remote:
+                count = _answered(remote.answers, source, target, form)
+        else:
+            session = opened(bundle, names, backend=backend, precision=precision, deterministic=deterministic)
+            count = _answered(partial(_by_session, session, names or None), source, target, form)
         if not count.lines:
             name = "standard input" if file == DASH else file
             raise EmptyData(f"{name} holds no line to answer", do="give text, one input a line")
@@ -96,12 +125,10 @@ class _Count:
     failed: int = 0  # in some task
 
 
-def _answered(
-    session: Session, source: IO[bytes], target: IO[bytes], names: tuple[str, ...] | None, form: str
-) -> _Count:
+def _answered(answer: Answering, source: IO[bytes], target: IO[bytes], form: str) -> _Count:
     printer, count = Printer(), _Count()
     for piece in pieces(source):
-        rows = _rows(session, piece.lines, names, form)
+        rows = _rows(answer, piece.lines, form)
         target.writelines(json_shown(msgspec.json.encode(row)) + b"\n" for row in rows)
         target.flush()
         count.lines += len(rows)
@@ -115,12 +142,8 @@ def _answered(
     return count
 
 
-def _rows(
-    session: Session, lines: list[tuple[int, bytes]], names: tuple[str, ...] | None, form: str
-) -> list[dict[str, Any]]:
+def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[dict[str, Any]]:
     """One plain object a line, in order."""
-    from polyhead.jobs.faults import all_columns
-
     read: list[Line] = []
     rows: list[dict[str, Any]] = []
     for number, raw in lines:
@@ -133,12 +156,36 @@ def _rows(
         if line.id is not None:
             rows[-1]["id"] = line.id
         read.append(line)
-    columns = all_columns(session, [line.input for line in read], [line.words for line in read], tasks=names)
     waiting = [row for row in rows if "error" not in row]
-    for row, result in zip(waiting, columns.results(), strict=True):
-        fields = msgspec.to_builtins(result)
+    for row, fields in zip(waiting, answer(read), strict=True):
         row |= {name: fields[name] for name in fields if fields[name] or name not in ("failed", "late")}
     return rows
+
+
+def _by_session(session: Session, names: tuple[str, ...] | None, lines: list[Line]) -> list[dict[str, Any]]:
+    from polyhead.jobs.faults import all_columns
+
+    columns = all_columns(session, [line.input for line in lines], [line.words for line in lines], tasks=names)
+    return [msgspec.to_builtins(result) for result in columns.results()]
+
+
+def _folder(bundle: str | None) -> str:
+    """The bundle's folder; click's own errors where there is none, or a file."""
+    context = click.get_current_context()
+    (argument,) = [each for each in context.command.params if each.name == "bundle"]
+    if bundle is None:
+        raise click.MissingParameter(ctx=context, param=argument, param_hint="'BUNDLE'")
+    return str(click.Path(file_okay=False).convert(bundle, argument, context))
+
+
+def _without_bundle(first: str | None, second: str | None, *, computes: object) -> str:
+    """The file of a command that asks a server, which names no bundle and no way of computing."""
+    if second is not None:
+        raise click.UsageError("with --server, give FILE alone: the server has the bundle.")
+    if computes:
+        raise click.UsageError("--backend, --precision and --deterministic are the server's, not those of --server.")
+    context = click.get_current_context()
+    return str(click.Path(dir_okay=False, allow_dash=True).convert(first or DASH, None, context))
 
 
 def _check(bundle: str, file: str, form: str) -> None:

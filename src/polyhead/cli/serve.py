@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
 
 from polyhead.cli.options import session_options
 from polyhead.cli.output import note
+from polyhead.cli.ports import Port, PortType, in_order
 from polyhead.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -20,7 +22,15 @@ if TYPE_CHECKING:
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; this machine alone by default."
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free port.")
+@click.option(
+    "--port",
+    "ports",
+    type=PortType(),
+    multiple=True,
+    help="Port for all tasks, by default 8000; TASK=PORT: one of its own for a task, where requests that name no task "
+    "mean this one. May be repeated. 0 takes a free port.",
+)
+@click.option("--default-task", metavar="TASK", help="The task that requests for one task mean where they name none.")
 @click.option(
     "--unknown",
     type=click.Choice(["refuse", "similarity"]),
@@ -38,7 +48,8 @@ if TYPE_CHECKING:
 def command(
     bundle: str,
     host: str,
-    port: int,
+    ports: tuple[Port, ...],
+    default_task: str | None,
     unknown: Unknown,
     labels: str | None,
     backend: str | None,
@@ -50,6 +61,7 @@ def command(
         import uvloop
 
         from polyhead.serve.app import application
+        from polyhead.serve.formats.asking import for_task
         from polyhead.serve.run import Listener, bound, serve
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "the server") from None
@@ -58,14 +70,22 @@ def command(
     from polyhead.serve.service import Service
     from polyhead.serve.settings import ServeSettings
 
-    settings = ServeSettings(unknown=unknown, labels={} if labels is None else read_labels(labels))
-    socket = bound(host, port)
-    session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
-    app = application(Service(session, settings))
-    address = f"http://{host}:{socket.getsockname()[1]}"
+    renamed = {} if labels is None else read_labels(labels)
+    settings = ServeSettings(default_task=default_task, unknown=unknown, labels=renamed)
+    with ExitStack() as opened:
+        places = [(port.task, opened.enter_context(bound(host, port.number))) for port in in_order(ports)]
+        session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
+        session.task_names([task for task in (default_task, *(task for task, _ in places)) if task is not None])
+        service = Service(session, settings)
+        app = application(service)
+        listeners = [
+            Listener(app=app if task is None else for_task(app, task), socket=socket) for task, socket in places
+        ]
 
-    def ready() -> None:
-        note(f"{address} answers {len(session.tasks)} tasks")
+        def ready() -> None:
+            for task, socket in places:
+                what = f"{len(service.tasks)} tasks" if task is None else f"for task '{task}'"
+                note(f"http://{host}:{socket.getsockname()[1]} answers {what}")
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve([Listener(app=app, socket=socket)], drain_seconds=settings.drain_seconds, ready=ready))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(listeners, drain_seconds=settings.drain_seconds, ready=ready))

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from time import monotonic
+from time import monotonic, sleep
 
 import numpy as np
 
@@ -182,6 +182,8 @@ class Service:
                 self.queue.answers([WARM_TEXT.format(number) * length for number in range(size)], tasks=names)
         if self.similarity is not None:
             self.similarity.fit(self.queue, self.session.bundle)
+        while not self.queue.is_idle:  # observers are told of the last batch after it is answered
+            sleep(0.001)
 
     def _deliver(self, calls: list[Callable[[], None]]) -> None:
         """From the queue's thread to the loop's, all at once; before there is a loop, where they are."""

@@ -36,6 +36,7 @@ class ServeSettings(Value):
     queue: QueueLimits = QueueLimits()
     timeout: float = 30.0  # seconds that a request may take where it names no deadline
     long_texts: Literal["cut", "refuse"] = "cut"  # texts with more tokens than the trunk reads
+    default_task: str | None = None  # of requests for one task that name none
     unknown: Unknown = "refuse"  # questions that no task answers
     labels: Mapping[str, Renamed] = {}  # of a decisions API: questions that are answered by a task of another name
     admin: bool = False  # whether tasks may be changed over HTTP

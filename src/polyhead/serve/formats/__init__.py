@@ -1,11 +1,25 @@
 """The wire formats that the server speaks, registered here."""
 
 from polyhead.serve.formats.base import FORMATS, WireFormat, register_format
+from polyhead.serve.formats.classify import ClassifyFormat
 from polyhead.serve.formats.decisions import DecisionsFormat
+from polyhead.serve.formats.embeddings import EmbeddingsFormat
+from polyhead.serve.formats.inference_api import InferenceApiFormat
+from polyhead.serve.formats.inference_protocol import InferenceProtocol
 from polyhead.serve.formats.own import OwnFormat
+from polyhead.serve.formats.page import PageFormat
 from polyhead.serve.formats.systemone import SystemOneFormat
 
-for _format in (OwnFormat(), DecisionsFormat(), SystemOneFormat()):
+for _format in (
+    OwnFormat(),
+    DecisionsFormat(),
+    SystemOneFormat(),
+    EmbeddingsFormat(),
+    InferenceApiFormat(),
+    ClassifyFormat(),
+    InferenceProtocol(),
+    PageFormat(),
+):
     register_format(_format)
 
 __all__ = ["FORMATS", "WireFormat", "register_format"]

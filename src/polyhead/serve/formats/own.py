@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead.config import Value
 from polyhead.engine.answers import Result
-from polyhead.engine.inputs import AnyInput, input_of
+from polyhead.engine.inputs import AnyInput, InputType, input_of, input_types_of
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
@@ -72,6 +72,7 @@ class TaskFacts(Value):
 
     name: str
     task: Task
+    inputs: tuple[InputType, ...]  # that it reads
     version: str
     digest: str
     headline: tuple[str, float | None] | None = None  # the score on test rows: metric, value
@@ -197,6 +198,7 @@ def _facts(service: Service, name: str) -> TaskFacts:
     return TaskFacts(
         name=name,
         task=loaded.tasks[name],
+        inputs=input_types_of(loaded.tasks[name]),
         version=loaded.versions.get(name, ""),
         digest=loaded.records[name].arrays if name in loaded.records else "",
         headline=bundle.headline(name) if name in bundle.tasks else None,

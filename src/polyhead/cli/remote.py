@@ -1,0 +1,71 @@
+"""Lines that a server answers in place of a bundle on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from polyhead.cli.lines import Line
+from polyhead.client.client import Client, row_of
+from polyhead.errors import DataError, PolyheadError
+
+SECONDS, RETRIES = 600.0, 1000  # a file that is answered waits for a busy server
+KEY = "POLYHEAD_API_KEY"
+TOO_LARGE = 413
+
+
+class Remote:
+    """Asks a server for the answers of lines."""
+
+    def __init__(self, url: str, *, key_file: str | None, tasks: tuple[str, ...] | None) -> None:
+        self._client = Client(url, key=_key(key_file), timeout=SECONDS, retries=RETRIES)
+        self._tasks = tasks
+
+    def close(self) -> None:
+        """Closes its connection."""
+        self._client.close()
+
+    def answers(self, lines: list[Line]) -> list[dict[str, Any]]:
+        """The fields of each line's result, or its `error`: a line that is refused does not take others with it."""
+        if not lines:
+            return []
+        try:
+            prediction = self._client.predict([_row(line) for line in lines], tasks=self._tasks)
+        except PolyheadError as error:
+            if not isinstance(error, DataError) and getattr(error, "status", None) != TOO_LARGE:
+                raise
+            if len(lines) == 1:
+                return [{"error": str(error)}]
+            half = len(lines) // 2
+            return self.answers(lines[:half]) + self.answers(lines[half:])
+        fields: list[dict[str, Any]] = [msgspec.to_builtins(result) for result in prediction.results]
+        for line, own in zip(lines, fields, strict=True):
+            if own["receipt"] and (repaired := _repaired(line)):
+                own["receipt"]["repaired"] = repaired
+        return fields
+
+
+def _key(path: str | None) -> str | None:
+    if path is None:
+        return os.environ.get(KEY) or None
+    return Path(path).read_text(encoding="utf-8").strip() or None
+
+
+def _row(line: Line) -> object:
+    """The line as `/v1/predict` takes it."""
+    if line.words is None:
+        return row_of(line.input, 0)
+    text = line.input[-1]
+    return {"tokens": [text[start:end] for start, end in line.words.tolist()]}
+
+
+def _repaired(line: Line) -> int:
+    """Lone surrogates of its texts, which were replaced before they were sent."""
+    from polyhead.engine.inputs import plain
+    from polyhead.text.question import texts_of
+    from polyhead.text.tokenize import lone_surrogates
+
+    return sum(map(lone_surrogates, texts_of(plain(line.input))))

@@ -1,0 +1,26 @@
+"""A client of a server, with the standard library and msgspec alone: no torch, no numpy until vectors are asked for.
+
+    from polyhead.client import Client
+    with Client("http://127.0.0.1:8000") as client:
+        client.predict(["where is my parcel?"]).results[0].answers
+
+Errors are those of `polyhead.errors`.
+"""
+
+from polyhead.client.answers import Part, Prediction, Result, TaskInfo, Version
+from polyhead.client.asynchronous import AsyncClient, AsyncStream
+from polyhead.client.client import Client, Stream
+from polyhead.client.connection import Call
+
+__all__ = [
+    "AsyncClient",
+    "AsyncStream",
+    "Call",
+    "Client",
+    "Part",
+    "Prediction",
+    "Result",
+    "Stream",
+    "TaskInfo",
+    "Version",
+]

@@ -1,0 +1,213 @@
+"""The client: what is sent, and what comes back, whoever waits for it."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from polyhead.client.answers import Part, Prediction, TaskInfo, TaskList, VectorList
+from polyhead.client.connection import Call, Connections, Request
+from polyhead.client.failure import Told, failure_of
+from polyhead.errors import BackendError, BadValue
+
+if TYPE_CHECKING:
+    import ssl
+
+    import numpy as np
+
+TIMEOUT, RETRIES = 30.0, 2
+Decoded = TypeVar("Decoded")
+
+
+class Stream:
+    """Parts of an answer as they come; `end` holds the rest, results without answers, once all came."""
+
+    def __init__(self, lines: Generator[bytes], call: Call) -> None:
+        self.end: Prediction | None = None
+        self._lines, self._call, self._lock = lines, call, threading.Lock()
+
+    def __iter__(self) -> Iterator[Part]:
+        while (part := self.following()) is not None:
+            yield part
+
+    def following(self) -> Part | None:
+        """The next part, waited for; None after the last."""
+        with self._lock:
+            for line in self._lines:
+                part = part_of(line)
+                if isinstance(part, Part):
+                    return part
+                self.end = part
+        if self.end is None:
+            raise BackendError("the server stopped before its answer was whole", do="ask again")
+        return None
+
+    def abort(self) -> None:
+        """Gives up what did not come yet, from any thread: who waits for it gets a BackendError."""
+        self._call.abort()
+
+    def close(self) -> None:
+        """The same, and waits until nobody reads any more."""
+        self.abort()
+        with self._lock:
+            self._lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Client:
+    """Asks one server; several threads may share it.
+
+    `key` is sent as a bearer token. A call waits at most `timeout` seconds; where the server has too much to do, it is
+    asked again when it says, at most `retries` times and within that time. `context` checks certificates of https.
+    Errors are those of `polyhead.errors`: what the server tells, BackendError where none answers in time. Who gives a
+    method its `Call` can abort it from another thread.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float = TIMEOUT,
+        retries: int = RETRIES,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Connects at the first call; `url` is `http://HOST:PORT`, with a path where a proxy asks for one."""
+        self._connections = Connections(url, key=key, timeout=timeout, retries=retries, context=context)
+
+    def predict(
+        self,
+        inputs: Iterable[object],
+        *,
+        tasks: Iterable[str] | None = None,
+        deadline: float | None = None,
+        call: Call | None = None,
+    ) -> Prediction:
+        """One result an input. `tasks` None: all but those that write texts. `deadline` in seconds: later is late.
+
+        An input is a text, a pair of texts, a `Question`, a `Passage`, or any form of `/v1/predict` as a dictionary.
+        """
+        body = predict_body(inputs, tasks, deadline)
+        return self._asked(Request(method="POST", path="/v1/predict", body=body), Prediction, call)
+
+    def stream(
+        self, inputs: Iterable[object], *, tasks: Iterable[str] | None = None, deadline: float | None = None
+    ) -> Stream:
+        """The same, answers of each task as soon as they are known. Close it where not all of it is read."""
+        body, call = predict_body(inputs, tasks, deadline), Call()
+        request = Request(method="POST", path="/v1/predict/stream", body=body, accept="application/x-ndjson")
+        return Stream(self._connections.lines(request, call), call)
+
+    def tasks(self, *, call: Call | None = None) -> list[TaskInfo]:
+        """The tasks that can be asked."""
+        return self._asked(Request(method="GET", path="/v1/tasks"), TaskList, call).tasks
+
+    def task(self, name: str, *, call: Call | None = None) -> TaskInfo:
+        """One of them, with its card, scores and path."""
+        return self._asked(Request(method="GET", path=f"/v1/tasks/{quote(name, safe='')}"), TaskInfo, call)
+
+    def embed(self, texts: Sequence[str], *, dimensions: int | None = None, call: Call | None = None) -> np.ndarray:
+        """The texts' mean vectors, float32 (texts, dimensions), each of length 1; `dimensions` None: all."""
+        import numpy as np
+
+        body = encoded({"input": listed(texts), "encoding_format": "base64", "dimensions": dimensions})
+        answer = self._asked(Request(method="POST", path="/v1/embeddings", body=body), VectorList, call)
+        rows = [np.frombuffer(base64.b64decode(each.embedding), "<f4") for each in answer.data]
+        return np.stack(rows).astype(np.float32)
+
+    def close(self) -> None:
+        """Closes connections that are kept."""
+        self._connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _asked(self, request: Request, kind: type[Decoded], call: Call | None) -> Decoded:
+        body = self._connections.ask(request, call)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BackendError(
+                f"{self._connections.url} answers otherwise than a server of polyhead", got=str(error)
+            ) from None
+
+
+def predict_body(inputs: Iterable[object], tasks: Iterable[str] | None, deadline: float | None) -> bytes:
+    """The body of `/v1/predict`; raises BadValue for inputs that no server reads."""
+    if isinstance(tasks, str):
+        raise BadValue("tasks come in a list, and one name was given", got=tasks, do="give [...]")
+    rows = [row_of(entry, number) for number, entry in enumerate(listed(inputs))]
+    body: dict[str, Any] = {"inputs": rows}
+    if tasks is not None:
+        body["tasks"] = list(tasks)
+    if deadline is not None:
+        body["options"] = {"deadline": deadline}
+    return encoded(body)
+
+
+def row_of(entry: object, number: int) -> object:
+    """An input as JSON has it."""
+    if isinstance(entry, str | Mapping):
+        return entry
+    if isinstance(entry, tuple | list) and len(entry) in (1, 2) and all(isinstance(text, str) for text in entry):
+        return {"text": entry[0], "text_b": entry[1]} if len(entry) == 2 else entry[0]
+    if hasattr(entry, "options") and hasattr(entry, "text"):  # a Question
+        return {"question": entry.text, "options": list(entry.options), "context": getattr(entry, "context", "")}
+    if hasattr(entry, "question") and hasattr(entry, "context"):  # a Passage
+        return {"question": entry.question, "context": entry.context}
+    raise BadValue(
+        f"input {number} is none that can be sent",
+        got=repr(entry),
+        allowed="a string, a pair of strings, a Question, a Passage, or a dictionary",
+        row=number,
+    )
+
+
+def listed(values: Iterable[object]) -> list[object]:
+    """The values; raises BadValue for one string, which is a list of letters to Python."""
+    if isinstance(values, str | bytes | Mapping):
+        raise BadValue("inputs come in a list, and one value was given", got=repr(values), do="give [...]")
+    return list(values)
+
+
+def encoded(body: object) -> bytes:
+    """JSON; lone surrogates, which UTF-8 cannot hold, are replaced one for one, so that offsets stay true."""
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_repaired(body))
+
+
+def _repaired(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_repaired(name): _repaired(item) for name, item in value.items()}
+    return [_repaired(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def part_of(line: bytes) -> Part | Prediction:
+    """A line of a stream; raises the error that it tells."""
+    try:
+        fields = msgspec.json.decode(line)
+        if "task" in fields:
+            return msgspec.json.decode(line, type=Part)
+        if "error" not in fields:
+            return msgspec.json.decode(line, type=Prediction)
+        told = msgspec.convert(fields["error"], Told)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BackendError("a line of the answer is none of a server of polyhead", got=str(error)) from None
+    raise failure_of(told, 500, {})

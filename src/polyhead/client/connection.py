@@ -1,0 +1,199 @@
+"""Calls over HTTP with the standard library: connections that are kept, time limits, calls that can be given up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from socket import SHUT_RDWR
+from time import monotonic
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from polyhead.client.failure import failure, retry_after
+from polyhead.errors import BackendError, ConfigError
+
+if TYPE_CHECKING:
+    import ssl
+    from http.client import HTTPConnection, HTTPResponse
+
+BLOCK = 2**16
+
+
+class Call:
+    """One call; `abort` gives it up from any thread, and its own thread gets a BackendError."""
+
+    def __init__(self) -> None:
+        self.is_aborted = threading.Event()
+        self._connection: HTTPConnection | None = None
+        self._lock = threading.Lock()
+
+    def over(self, connection: HTTPConnection | None) -> None:
+        """Notes the connection that the call goes over; None: none any more."""
+        with self._lock:
+            self._connection = connection
+        if connection is not None and self.is_aborted.is_set():
+            self.abort()
+
+    def abort(self) -> None:
+        """Ends it: its connection is cut, so that the server drops what it has not begun."""
+        self.is_aborted.set()
+        with self._lock:  # so that it is not another call's connection by now
+            if self._connection is not None and self._connection.sock is not None:
+                with suppress(OSError):  # it is gone already
+                    self._connection.sock.shutdown(SHUT_RDWR)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    accept: str = "application/json"
+
+
+class Connections:
+    """Connections to one server; each is used by one call at a time and kept for the next. For any thread."""
+
+    def __init__(
+        self, url: str, *, key: str | None, timeout: float, retries: int, context: ssl.SSLContext | None
+    ) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError("this is no address of a server", got=url, allowed="http://HOST:PORT or https://HOST")
+        if not timeout > 0 or retries < 0:
+            raise ConfigError(
+                "a client's limits are too small",
+                got=f"timeout {timeout}, retries {retries}",
+                allowed="a timeout over 0 seconds, retries from 0",
+            )
+        self.url, self._timeout, self._retries, self._context = url.rstrip("/"), timeout, retries, context
+        self._host, self._port, self._is_safe = parts.hostname, parts.port, parts.scheme == "https"
+        self._path = parts.path.rstrip("/")
+        self._headers = {"User-Agent": "polyhead"}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._idle: list[HTTPConnection] = []
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Closes the connections that are not in use."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def ask(self, request: Request, call: Call | None = None) -> bytes:
+        """The body of the answer; asked again where the server has too much to do, for as long as the time limit.
+
+        Raises the error that the server tells, BackendError where none answers.
+        """
+        call = call or Call()
+        response, connection = self._answered(request, call)
+        return self._read(response, connection, call)
+
+    def lines(self, request: Request, call: Call) -> Generator[bytes]:
+        """The same, line by line as they come; for each the time limit may pass once."""
+        response, connection = self._answered(request, call)
+        is_whole = False
+        try:
+            while line := self._got(response.readline, call):
+                yield line
+            self._got(response.read, call)  # nothing, but http.client knows now that the answer is over
+            is_whole = True
+        finally:
+            self._leave(connection, call, reuse=is_whole and not response.will_close)
+
+    def _answered(self, request: Request, call: Call) -> tuple[HTTPResponse, HTTPConnection]:
+        """The beginning of an answer that is no error."""
+        end, tries = monotonic() + self._timeout, 0
+        while True:
+            response, connection = self._opened(request, call, end)
+            if response.status < 400:
+                return response, connection
+            body, headers = self._read(response, connection, call), _headers(response)
+            wait, tries = retry_after(headers), tries + 1
+            is_last = response.status != 429 or tries > self._retries or monotonic() + wait >= end
+            if is_last or call.is_aborted.wait(wait):
+                raise failure(response.status, headers, body)
+
+    def _read(self, response: HTTPResponse, connection: HTTPConnection, call: Call) -> bytes:
+        is_whole = False
+        try:
+            body = self._got(response.read, call)
+            is_whole = True
+        finally:
+            self._leave(connection, call, reuse=is_whole and not response.will_close)
+        return body
+
+    def _opened(self, request: Request, call: Call, end: float) -> tuple[HTTPResponse, HTTPConnection]:
+        """The beginning of an answer. A kept connection that the server closed meanwhile is replaced once."""
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            is_kept = connection is not None
+            if connection is None:
+                connection = self._new()
+            try:
+                self._send(connection, request, call, end)
+                return connection.getresponse(), connection
+            except Exception as error:
+                self._leave(connection, call, reuse=False)
+                if not (is_kept and isinstance(error, ConnectionError)) or call.is_aborted.is_set():
+                    raise self._failed(error, call) from None
+
+    def _send(self, connection: HTTPConnection, request: Request, call: Call, end: float) -> None:
+        connection.timeout = max(0.001, end - monotonic())
+        if connection.sock is None:
+            connection.connect()
+        connection.sock.settimeout(connection.timeout)
+        call.over(connection)
+        headers = {**self._headers, "Accept": request.accept}
+        if request.body is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(request.method, self._path + request.path, body=request.body, headers=headers)
+
+    def _got(self, read: Callable[[], bytes], call: Call) -> bytes:
+        try:
+            return read()
+        except Exception as error:
+            raise self._failed(error, call) from None
+
+    def _new(self) -> HTTPConnection:
+        from http.client import HTTPConnection, HTTPSConnection  # a third of a client's import, so not before a call
+
+        if self._is_safe:
+            return HTTPSConnection(self._host, self._port, context=self._context)
+        return HTTPConnection(self._host, self._port)
+
+    def _leave(self, connection: HTTPConnection, call: Call, *, reuse: bool) -> None:
+        call.over(None)
+        if reuse and not call.is_aborted.is_set():
+            with self._lock:
+                self._idle.append(connection)
+        else:
+            connection.close()
+
+    def _failed(self, error: Exception, call: Call) -> Exception:
+        """What is told of an error of the connection; any other as it is."""
+        from http.client import HTTPException
+
+        if call.is_aborted.is_set():
+            return BackendError("the call was given up", do="ask again")
+        if isinstance(error, TimeoutError):
+            return BackendError(
+                f"{self.url} gave no answer in {self._timeout:g} seconds", do="allow more time, or ask for less at once"
+            )
+        if isinstance(error, OSError | HTTPException):
+            got = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            return BackendError(
+                f"no server answers at {self.url}", got=got, do="start one with `polyhead serve`, or check the address"
+            )
+        return error
+
+
+def _headers(response: HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}

@@ -1,0 +1,216 @@
+"""`/classify`, which three kinds of servers have under one path: each request is answered in the form of its own.
+
+`inputs` is that of vLLM's semantic router and of pipelines of transformers, `input` that of Infinity or vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from secrets import token_hex
+from time import time
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from polyhead.config import Value
+from polyhead.errors import BadValue
+from polyhead.serve.formats.asking import Costs, Foreign, TaskAnswers, answers_of, receipt_headers, task_of, text_list
+from polyhead.serve.formats.labels import (
+    Scored,
+    Span,
+    check_labels,
+    cut_at,
+    has_spans,
+    label_of,
+    label_scores,
+    pipelined,
+    ranked,
+)
+from polyhead.serve.http import decoded, encoded
+from polyhead.serve.service import Service
+
+UNSAID = "default/not-specified"  # the model of Infinity's client where its caller names none
+UNSET = msgspec.UNSET
+
+
+class ClassifyRequest(Foreign):
+    """A body of any of the three; fields that one server alone has say whose it is."""
+
+    inputs: Any = UNSET  # semantic router: a text, or texts
+    input: Any = UNSET  # vLLM: a text or texts; Infinity: texts
+    model: str | None = None  # the task
+    raw_scores: bool | msgspec.UnsetType = UNSET  # Infinity
+    use_activation: bool | None | msgspec.UnsetType = UNSET  # vLLM, as all below
+    activation: bool | None | msgspec.UnsetType = UNSET
+    softmax: bool | None | msgspec.UnsetType = UNSET
+    truncate_prompt_tokens: int | None | msgspec.UnsetType = UNSET
+    add_special_tokens: bool | msgspec.UnsetType = UNSET
+    priority: int | msgspec.UnsetType = UNSET
+    request_id: str | None | msgspec.UnsetType = UNSET
+    messages: Any = UNSET
+
+
+OF_VLLM = ClassifyRequest.__struct_fields__[4:]
+
+
+class Usage(Value):
+    """Tokens that were read, special tokens included."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+
+
+class Classes(Value):
+    """One text as vLLM answers it: probabilities in the order of the task's labels."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class ClassesAnswer(Value):
+    """vLLM's answer."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Classes]
+    usage: Usage
+    x_receipt: Costs
+    object: Literal["list"] = "list"
+
+
+class RankedAnswer(Value):
+    """Infinity's answer: all labels of each text, the most probable first."""
+
+    id: str
+    created: int
+    model: str
+    data: list[list[Scored]]
+    usage: Usage
+    x_receipt: Costs
+    object: Literal["classify"] = "classify"
+
+
+class PartOfSpans(Value):
+    """Spans of a text of which not all was read, as `token_spans.v1` tells it."""
+
+    spans: Sequence[Span]
+    truncated_at: int  # code points
+
+
+class ClassifyFormat:
+    """`/classify`; `/vllm/classify` and `/infinity/classify` answer in one of these forms whatever the body says."""
+
+    name = "classify"
+
+    def routes(self, service: Service) -> Sequence[BaseRoute]:
+        """All routes, which ask this service."""
+        handlers = {"/classify": _classify, "/vllm/classify": _as_vllm, "/infinity/classify": _as_infinity}
+        return [Route(path, partial(handler, service), methods=["POST"]) for path, handler in handlers.items()]
+
+
+_DECODER = msgspec.json.Decoder(ClassifyRequest)
+
+
+async def _classify(service: Service, request: Request) -> Response:
+    asked = await decoded(request, _DECODER)
+    if asked.inputs is not UNSET:
+        return await _router(service, request, asked)
+    of_vllm = any(getattr(asked, name) is not UNSET for name in OF_VLLM)
+    if asked.raw_scores is not UNSET or (isinstance(asked.input, list) and not of_vllm):
+        return await _infinity(service, request, asked)
+    return await _vllm(service, request, asked)
+
+
+async def _as_vllm(service: Service, request: Request) -> Response:
+    return await _vllm(service, request, await decoded(request, _DECODER))
+
+
+async def _as_infinity(service: Service, request: Request) -> Response:
+    return await _infinity(service, request, await decoded(request, _DECODER))
+
+
+async def _router(service: Service, request: Request, asked: ClassifyRequest) -> Response:
+    """Contracts `label_distribution.v1`, `score.v1` and `token_spans.v1`: by the task's kind."""
+    name = task_of(service, request, asked.model)
+    check_labels(service.loaded.tasks[name], spans=True, route="POST /classify")
+    texts = text_list(asked.inputs, "inputs")
+    answered = await answers_of(service, request, [(text,) for text in texts], name)
+    rows: list[Any] = list(pipelined(answered))
+    if answered.costs.cut and has_spans(answered.task):
+        for number, row in enumerate(rows):
+            if (end := await cut_at(answered, number)) is not None:
+                rows[number] = PartOfSpans(spans=row, truncated_at=end)
+    return encoded(rows if isinstance(asked.inputs, list) else rows[0], headers=receipt_headers(answered.costs))
+
+
+async def _vllm(service: Service, request: Request, asked: ClassifyRequest) -> Response:
+    if asked.messages is not UNSET:
+        raise BadValue("chat messages are not read here", allowed="'input'", do="send the text")
+    if False in (asked.use_activation, asked.activation, asked.softmax):
+        raise _no_raw_scores()
+    if asked.truncate_prompt_tokens not in (UNSET, None, -1):
+        raise BadValue(
+            "texts are cut where the trunk ends, not elsewhere",
+            got=f"truncate_prompt_tokens {asked.truncate_prompt_tokens}",
+            allowed="-1, or nothing",
+        )
+    answered = await _labelled(service, request, asked)
+    data = [_classes(answered, number) for number in range(len(answered.answers))]
+    return encoded(
+        ClassesAnswer(
+            id=f"classify-{token_hex(16)}",
+            created=int(time()),
+            model=answered.task.name,
+            data=data,
+            usage=_usage(answered),
+            x_receipt=answered.costs,
+        )
+    )
+
+
+async def _infinity(service: Service, request: Request, asked: ClassifyRequest) -> Response:
+    if asked.raw_scores is True:
+        raise _no_raw_scores()
+    answered = await _labelled(service, request, asked)
+    return encoded(
+        RankedAnswer(
+            id=f"infinity-{token_hex(16)}",
+            created=int(time()),
+            model=answered.task.name,
+            data=[ranked(answered.task, answer) for answer in answered.answers],
+            usage=_usage(answered),
+            x_receipt=answered.costs,
+        )
+    )
+
+
+async def _labelled(service: Service, request: Request, asked: ClassifyRequest) -> TaskAnswers:
+    name = task_of(service, request, None if asked.model == UNSAID else asked.model)
+    check_labels(service.loaded.tasks[name], spans=False, route="POST /classify with 'input'")
+    texts = text_list(None if asked.input is UNSET else asked.input, "input")
+    return await answers_of(service, request, [(text,) for text in texts], name)
+
+
+def _classes(answered: TaskAnswers, number: int) -> Classes:
+    task, answer = answered.task, answered.answers[number]
+    probabilities = [scored.score for scored in label_scores(task, answer)]
+    return Classes(index=number, label=label_of(task, answer), probs=probabilities, num_classes=len(probabilities))
+
+
+def _usage(answered: TaskAnswers) -> Usage:
+    return Usage(prompt_tokens=answered.costs.tokens, total_tokens=answered.costs.tokens)
+
+
+def _no_raw_scores() -> BadValue:
+    return BadValue(
+        "scores before their activation are not given here",
+        do="leave the switch out; probabilities are what tasks answer",
+    )

@@ -1,0 +1,98 @@
+"""OpenAI's embeddings, which text-embeddings-inference, vLLM and Infinity answer too: vectors of the same pass."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from polyhead.config import Value
+from polyhead.serve.formats.asking import Costs, Foreign, check_dimensions, model_name, text_list, vectors_of
+from polyhead.serve.http import decoded, encoded
+from polyhead.serve.service import Service
+
+
+class EmbeddingsRequest(Foreign):
+    """Texts, and the form of their vectors."""
+
+    input: Any  # a text or a list of texts
+    encoding_format: Literal["float", "base64"] | None = None  # None: float, though OpenAI's own client asks base64
+    dimensions: int | None = None  # None, or the 0 of Infinity's client: all
+    modality: Literal["text"] = "text"  # of Infinity
+
+
+class Embedding(Value):
+    """A vector of length 1: numbers, or its little-endian float32 in base64."""
+
+    embedding: list[float] | str
+    index: int
+    object: Literal["embedding"] = "embedding"
+
+
+class Usage(Value):
+    """Tokens that were read, special tokens included."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(Value):
+    """A vector for each text, in order."""
+
+    data: list[Embedding]
+    model: str
+    usage: Usage
+    x_receipt: Costs
+    object: Literal["list"] = "list"
+
+
+class EmbeddingsFormat:
+    """`/v1/embeddings`, and `/embeddings` for clients of Infinity.
+
+    Vectors are the mean of the trunk's last states over all tokens, divided by their length, as sentence-transformers
+    gives them for all-MiniLM. The request's `model` is not looked at: a bundle has one trunk.
+    """
+
+    name = "embeddings"
+
+    def routes(self, service: Service) -> Sequence[BaseRoute]:
+        """All routes, which ask this service."""
+        answer = partial(_embeddings, service)
+        return [Route(path, answer, methods=["POST"]) for path in ("/v1/embeddings", "/embeddings")]
+
+
+_DECODER = msgspec.json.Decoder(EmbeddingsRequest)
+
+
+async def _embeddings(service: Service, request: Request) -> Response:
+    asked = await decoded(request, _DECODER)
+    texts = text_list(asked.input, "input")
+    dimensions = asked.dimensions or None
+    check_dimensions(service, dimensions)
+    vectors = await vectors_of(service, request, texts)
+    form = _in_base64 if asked.encoding_format == "base64" else _as_numbers
+    rows = vectors.normalized(dimensions)
+    tokens = vectors.costs.tokens
+    return encoded(
+        EmbeddingsAnswer(
+            data=[Embedding(embedding=form(row), index=index) for index, row in enumerate(rows)],
+            model=model_name(service),
+            usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
+            x_receipt=vectors.costs,
+        )
+    )
+
+
+def _as_numbers(row: np.ndarray) -> list[float]:
+    return list(row.tolist())
+
+
+def _in_base64(row: np.ndarray) -> str:
+    return base64.b64encode(row.astype("<f4").tobytes()).decode("ascii")

@@ -1,0 +1,344 @@
+"""The routes of text-embeddings-inference, and those of the Inference API that `InferenceClient` knows, a task each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from polyhead._version import __version__
+from polyhead.config import Value
+from polyhead.engine.inputs import AnyInput, input_types_of
+from polyhead.errors import BackendError, BadValue, EmptyData, Overloaded, PolyheadError
+from polyhead.serve.formats.asking import (
+    Costs,
+    Foreign,
+    answers_of,
+    check_dimensions,
+    model_name,
+    named_task,
+    receipt_headers,
+    task_of,
+    text_list,
+    told,
+    vectors_of,
+)
+from polyhead.serve.formats.labels import check_labels, has_spans, label_scores, pipelined
+from polyhead.serve.http import HttpError, decoded, encoded, headers_of, status_of
+from polyhead.serve.service import Service
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+
+
+class Reading(Foreign):
+    """What every request may say about how its texts are read."""
+
+    truncate: bool | None = None  # False refuses texts that the trunk does not read whole
+    truncation_direction: Literal["left", "Left", "right", "Right"] | None = None
+    prompt_name: str | None = None
+
+    def check(self) -> None:
+        """Raises BadValue for what is not done here."""
+        if self.truncation_direction in ("left", "Left"):
+            raise BadValue("texts are cut at their end", got="truncation_direction 'left'", allowed="'right'")
+        if self.prompt_name is not None:
+            raise BadValue(
+                "the trunk has no prompts of its own", got=self.prompt_name, do="write the prompt before the text"
+            )
+
+    def check_read(self, costs: Costs) -> None:
+        """Raises HttpError 413 where texts were cut and the request does not allow it."""
+        if self.truncate is False and costs.cut:
+            raise HttpError(
+                413,
+                "texts are longer than the trunk reads",
+                got=f"{costs.cut:,} tokens too many",
+                do="shorten them, or leave 'truncate' out to have them cut",
+            )
+
+
+class PredictRequest(Reading, kw_only=True):
+    """A text, a pair [a, b], or a list of [text] and [a, b]."""
+
+    inputs: Any
+    raw_scores: bool = False
+
+
+class EmbedRequest(Reading, kw_only=True):
+    """Texts for their vectors."""
+
+    inputs: Any
+    normalize: bool = True
+    dimensions: int | None = None
+    encoding_format: Literal["float"] | None = None
+
+
+class Sentences(Foreign):
+    """A text and others to compare with it."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityRequest(Foreign):
+    """Texts to compare."""
+
+    inputs: Sentences
+    parameters: Reading | None = None
+
+
+class RerankRequest(Reading, kw_only=True):
+    """Texts to order by how well they fit a query."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool = False
+    return_text: bool = False
+
+
+class Rank(Value, omit_defaults=True):
+    """The place of a text."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class PipelineParameters(Foreign):
+    """How a pipeline's answer is given."""
+
+    top_k: int | None = None
+    function_to_apply: str | None = None
+    aggregation_strategy: str | None = None
+    ignore_labels: list[str] | None = None
+    stride: int | None = None
+
+
+class PipelineRequest(Foreign):
+    """A text or texts, as the Inference API takes them."""
+
+    inputs: Any
+    parameters: PipelineParameters | None = None
+
+
+class ErrorAnswer(Value):
+    """An error as text-embeddings-inference tells it."""
+
+    error: str
+    error_type: str
+
+
+class InferenceApiFormat:
+    """`/predict`, `/embed`, `/similarity`, `/rerank`, `/info`, and `/models/{task}`."""
+
+    name = "inference-api"
+
+    def routes(self, service: Service) -> Sequence[BaseRoute]:
+        """All routes, which ask this service."""
+        handlers = {
+            "/predict": _predict,
+            "/embed": _embed,
+            "/similarity": _similarity,
+            "/rerank": _rerank,
+            "/models/{task}": _pipeline,
+        }
+        routes = [
+            Route(path, told(partial(handler, service), answer_of), methods=["POST"])
+            for path, handler in handlers.items()
+        ]
+        return [*routes, Route("/info", told(partial(_info, service), answer_of), methods=["GET"])]
+
+
+_PREDICT, _EMBED = msgspec.json.Decoder(PredictRequest), msgspec.json.Decoder(EmbedRequest)
+_SIMILARITY, _RERANK = msgspec.json.Decoder(SimilarityRequest), msgspec.json.Decoder(RerankRequest)
+_PIPELINE = msgspec.json.Decoder(PipelineRequest)
+
+
+def answer_of(error: PolyheadError) -> Response:
+    """An error as text-embeddings-inference tells it."""
+    kinds: dict[type[PolyheadError], str] = {Overloaded: "Overloaded", BackendError: "Backend", EmptyData: "Empty"}
+    kind = next((name for each, name in kinds.items() if isinstance(error, each)), "Validation")
+    return encoded(ErrorAnswer(error=str(error), error_type=kind), status_of(error), headers_of(error))
+
+
+async def _predict(service: Service, request: Request) -> Response:
+    asked = await decoded(request, _PREDICT)
+    asked.check()
+    if asked.raw_scores:
+        raise _no_raw_scores("raw_scores")
+    name = task_of(service, request)
+    check_labels(service.loaded.tasks[name], spans=False, route="POST /predict")
+    inputs = _sequences(asked.inputs)
+    answered = await answers_of(service, request, inputs, name)
+    asked.check_read(answered.costs)
+    rows = pipelined(answered)
+    is_one = isinstance(asked.inputs, str) or isinstance(asked.inputs[0], str)
+    return encoded(rows[0] if is_one else rows, headers=_headers(answered.costs))
+
+
+def _sequences(inputs: object) -> list[AnyInput]:
+    """Texts and pairs: a string, [a], [a, b], or a list of such lists, where the first one decides."""
+    listed = [[inputs]] if isinstance(inputs, str) else inputs
+    if isinstance(listed, list) and listed:
+        batch = [listed] if isinstance(listed[0], str) else listed
+        if all(isinstance(texts, list) and len(texts) in (1, 2) for texts in batch) and all(
+            isinstance(text, str) for texts in batch for text in texts
+        ):
+            return [(texts[0], texts[1]) if len(texts) == 2 else (texts[0],) for texts in batch]
+    raise BadValue(
+        "'inputs' is no text, pair or list of these",
+        allowed='"text", ["a", "b"] for a pair, or [["text"], ["a", "b"], ...] for several',
+        do="give each of several texts in a list of its own",
+    )
+
+
+async def _embed(service: Service, request: Request) -> Response:
+    asked = await decoded(request, _EMBED)
+    asked.check()
+    texts = text_list(asked.inputs, "inputs")
+    check_dimensions(service, asked.dimensions)
+    vectors = await vectors_of(service, request, texts)
+    asked.check_read(vectors.costs)
+    rows = vectors.normalized(asked.dimensions) if asked.normalize else vectors.rows[:, : asked.dimensions]
+    return encoded(rows.tolist(), headers=_headers(vectors.costs))
+
+
+async def _similarity(service: Service, request: Request) -> Response:
+    asked = await decoded(request, _SIMILARITY)
+    reading = asked.parameters or Reading()
+    reading.check()
+    texts = text_list(asked.inputs.sentences, "sentences")
+    scores, costs = await _cosines(service, request, asked.inputs.source_sentence, texts)
+    reading.check_read(costs)
+    return encoded(scores, headers=_headers(costs))
+
+
+async def _cosines(service: Service, request: Request, text: str, others: Sequence[str]) -> tuple[list[float], Costs]:
+    """The cosine of each other text's vector with that of `text`, all from one request to the queue."""
+    vectors = await vectors_of(service, request, [text, *others])
+    rows = vectors.normalized().astype(np.float64)
+    return (rows[1:] @ rows[0]).tolist(), vectors.costs
+
+
+async def _rerank(service: Service, request: Request) -> Response:
+    """By a regression task over pairs, where the request means one, else by the cosine of vectors."""
+    asked = await decoded(request, _RERANK)
+    asked.check()
+    texts = text_list(asked.texts, "texts")
+    name = _task_of_pairs(service, request)
+    if name is None:
+        scores, costs = await _cosines(service, request, asked.query, texts)
+    else:
+        answered = await answers_of(service, request, [(asked.query, text) for text in texts], name)
+        scores, costs = [answer["value"] for answer in answered.answers], answered.costs
+    asked.check_read(costs)
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])
+    ranks = [
+        Rank(index=index, score=scores[index], text=texts[index] if asked.return_text else None) for index in order
+    ]
+    return encoded(ranks, headers=_headers(costs))
+
+
+def _task_of_pairs(service: Service, request: Request) -> str | None:
+    """The regression task over pairs that a request means; None where it names none and the default is another."""
+    named = named_task(request)
+    try:
+        task = service.loaded.tasks[task_of(service, request)]
+    except BadValue:  # it means none
+        return None
+    if input_types_of(task) == ("pair",) and kind_of(task).scores == "range":
+        return task.name
+    if named is None:
+        return None
+    raise BadValue(
+        f"task '{task.name}' does not order texts",
+        got=f"kind '{task.kind}', pair '{task.pair}'",
+        allowed="a regression task over pairs, or no task for the cosine of vectors",
+    )
+
+
+async def _pipeline(service: Service, request: Request) -> Response:
+    """As a pipeline of transformers: `[[{label, score}]]` for one text, spans for a tagging task."""
+    asked = await decoded(request, _PIPELINE)
+    (name,) = service.named([request.path_params["task"]])
+    task = service.loaded.tasks[name]
+    check_labels(task, spans=True, route="POST /models/{task}")
+    parameters = asked.parameters or PipelineParameters()
+    _check_parameters(task, parameters)
+    texts = text_list(asked.inputs, "inputs")
+    answered = await answers_of(service, request, [(text,) for text in texts], name)
+    ignored = parameters.ignore_labels or ()
+    rows = [[part for part in row if part.label not in ignored][: parameters.top_k] for row in pipelined(answered)]
+    is_one_text_of_spans = isinstance(asked.inputs, str) and has_spans(answered.task)
+    return encoded(rows[0] if is_one_text_of_spans else rows, headers=_headers(answered.costs))
+
+
+def _check_parameters(task: Task, parameters: PipelineParameters) -> None:
+    scores = kind_of(task).scores
+    own = "none" if scores == "range" else scores
+    if parameters.function_to_apply not in (None, own):
+        raise _no_raw_scores(f"function_to_apply '{parameters.function_to_apply}'", allowed=own)
+    if parameters.top_k is not None and parameters.top_k < 1:
+        raise BadValue("'top_k' is too small", got=parameters.top_k, allowed="1 or more")
+    if parameters.aggregation_strategy not in (None, "simple", "first"):
+        raise BadValue(
+            "words are labelled by their first token",
+            got=f"aggregation_strategy '{parameters.aggregation_strategy}'",
+            allowed="'simple' or 'first'",
+        )
+
+
+def _no_raw_scores(got: str, allowed: str | None = None) -> BadValue:
+    return BadValue(
+        "scores are what the task's kind makes of them", got=got, allowed=allowed, do="leave the parameter out"
+    )
+
+
+async def _info(service: Service, request: Request) -> Response:
+    """Facts of the trunk, and of the task where the request means one with labels."""
+    limits, loaded, bundle = service.settings.limits, service.loaded, service.session.bundle
+    return encoded(
+        {
+            "model_id": model_name(service),
+            "model_sha": bundle.digest,
+            "model_dtype": service.session.backend.precision,
+            "served_model_name": model_name(service),
+            "model_type": _model_type(service, request),
+            "max_concurrent_requests": service.settings.queue.waiting_inputs,
+            "max_input_length": loaded.tokenizer.max_tokens,
+            "max_batch_tokens": service.settings.queue.batch_tokens,
+            "max_batch_requests": None,
+            "max_client_batch_size": limits.inputs,
+            "auto_truncate": service.settings.long_texts == "cut",
+            "tokenization_workers": 1,
+            "version": __version__,
+            "sha": None,
+            "docker_label": None,
+            "x_tasks": list(service.tasks),
+        }
+    )
+
+
+def _model_type(service: Service, request: Request) -> dict[str, Any]:
+    try:
+        task = service.loaded.tasks[task_of(service, request)]
+        check_labels(task, spans=True, route="GET /info")
+    except BadValue:
+        return {"embedding": {"pooling": "mean"}}
+    labels = task.labels or tuple(scored.label for scored in label_scores(task, {"value": 0.0}))
+    return {
+        "classifier": {
+            "id2label": {str(index): label for index, label in enumerate(labels)},
+            "label2id": {label: index for index, label in enumerate(labels)},
+        }
+    }
+
+
+def _headers(costs: Costs) -> dict[str, str]:
+    return {**receipt_headers(costs), "x-compute-tokens": str(costs.tokens)}

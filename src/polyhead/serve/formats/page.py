@@ -1,0 +1,97 @@
+"""The page at `/`, the files that it is made of, and the load that it draws. It asks what every client can ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import PurePosixPath
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from polyhead.engine.queue import BatchFacts
+from polyhead.serve.http import encoded
+from polyhead.serve.load import Load
+from polyhead.serve.service import Service
+
+START = "index.html"
+MEDIA: Mapping[str, str] = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",  # a script that would put HTML into the page fails
+        "trusted-types 'none'",
+    )
+)
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # kept, and asked for again by its tag each time
+}
+
+
+class PageFormat:
+    """`/`, `/page/…` and `/v1/load`."""
+
+    name = "page"
+
+    def routes(self, service: Service) -> Sequence[BaseRoute]:
+        """All routes. The files lie in memory, since they are few and small."""
+        load = Load(lambda: service.queue.waiting)
+
+        def count(facts: BatchFacts) -> None:
+            if service.is_ready:  # not what warms it
+                load.batch(facts)
+
+        service.observers.append(count)
+        own = page_files()
+        pages = [Route(f"/page/{name}", _File(name, body).answer, methods=["GET"]) for name, body in own.items()]
+        start = Route("/", _File(START, own[START]).answer, methods=["GET"])
+        return [start, *pages, Route("/v1/load", partial(_load, load), methods=["GET"])]
+
+
+def page_files() -> dict[str, bytes]:
+    """The files of the page, by name."""
+    folder = files("polyhead.serve") / "page"
+    return {
+        file.name: file.read_bytes()
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        if PurePosixPath(file.name).suffix in MEDIA
+    }
+
+
+class _File:
+    """Answers with one file, or with 304 to whoever has it."""
+
+    def __init__(self, name: str, body: bytes) -> None:
+        self._body, self._tag = body, f'"{sha256(body).hexdigest()[:20]}"'
+        self._headers = {**HEADERS, "Content-Type": MEDIA[PurePosixPath(name).suffix], "ETag": self._tag}
+
+    async def answer(self, request: Request) -> Response:
+        """The file, or that it is the one that the caller has."""
+        held = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+        if self._tag in held or "*" in held:
+            return Response(status_code=304, headers=self._headers)
+        return Response(self._body, headers=self._headers)
+
+
+async def _load(load: Load, request: Request) -> Response:
+    return encoded(load.answer(), headers={"Cache-Control": "no-store"})

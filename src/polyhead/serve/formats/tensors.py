@@ -1,0 +1,186 @@
+"""Tensors of the Open Inference Protocol: JSON, or its binary extension, where data follow the JSON in the body."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+import msgspec
+import numpy as np
+from starlette.responses import Response
+
+from polyhead.config import Value
+from polyhead.errors import BadValue
+from polyhead.serve.formats.asking import Foreign
+from polyhead.serve.http import JSON, HttpError
+
+LENGTH_HEADER = "Inference-Header-Content-Length"  # bytes of JSON before the data
+TEXT, DTYPES = "BYTES", {"FP32": "<f4", "FP64": "<f8"}
+
+
+class TensorParameters(Foreign):
+    """Where a tensor's data are."""
+
+    binary_data_size: int | None = None
+    binary_data: bool | None = None
+    classification: int | None = None
+    shared_memory_region: str | None = None
+
+
+class InputTensor(Foreign):
+    """A tensor of a request."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: Any = None
+    parameters: TensorParameters = TensorParameters()
+
+
+class AskedOutput(Foreign):
+    """A tensor that a request wants."""
+
+    name: str
+    parameters: TensorParameters = TensorParameters()
+
+
+class InferParameters(Foreign):
+    """How a request is answered."""
+
+    binary_data_output: bool = False
+    timeout: int | None = None  # microseconds
+
+
+class InferRequest(Foreign):
+    """A request without its binary data."""
+
+    inputs: list[InputTensor]
+    outputs: list[AskedOutput] = []
+    id: str | None = None
+    parameters: InferParameters = InferParameters()
+
+
+class TensorFacts(Value):
+    """A tensor that a model takes or gives; -1 is the number of inputs."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class Tensor(Value, eq=False):
+    """A tensor of an answer: strings in a list, numbers in an array."""
+
+    facts: TensorFacts
+    values: np.ndarray | list[str]
+
+
+_DECODER = msgspec.json.Decoder(InferRequest)
+
+
+def request_in(body: bytes, json_bytes: str | None) -> tuple[InferRequest, bytes]:
+    """A request and the binary data behind its JSON; raises HttpError for what is neither."""
+    size = len(body)
+    if json_bytes is not None:
+        size = int(json_bytes) if json_bytes.isascii() and json_bytes.isdigit() else -1
+        if not 0 <= size <= len(body):
+            raise HttpError(
+                400,
+                f"the header {LENGTH_HEADER} does not fit the body",
+                got=json_bytes[:40],
+                allowed=f"0 to {len(body)}",
+            )
+    try:
+        return _DECODER.decode(body[:size]), body[size:]
+    except msgspec.ValidationError as error:
+        raise HttpError(422, "the body has another form than this route reads", got=str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError(400, "the body is not JSON", got=str(error) or "nested too deeply") from None
+
+
+def texts_in(asked: InferRequest, binary: bytes) -> dict[str, list[str]]:
+    """The texts of each input tensor, by name; raises BadValue for other tensors, and for data that do not fit."""
+    texts, start = dict[str, list[str]](), 0
+    for tensor in asked.inputs:
+        if tensor.parameters.shared_memory_region is not None:
+            raise BadValue(
+                f"input '{tensor.name}' lies in shared memory, which this server does not read",
+                do="send its data in the body",
+            )
+        if tensor.datatype != TEXT:
+            raise BadValue(f"input '{tensor.name}' is no text", got=tensor.datatype, allowed=TEXT)
+        size = tensor.parameters.binary_data_size
+        if size is None:
+            texts[tensor.name] = list(_flat(tensor.data, tensor.name))
+        else:
+            if not 0 <= size <= len(binary) - start:
+                raise BadValue(f"input '{tensor.name}' ends before its data do", got=f"{size} bytes")
+            texts[tensor.name] = list(_strings(binary[start : start + size], tensor.name))
+            start += size
+        if min(tensor.shape, default=-1) < 0 or prod(tensor.shape) != len(texts[tensor.name]):
+            raise BadValue(
+                f"the data of input '{tensor.name}' do not fit its shape",
+                got=f"{len(texts[tensor.name])} values",
+                allowed=f"shape {tensor.shape[:8]}",
+            )
+    if start != len(binary):
+        raise BadValue("the body has data that no input names", got=f"{len(binary) - start} bytes")
+    return texts
+
+
+def _flat(data: object, name: str) -> Iterator[str]:
+    """Strings of lists in lists."""
+    waiting: list[Any] = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += reversed(value)
+        elif isinstance(value, str):
+            yield value
+        else:
+            raise BadValue(f"input '{name}' holds what is no text", got=repr(value)[:100], allowed="strings")
+
+
+def _strings(data: bytes, name: str) -> Iterator[str]:
+    """Each after its length, 4 bytes, little-endian."""
+    start = 0
+    while start < len(data):
+        stop = start + 4 + (struct.unpack_from("<I", data, start)[0] if start + 4 <= len(data) else len(data))
+        if stop > len(data):
+            raise BadValue(f"the data of input '{name}' end within a text", do="write each length in 4 bytes, then it")
+        try:
+            yield data[start + 4 : stop].decode("utf-8")
+        except UnicodeDecodeError:
+            raise BadValue(f"a text of input '{name}' is not UTF-8") from None
+        start = stop
+
+
+def answer_with(tensors: Sequence[Tensor], asked: InferRequest, fields: dict[str, Any]) -> Response:
+    """The tensors as an answer: each in binary or JSON, as the request wants it; `fields` go before them."""
+    wanted = {output.name: output.parameters.binary_data for output in asked.outputs}
+    binary = list[bytes]()
+    outputs = list[dict[str, Any]]()
+    for tensor in tensors:
+        output = msgspec.to_builtins(tensor.facts)
+        is_binary = wanted.get(tensor.facts.name)
+        if asked.parameters.binary_data_output if is_binary is None else is_binary:
+            binary.append(_bytes(tensor))
+            output["parameters"] = {"binary_data_size": len(binary[-1])}
+        else:
+            output["data"] = np.ravel(tensor.values).tolist()
+        outputs.append(output)
+    header = msgspec.json.encode({**fields, "outputs": outputs})
+    if not binary:
+        return Response(header, media_type=JSON)
+    headers = {LENGTH_HEADER: str(len(header))}
+    return Response(b"".join([header, *binary]), media_type="application/octet-stream", headers=headers)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    if isinstance(tensor.values, list):
+        texts = [text.encode("utf-8", "surrogatepass") for text in tensor.values]
+        return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    values: np.ndarray = np.asarray(tensor.values, DTYPES[tensor.facts.datatype])
+    return values.tobytes()
