@@ -1,6 +1,7 @@
 """Questions while tasks change, and any JSON: never a mixed answer, never a fault of the server."""
 
 import asyncio
+import itertools
 import json
 
 import msgspec
@@ -11,7 +12,7 @@ from starlette.testclient import TestClient
 
 from asked import TASKS, TEXT, asked_app, service_of, write_asked
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.errors import BadValue, EmptyData, Overloaded
+from polyhead.errors import BackendError, BadValue, EmptyData, Overloaded
 from polyhead.plan import Pool
 from polyhead.serve.decide import decided
 from polyhead.serve.questions import Asked, Option
@@ -78,6 +79,19 @@ def test_task_that_is_removed_meanwhile_no_longer_answers_and_others_do(service,
     broken = Asked(name="broken", form="predicate", instructions="", options=HOLDS)
     gone, there = asyncio.run(decided(service, TEXT, [ANGER, broken])).answers
     assert isinstance(gone, BadValue) and there.task == "broken"
+
+
+def test_tasks_that_change_again_and_again_are_told(service, monkeypatch):
+    """Rather than an answer of one version read with the labels of another."""
+    ask, orders = service.ask, itertools.cycle([("furious", "calm", "cross"), ("calm", "cross", "furious")])
+
+    async def changing(*arguments, **more):
+        service.session.attach(*anger(service, *next(orders)))
+        return await ask(*arguments, **more)
+
+    monkeypatch.setattr(service, "ask", changing)
+    with pytest.raises(BackendError, match="tasks changed"):
+        asyncio.run(decided(service, TEXT, [ANGER]))
 
 
 def test_text_without_words_is_refused(service):

@@ -125,6 +125,7 @@ def test_words_of_options_follow_the_instructions():
     assert words_read(predicate("Is it late?")) == ("Is it late?",)
     assert words_read(predicate("Is it late?", "late", "in time")) == ("Is it late? late", "Is it late? in time")
     assert words_read(predicate("", fails="in time")) == ("in time",)
+    assert words_read(choice(("ill-humoured", ""), ("-1", ""), instructions="")) == ("ill humoured", "-1")
     assert said("", "", "x") == "x"
 
 

@@ -18,7 +18,7 @@ from polyhead.serve.questions import Asked, Reading, reading_of
 from polyhead.serve.service import Served, Service
 from polyhead.serve.similarity import OptionVector, Similarity, words_read
 
-ATTEMPTS = 3  # where tasks are changed between the look at their labels and the answer
+ATTEMPTS = 3  # where tasks change between the look at their labels and the answer
 
 
 class Decision(Value):
@@ -63,17 +63,14 @@ async def decided(
     """
     if not text.strip():
         raise EmptyData("the text is empty", do="give the text that the questions are about")
-    attempt = _Attempt(service, text, questions)
-    for left in range(ATTEMPTS - 1, -1, -1):
+    for _ in range(ATTEMPTS):
+        attempt = _Attempt(service, text, questions)
         try:
             ticket, options = await attempt.ask(is_gone)
         except UnknownTask:  # removed meanwhile
-            if not left:
-                raise
-        else:
-            if attempt.is_current(ticket) or not left:
-                return attempt.decided(ticket, options)
-        attempt = _Attempt(service, text, questions)
+            continue
+        if attempt.is_current(ticket):
+            return attempt.decided(ticket, options)
     raise BackendError("the tasks changed while a request was answered", do="ask again")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -27,6 +28,8 @@ PROBES = 64  # of a task that are read to fit the temperature, where it has so m
 SHARPEST, FLATTEST = 1 / 200, 1.0  # temperatures between which the fitted one lies
 # Of a bundle without a task to fit on: in the middle of those that fit training rows of ten data sets best.
 UNFITTED, CENTRE = 1 / 20, 0.13
+
+_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 
 log = logging.getLogger(__name__)
 
@@ -157,8 +160,8 @@ def said(instructions: str, value: str, description: str) -> str:
 
 
 def plain_words(name: str) -> str:
-    """A label or name as words: `_` and `-` are spaces."""
-    return name.replace("_", " ").replace("-", " ")
+    """A label or name as words: `_`, and `-` between letters, are spaces."""
+    return _HYPHEN.sub(" ", name.replace("_", " "))
 
 
 class Sample(Value, eq=False):
@@ -173,8 +176,8 @@ def fitted_to(samples: Mapping[str, Sample]) -> Fit:
 
     A task's mean over its probes is divided by that of equal probabilities, and tasks count alike. The sum is convex in
     1 / temperature, so the best value is bisected by its slope. The centre is that from which, at this temperature,
-    sigmoid((cosine - centre) / temperature) is in the mean what the tasks give a label, tasks counting alike. Without
-    samples both are those of a bundle without tasks.
+    sigmoid((cosine - centre) / temperature) is in the mean what the shares are, tasks counting alike. Without samples
+    both are those of a bundle without tasks.
     """
     if not samples:
         return Fit()
