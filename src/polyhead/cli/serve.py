@@ -30,6 +30,19 @@ from polyhead.errors import MissingExtra
     "mean this one. May be repeated. 0 takes a free port.",
 )
 @click.option("--default-task", metavar="TASK", help="The task that requests for one task mean where they name none.")
+@click.option(
+    "--unknown",
+    type=click.Choice(["refuse", "similarity"]),
+    default="refuse",
+    show_default=True,
+    help="What a question of a decisions API that no task answers gets: no answer, or one by the similarity of the "
+    "text with the words of its options.",
+)
+@click.option(
+    "--labels",
+    type=click.Path(dir_okay=False),
+    help="TOML file that gives questions of a decisions API to tasks of other names, and options to labels.",
+)
 @session_options
 @changes_options
 @settings_options
@@ -38,6 +51,8 @@ def command(
     host: str,
     ports: tuple[Port, ...],
     default_task: str | None,
+    unknown: str,
+    labels: str | None,
     backend: str | None,
     precision: str | None,
     deterministic: bool,
@@ -61,10 +76,13 @@ def command(
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "the server") from None
     from polyhead.engine.session import Session
+    from polyhead.serve.labels import read_labels
     from polyhead.serve.service import Service
 
     known, place = keys_of(keys), place_of_worker()
-    settings = with_changes(settings_of(given, default_task=default_task), given)
+    renamed = {} if labels is None else read_labels(labels)
+    settings = settings_of(given, default_task=default_task, unknown=unknown, labels=renamed)
+    settings = with_changes(settings, given)
     check_keys(known, host=host, admin=settings.admin, no_keys=no_keys)
     observers = [Tracing().exchange] if traces else []
     with ExitStack() as opened:

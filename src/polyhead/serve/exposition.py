@@ -54,6 +54,7 @@ def families_of(service: Service) -> list[Metric]:
     """All counts of this moment; for the event loop, which alone changes most of them."""
     return [
         *_of_server(service),
+        *_of_changes(service),
         *_of_requests(service.metrics),
         *_of_batches(service),
         *_of_tasks(service),
@@ -77,6 +78,16 @@ def _of_server(service: Service) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "polyhead_ready", "1 once the server is warm, until it stops", value=float(service.is_ready)
     )
+
+
+def _of_changes(service: Service) -> Iterator[Metric]:
+    changes = CounterMetricFamily(
+        "polyhead_changes", "Changes of the bundle: taken over, or refused", labels=("outcome",)
+    )
+    state = service.changes.state
+    for outcome, number in (("taken", state.taken), ("refused", state.refused)):
+        changes.add_metric((outcome,), number)
+    yield changes
 
 
 def _of_requests(metrics: Metrics) -> Iterator[Metric]:

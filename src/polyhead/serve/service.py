@@ -24,8 +24,10 @@ from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
 from polyhead.serve.checks import Failures, check_characters, check_cut, check_options, check_tokens
 from polyhead.serve.exchange import EXCHANGE
+from polyhead.serve.labels import check_labels
 from polyhead.serve.metrics import Metrics
 from polyhead.serve.settings import ServeSettings
+from polyhead.serve.similarity import Similarity
 from polyhead.serve.trial import rested
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -74,9 +76,12 @@ class Service:
     """A bundle that is being served. All coroutines run on one event loop; the queue's thread runs the encoder."""
 
     def __init__(self, session: Session, settings: ServeSettings) -> None:
-        """Compiles nothing yet: see `start`."""
+        """Compiles nothing yet: see `start`. Raises ConfigError for labels that the bundle's tasks do not have."""
+        check_labels(settings.labels, session.tasks)
         self.session, self.settings = session, settings
         self.vectors = attach_vectors(session)
+        # What answers questions of decisions APIs that no task answers; None where these are refused.
+        self.similarity = Similarity(self.vectors, session.bundle.digest) if settings.unknown == "similarity" else None
         self.observers: list[Callable[[BatchFacts], None]] = []
         self.metrics, self._failures = Metrics(batch_tokens=settings.queue.batch_tokens), Failures()
         self.cache = Cache(settings.cache_bytes, vectors=self.vectors) if settings.cache_bytes else None
@@ -278,6 +283,8 @@ class Service:
         for size in WARM_TEXTS:
             for length in (1, 4):
                 self.queue.answers([WARM_TEXT.format(number) * length for number in range(size)], tasks=names)
+        if self.similarity is not None:
+            self.similarity.fit(self.queue, self.session.bundle)
         while not self.queue.is_idle:  # observers are told of the last batch after it is answered
             sleep(0.001)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from polyhead.config import Value
 from polyhead.engine.queue import QueueLimits
 from polyhead.errors import ConfigError
+from polyhead.serve.labels import Renamed
 
 Unknown = Literal["refuse", "similarity"]
 
@@ -56,6 +58,7 @@ class ServeSettings(Value):
     long_texts: Literal["cut", "refuse"] = "cut"  # texts with more tokens than the trunk reads
     default_task: str | None = None  # of requests for one task that name none
     unknown: Unknown = "refuse"  # questions that no task answers
+    labels: Mapping[str, Renamed] = {}  # of a decisions API: questions that are answered by a task of another name
     admin: bool = False  # whether tasks may be changed over HTTP
     watch_seconds: float = 1.0  # between two looks at the bundle's folder; 0: it is not watched
     drain_seconds: float = 30.0  # for answers that are under way when the server is told to stop

@@ -21,8 +21,10 @@ from polyhead.certify.certificate import Ledger
 from polyhead.config import Value
 from polyhead.serve.admin import Admin, ChangeAnswer
 from polyhead.serve.changes import ChangeState
+from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import HttpError, encoded
 from polyhead.serve.service import Service
+from polyhead.serve.shadow import ShadowState
 
 KEY = "polyhead.admin"  # in a scope: the name of the admin key that was checked; set by what guards the routes
 LOCAL = "this machine"  # who asks without a key
@@ -59,10 +61,9 @@ class ChangesAnswer(Value):
 
 
 class AdminFormat:
-    """`PUT` and `DELETE /v1/tasks/{name}`, `/rollback`, `/shadow`, `/v1/changes`."""
+    """`PUT` and `DELETE /v1/tasks/{name}`, `/rollback`, `/shadow`, `/v1/changes`; all want the key of an admin."""
 
     name = "admin"
-    admin = True  # its routes want the key of an admin
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes; none where the server's settings do not allow changes."""
@@ -80,6 +81,27 @@ class AdminFormat:
             ("POST", "/v1/tasks/{name}/shadow/promote", _promote),
         ]
         return [Route(path, partial(_admitted, admin, handler), methods=[method]) for method, path, handler in table]
+
+    def operations(self) -> Sequence[Operation]:
+        """What each route takes and gives; uploads are tar files."""
+        task = "/v1/tasks/{name}"
+        shadow, statuses = f"{task}/shadow", {403: "No admin asks", 409: "Another change is being made"}
+        rows: list[tuple[str, str, str, object, object]] = [
+            ("PUT", task, "Adds a task or replaces it by an upload.", None, ChangeAnswer),
+            ("DELETE", task, "Removes a task with all its versions.", None, ChangeAnswer),
+            ("POST", f"{task}/rollback", "Goes back to an earlier version.", RollbackRequest, ChangeAnswer),
+            ("GET", "/v1/changes", "What changed, newest first.", None, ChangesAnswer),
+            ("PUT", shadow, "Asks an uploaded candidate beside the live task.", None, ShadowState),
+            ("GET", shadow, "How the candidate answers so far.", None, ShadowState),
+            ("DELETE", shadow, "Forgets the candidate.", None, ShadowState),
+            ("POST", f"{shadow}/promote", "Makes the candidate the live version.", None, ChangeAnswer),
+        ]
+        return [
+            Operation(
+                method=method, path=path, summary=text, request=body, response=answer, access="admin", statuses=statuses
+            )
+            for method, path, text, body, answer in rows
+        ]
 
 
 def is_upload(method: str, path: str) -> bool:

@@ -16,6 +16,10 @@ Access = Literal["open", "predict", "admin"]
 """Whose keys open a route, where the server has keys: nobody needs one, either sort will do, admin keys alone."""
 
 
+class Wire(Value, forbid_unknown_fields=False):
+    """Base of what clients of other services send: fields that are not known are left unread."""
+
+
 class WireFormat(Protocol):
     """The routes of one format. It may also be `Described` and `TellsErrors`."""
 

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
 from polyhead.config import Value
+from polyhead.serve.changes import ChangeState
 from polyhead.serve.exposition import families_of, written
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import encoded
@@ -35,6 +36,7 @@ class Health(Value):
     tasks: int
     waiting: int  # inputs
     seconds: float  # since it began
+    changes: ChangeState  # how far it follows its bundle
 
 
 class HealthFormat:
@@ -84,6 +86,7 @@ async def _health(service: Service, request: Request) -> Response:
         tasks=len(service.tasks),
         waiting=service.queue.waiting,
         seconds=round(monotonic() - service.began, 3),
+        changes=service.changes.state,
     )
     return encoded(facts, headers={"Cache-Control": "no-store"})
 

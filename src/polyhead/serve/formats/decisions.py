@@ -1,0 +1,220 @@
+"""OpenAI's decisions, `POST /v1/decisions`: questions in order about one input, an answer or a refusal for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from polyhead.errors import PolyheadError
+from polyhead.serve.decide import Decision, decided
+from polyhead.serve.formats.base import Operation, Wire
+from polyhead.serve.formats.faults import fault_of
+from polyhead.serve.formats.messages import Item, Part, text_of, words_of_parts
+from polyhead.serve.formats.systemone import answered_by, model_name
+from polyhead.serve.http import HttpError, body_of, encoded, gone, headers_of, status_of
+from polyhead.serve.questions import Asked, Option, best, choice_confidence, expectation, score_confidence
+from polyhead.serve.service import Service
+
+PATH = "/v1/decisions"
+ERROR_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+class Predicate(Wire, tag_field="type", tag="predicate"):
+    """How likely a statement is true."""
+
+    instructions: str | list[Part]
+    name: str | None = None
+
+
+class ChoiceValue(Wire):
+    """One option of a choice."""
+
+    value: str | bool
+    description: str | None = None
+
+
+class Choice(Wire, tag_field="type", tag="choice"):
+    """One of several options."""
+
+    instructions: str | list[Part]
+    choices: list[ChoiceValue]
+    name: str | None = None
+
+
+class Level(Wire):
+    """One level of a score."""
+
+    label: str
+    description: str | None = None
+
+
+class Score(Wire, tag_field="type", tag="score"):
+    """One of several ordered levels."""
+
+    instructions: str | list[Part]
+    levels: list[Level]
+    name: str | None = None
+
+
+Question = Predicate | Choice | Score
+
+
+class DecisionsRequest(Wire):
+    """An input and the questions about it. What concerns caches of prompts is taken, and has no effect."""
+
+    model: str
+    input: str | list[Item]
+    questions: list[Question]
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+
+
+class Invalid(HttpError):
+    """A request that cannot be answered, and the field that is wrong."""
+
+    def __init__(self, param: str | None, what: str, **facts: Any) -> None:
+        super().__init__(400, what, **facts)
+        self.param = param
+
+
+class DecisionsFormat:
+    """The route of OpenAI's decisions."""
+
+    name = "decisions"
+
+    def routes(self, service: Service) -> Sequence[BaseRoute]:
+        """All routes, which ask this service."""
+        return [Route(PATH, partial(_decide, service), methods=["POST"])]
+
+    def operations(self) -> Sequence[Operation]:
+        """What the route takes."""
+        summary = "Typed questions about an input, each answered by the task of its name."
+        statuses = {400: "The request cannot be answered"}
+        return [Operation(method="POST", path=PATH, summary=summary, request=DecisionsRequest, statuses=statuses)]
+
+    def told(self, error: Exception) -> Response:
+        """An error as clients of this format read it: 400 for a request that cannot be answered."""
+        status, body = status_of(error), body_of(error)
+        status = 400 if status == 422 else status
+        kind = ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+        told = {"message": body.message, "type": kind, "param": getattr(error, "param", None), "code": None}
+        return encoded({"error": told}, status, headers_of(error))
+
+
+_DECODER = msgspec.json.Decoder(DecisionsRequest)
+
+
+async def _decide(service: Service, request: Request) -> Response:
+    asked = _read(await request.body())
+    limits = service.settings.limits
+    _check_size("questions", len(asked.questions), 1, limits.questions)
+    questions = [_asked(each, f"questions[{i}]", options=limits.options) for i, each in enumerate(asked.questions)]
+    text = asked.input if isinstance(asked.input, str) else _text(asked.input)
+    if not text.strip():
+        raise Invalid("input", "the input holds no text", do="give the text that the questions are about")
+    answered = await decided(service, text, questions, is_gone=gone(request))
+    pairs = zip(asked.questions, questions, answered.answers, strict=True)
+    written, kept = answered.options_read, answered.options_kept
+    body = {
+        "model": model_name(service),
+        "answers": [_answer(given, question, answer) for given, question, answer in pairs],
+        "usage": {
+            "input_tokens": answered.input_tokens,
+            "input_tokens_details": {"cached_tokens": kept, "cache_write_tokens": written},
+            "output_tokens": 0,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": answered.input_tokens,
+        },
+        "x_receipt": answered.receipt,
+        "x_versions": answered.versions,
+    }
+    return encoded(body)
+
+
+def _read(body: bytes) -> DecisionsRequest:
+    try:
+        return _DECODER.decode(body)
+    except msgspec.ValidationError as error:
+        fault = fault_of(error)
+        raise Invalid(fault.path or None, f"the body has another form: {fault.what}, at '{fault.path}'") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(None, f"the body is not JSON: {error}", do="send one JSON object in UTF-8") from None
+
+
+def _text(items: Sequence[Item]) -> str:
+    try:
+        return text_of(items)
+    except PolyheadError as error:
+        raise Invalid("input", str(error)) from None
+
+
+def _asked(question: Question, place: str, *, options: int) -> Asked:
+    try:
+        instructions = words_of_parts(question.instructions)
+    except PolyheadError as error:
+        raise Invalid(f"{place}.instructions", str(error)) from None
+    name = question.name or ""
+    if isinstance(question, Predicate):
+        sides = (Option(value=True), Option(value=False))
+        return Asked(name=name, form="predicate", instructions=instructions, options=sides)
+    if isinstance(question, Choice):
+        field = f"{place}.choices"
+        given = tuple(Option(value=each.value, words=each.description or "") for each in question.choices)
+    else:
+        field = f"{place}.levels"
+        given = tuple(Option(value=each.label, words=each.description or "") for each in question.levels)
+    _check_size(field, len(given), 2, options)
+    if isinstance(question, Choice) and len({(type(each.value), each.value) for each in given}) < len(given):
+        raise Invalid(field, "each choice must be unique", do="leave out what is there twice")
+    form: Literal["choice", "score"] = "choice" if isinstance(question, Choice) else "score"
+    return Asked(name=name, form=form, instructions=instructions, options=given)
+
+
+def _check_size(field: str, size: int, least: int, most: int) -> None:
+    if not least <= size <= most:
+        raise Invalid(field, f"'{field}' has another size than is allowed", got=size, allowed=f"{least} to {most}")
+
+
+def _answer(given: Question, asked: Asked, answer: Decision | PolyheadError) -> dict[str, Any]:
+    if isinstance(answer, PolyheadError):
+        return {"type": "refusal", "name": given.name, "x_reason": body_of(answer)}
+    shares, by = answer.probabilities, answered_by(answer)
+    if isinstance(given, Predicate):
+        return {"type": "predicate", "name": given.name, "probability": shares[0], **by}
+    if isinstance(given, Choice):
+        return {
+            "type": "choice",
+            "name": given.name,
+            "choice": asked.options[best(shares)].value,
+            "confidence": choice_confidence(shares),
+            "probabilities": list(_values(asked, shares)),
+            **by,
+        }
+    return {
+        "type": "score",
+        "name": given.name,
+        "score": expectation(shares),
+        "confidence": score_confidence(shares),
+        "probabilities": [
+            {"label": option.value, "value": level, "probability": share}
+            for level, (option, share) in enumerate(zip(asked.options, shares, strict=True))
+        ],
+        **by,
+    }
+
+
+def _values(asked: Asked, shares: Sequence[float]) -> Iterator[dict[str, Any]]:
+    for option, share in zip(asked.options, shares, strict=True):
+        yield {"value": option.value, "probability": share}

@@ -1,0 +1,296 @@
+"""System One, `POST /v1/systemone` and `GET /v1/models`: named questions about a state, probabilities back."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from polyhead.bundle.format import BUNDLE
+from polyhead.errors import PolyheadError
+from polyhead.serve.coding import plain_body
+from polyhead.serve.decide import Decided, Decision, decided
+from polyhead.serve.formats.base import Operation, Wire
+from polyhead.serve.formats.faults import REQUIRED, fault_of
+from polyhead.serve.http import HttpError, body_of, encoded, gone, headers_of, status_of
+from polyhead.serve.questions import Asked, Option, best, choice_confidence, expectation, score_confidence, words_of
+from polyhead.serve.service import Service
+
+PATH, MODELS = "/v1/systemone", "/v1/models"
+ALIAS = "jev-latest"  # the model that clients name if they are not told another
+FAMILY = "jev-"  # models of the service that clients know: all are answered, so that nothing has to be changed
+LEVELS = 10  # of a score
+REQUEST_ID = "x-typesafe-request-id"
+ERROR_TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+Words = str | dict[str, Any] | list[Any]
+
+
+class Outcomes(Wire, forbid_unknown_fields=True):
+    """What counts as a yes, and what as a no."""
+
+    holds: Words | None = msgspec.field(default=None, name="true")
+    fails: Words | None = msgspec.field(default=None, name="false")
+
+
+class Noul(Wire, tag_field="type", tag="noul"):
+    """A question that is answered by yes or no."""
+
+    instructions: Words | None = None
+    criteria: Outcomes | None = None
+
+
+class Choice(Wire, tag_field="type", tag="choice"):
+    """One of several options, by name."""
+
+    criteria: dict[str, Words | None]
+    instructions: Words | None = None
+
+
+class Score(Wire, tag_field="type", tag="score"):
+    """One of several ordered levels."""
+
+    criteria: list[Words]
+    instructions: Words | None = None
+
+
+Question = Noul | Choice | Score
+
+
+class SystemOneRequest(Wire):
+    """A state and the questions about it, each read by itself."""
+
+    model: str
+    state: Words
+    questions: dict[str, msgspec.Raw]
+
+
+class Invalid(PolyheadError):
+    """A request that cannot be answered: each fault, and where it is."""
+
+    def __init__(self, *faults: tuple[Sequence[str | int], str, str]) -> None:
+        """A fault is its place below the body, what is wrong, and a word for that."""
+        self.faults = faults
+        super().__init__("; ".join(message for _, message, _ in faults))
+
+
+class SystemOneFormat:
+    """The routes of System One; the list of models is OpenAI's too."""
+
+    name = "systemone"
+
+    def routes(self, service: Service) -> Sequence[BaseRoute]:
+        """All routes, which ask this service."""
+        return [
+            Route(PATH, partial(_ask, service), methods=["POST"]),
+            Route(MODELS, partial(_models, service), methods=["GET"]),
+        ]
+
+    def operations(self) -> Sequence[Operation]:
+        """What both take and give."""
+        summary = "Typed questions about a state, each answered by the task of its id."
+        return [
+            Operation(method="POST", path=PATH, summary=summary, request=SystemOneRequest),
+            Operation(method="GET", path=MODELS, summary="The models that may be named."),
+        ]
+
+    def told(self, error: Exception) -> Response:
+        """An error as clients of this format read it."""
+        if isinstance(error, Invalid):
+            detail: object = [
+                {"loc": ["body", *place], "msg": message, "type": kind} for place, message, kind in error.faults
+            ]
+            return encoded({"detail": detail}, 422)
+        status, body = status_of(error), body_of(error)
+        if status == 422:
+            return encoded({"detail": [{"loc": ["body"], "msg": body.message, "type": body.type}]}, 422)
+        kind = ERROR_TYPES.get(status, "api_error")
+        return encoded({"detail": {"error_type": kind, "message": body.message}}, status, headers_of(error))
+
+
+_DECODER = msgspec.json.Decoder(SystemOneRequest)
+_QUESTION = msgspec.json.Decoder(Question)
+
+
+async def _ask(service: Service, request: Request) -> Response:
+    limit = service.settings.limits
+    asked = await _read(request, most=limit.body_bytes)
+    if not asked.model.startswith(FAMILY) and asked.model != model_name(service):
+        allowed = [ALIAS, model_name(service)]
+        raise HttpError(404, "the server has no such model", got=asked.model, allowed=allowed, do=f"ask {MODELS}")
+    if not 1 <= len(asked.questions) <= limit.questions:
+        size = "too_short" if not asked.questions else "too_long"
+        raise Invalid(
+            (["questions"], f"1 to {limit.questions} questions are allowed, not {len(asked.questions)}", size)
+        )
+    given = _decoded(asked.questions)
+    questions = _asked_of(given, options=limit.options)
+    state = _words(asked.state, ["state"])
+    if not state.strip():
+        raise Invalid((["state"], "The state holds no text", "empty"))
+    answered = await decided(service, state, questions, is_gone=gone(request))
+    _check(asked.questions, answered)
+    answers = {
+        question.name: _answer(question, decision, given[question.name])
+        for question, decision in zip(questions, answered.answers, strict=True)
+        if isinstance(decision, Decision)
+    }
+    body = {
+        "model": model_name(service),
+        "answers": answers,
+        "usage": {"input_tokens": answered.input_tokens, "output_tokens": 0},
+        "x_receipt": answered.receipt,
+        "x_versions": answered.versions,
+    }
+    return encoded(body, headers={REQUEST_ID: f"req_{secrets.token_hex(8)}"})
+
+
+async def _read(request: Request, *, most: int) -> SystemOneRequest:
+    """The request; raises Invalid for what is none."""
+    body = plain_body(await request.body(), request.headers.get("content-encoding", ""), most=most)
+    try:
+        return _DECODER.decode(body)
+    except msgspec.ValidationError as error:
+        raise Invalid(_fault(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(([0], f"JSON decode error: {error}", "json_invalid")) from None
+
+
+def _decoded(raw: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
+    """The questions; raises Invalid that names every one that is none."""
+    questions, faults = dict[str, Question](), list[tuple[Sequence[str | int], str, str]]()
+    for name, each in raw.items():
+        try:
+            questions[name] = _QUESTION.decode(each)
+        except msgspec.ValidationError as error:
+            faults.append(_fault(error, "questions", name))
+    if faults:
+        raise Invalid(*faults)
+    return questions
+
+
+def _asked_of(questions: Mapping[str, Question], *, options: int) -> list[Asked]:
+    """The same as they are answered; raises Invalid that names every one of another size than is allowed."""
+    asked, faults = list[Asked](), list[tuple[Sequence[str | int], str, str]]()
+    for name, question in questions.items():
+        try:
+            asked.append(_asked(name, question, options=options))
+        except Invalid as error:
+            faults += [(["questions", name, *place], message, kind) for place, message, kind in error.faults]
+    if faults:
+        raise Invalid(*faults)
+    return asked
+
+
+def _asked(name: str, question: Question, *, options: int) -> Asked:
+    if not name:
+        raise Invalid(([], "A question needs a name", "too_short"))
+    instructions = _words(question.instructions, ["instructions"])
+    if isinstance(question, Noul):
+        outcomes = question.criteria or Outcomes()
+        sides = [(True, outcomes.holds, "true"), (False, outcomes.fails, "false")]
+        described = [Option(value=value, words=_words(words, ["criteria", key])) for value, words, key in sides]
+        return Asked(name=name, form="predicate", instructions=instructions, options=tuple(described))
+    most = options if isinstance(question, Choice) else LEVELS
+    if not 2 <= (size := len(question.criteria)) <= most:
+        what = f"2 to {most} {'options' if isinstance(question, Choice) else 'levels'} are allowed, not {size}"
+        raise Invalid((["criteria"], what, "too_short" if size < 2 else "too_long"))
+    if isinstance(question, Choice):
+        named = [
+            Option(value=value, words=_words(words, ["criteria", value])) for value, words in question.criteria.items()
+        ]
+        return Asked(name=name, form="choice", instructions=instructions, options=tuple(named))
+    levels = [Option(value=_words(level, ["criteria", number])) for number, level in enumerate(question.criteria)]
+    return Asked(name=name, form="score", instructions=instructions, options=tuple(levels))
+
+
+def _words(value: Words | None, place: Sequence[str | int]) -> str:
+    try:
+        return words_of(value)
+    except PolyheadError as error:
+        raise Invalid((place, str(error), "too_deep")) from None
+
+
+def _check(names: Mapping[str, object], answered: Decided) -> None:
+    """Raises Invalid that names each question which no task answers, or the error of a task that failed."""
+    errors = {
+        name: error for name, error in zip(names, answered.answers, strict=True) if isinstance(error, PolyheadError)
+    }
+    for error in errors.values():
+        if status_of(error) != 422:
+            raise error
+    if errors:
+        raise Invalid(*((["questions", name], str(error), "unanswerable") for name, error in errors.items()))
+
+
+def _answer(asked: Asked, decision: Decision, question: Question) -> dict[str, Any]:
+    shares, by = decision.probabilities, answered_by(decision)
+    if isinstance(question, Noul):
+        return {"type": "noul", "noul": shares[0], **by}
+    if isinstance(question, Choice):
+        return {
+            "type": "choice",
+            "choice": asked.options[best(shares)].value,
+            "probabilities": dict(zip((option.value for option in asked.options), shares, strict=True)),
+            "confidence": choice_confidence(shares),
+            **by,
+        }
+    return {
+        "type": "score",
+        "score": expectation(shares),
+        "legend": {str(number): level for number, level in enumerate(question.criteria)},
+        "probabilities": {str(number): share for number, share in enumerate(shares)},
+        "confidence": score_confidence(shares),
+        **by,
+    }
+
+
+def answered_by(decision: Decision) -> dict[str, str]:
+    """Who answered, in fields of an extension."""
+    return {"x_answered_by": decision.answered_by} | ({"x_task": decision.task} if decision.task else {})
+
+
+def _fault(error: msgspec.ValidationError, *place: str) -> tuple[Sequence[str | int], str, str]:
+    """What msgspec says is wrong, and where."""
+    fault = fault_of(error)
+    kind = "missing" if fault.what == REQUIRED else "value_error" if "nvalid value" in fault.what else "type_error"
+    return [*place, *fault.place], fault.what, kind
+
+
+def model_name(service: Service) -> str:
+    """The name under which a server answers: its trunk's digest, so that another encoder has another name."""
+    return f"polyhead-{service.session.bundle.digest[:12]}"
+
+
+async def _models(service: Service, request: Request) -> Response:
+    """The bundle under its own name and the clients' default one, as both formats list models."""
+    bundle = service.session.bundle
+    changed = await asyncio.to_thread((bundle.root / BUNDLE).stat)
+    seconds = int(changed.st_mtime)
+    released = datetime.datetime.fromtimestamp(seconds, datetime.UTC).date().isoformat()
+    described = f"Tasks over one encoder, {bundle.trunk_name}: {', '.join(service.tasks)}"
+    names = (ALIAS, model_name(service))
+    return encoded(
+        {
+            "models": [{"name": name, "description": described, "release_date": released} for name in names],
+            "object": "list",
+            "data": [{"id": name, "object": "model", "created": seconds, "owned_by": "polyhead"} for name in names],
+        }
+    )

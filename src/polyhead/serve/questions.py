@@ -1,0 +1,286 @@
+"""A question of a decisions API, the task that answers it, and the probabilities that the task's answer gives it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from polyhead.config import Value
+from polyhead.errors import BadValue
+from polyhead.serve.labels import Renamed, why_no_answers
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Answer, Task
+
+Form = Literal["predicate", "choice", "score"]
+TRUE_FALSE = (("true", "false"), ("yes", "no"), ("1", "0"), ("y", "n"), ("t", "f"))
+"""Pairs of labels of which the first says that a statement holds; case does not count."""
+NEGATIONS = tuple(f"{word}{mark}" for word in ("not", "non", "no") for mark in "-_ ")
+"""Beginnings of the label that says that the other label, which follows, does not hold."""
+
+DEEPEST = 32  # lists and objects in each other
+
+
+class Option(Value):
+    """One answer that a question allows; a string and a boolean of equal text differ."""
+
+    value: str | bool
+    words: str = ""  # what describes it
+
+
+class Asked(Value):
+    """A question about a text."""
+
+    name: str  # the one that chooses the task; "" of a question without a name
+    form: Form
+    instructions: str
+    options: tuple[Option, ...]  # in order; of a predicate True, then False
+
+
+class Reading(Protocol):
+    """How the answer of a task is read as that of a question."""
+
+    task: str
+
+    def probabilities(self, answer: Answer) -> tuple[float, ...]:
+        """One for each option, which sum to 1."""
+
+
+class OfLabels(Value):
+    """Each option is a label."""
+
+    task: str
+    labels: tuple[str, ...]
+
+    def probabilities(self, answer: Answer) -> tuple[float, ...]:
+        """Those of the labels."""
+        scores = answer["scores"]
+        return tuple(float(scores[label]) for label in self.labels)
+
+
+class OfLabel(Value):
+    """A predicate holds where a label does, or, `negated`, where it does not."""
+
+    task: str
+    label: str
+    negated: bool = False
+
+    def probabilities(self, answer: Answer) -> tuple[float, ...]:
+        """That of the label, and the rest."""
+        share = float(answer["scores"][self.label])
+        return (1.0 - share, share) if self.negated else (share, 1.0 - share)
+
+
+class OfShare(Value):
+    """A predicate holds by a number of 0 to 1."""
+
+    task: str
+
+    def probabilities(self, answer: Answer) -> tuple[float, ...]:
+        """The number, and the rest."""
+        share = float(answer["value"])
+        return (share, 1.0 - share)
+
+
+class OfNumber(Value):
+    """A number lies at a level, or between two that share it as their distances say: its place is their mean."""
+
+    task: str
+    levels: int
+    low: float
+    step: float  # between two levels
+
+    def probabilities(self, answer: Answer) -> tuple[float, ...]:
+        """0 but for the level below the number and the one above it."""
+        place = min(max((float(answer["value"]) - self.low) / self.step, 0.0), self.levels - 1.0)
+        below = min(int(place), self.levels - 2)
+        shares = [0.0] * self.levels
+        shares[below], shares[below + 1] = below + 1 - place, place - below
+        return tuple(shares)
+
+
+def reading_of(asked: Asked, tasks: Mapping[str, Task], renamed: Mapping[str, Renamed]) -> Reading:
+    """The reading of the task that answers this question; raises BadValue where none does, with the reason.
+
+    The task is that of the mapping file, else the one of the question's name; a predicate may be named TASK.LABEL.
+    """
+    entry = renamed.get(asked.name)
+    if entry is None:
+        name, label = _named(asked, tasks)
+        labels: Mapping[str, str] = {} if label is None else {"true": label}
+    else:
+        name, labels = entry.task, entry.labels
+        if name not in tasks:
+            raise BadValue(
+                f"the task of question '{asked.name}' is no longer in the bundle", got=name, allowed=sorted(tasks)
+            )
+    task = tasks[name]
+    if (why := why_no_answers(task)) is not None:
+        raise BadValue(f"task '{name}' answers no question", got=why)
+    return _FORMS[asked.form](asked, task, labels)
+
+
+def _named(asked: Asked, tasks: Mapping[str, Task]) -> tuple[str, str | None]:
+    """The task of a question's name, and the label where the name is TASK.LABEL."""
+    if asked.name in tasks:
+        return asked.name, None
+    if asked.form == "predicate":
+        for at in (place for place, sign in enumerate(asked.name) if sign == "."):
+            task, label = tasks.get(asked.name[:at]), asked.name[at + 1 :]
+            if task is not None and label in task.labels:
+                return task.name, label
+    raise BadValue(
+        "no task answers this question" if asked.name else "a question without a name is answered by no task",
+        got=asked.name or None,
+        allowed=sorted(tasks),
+        do="give it the name of a task, or start the server with --unknown similarity",
+    )
+
+
+def _predicate(asked: Asked, task: Task, labels: Mapping[str, str]) -> Reading:
+    scores = kind_of(task).scores
+    if scores == "range":
+        low, high = task.range or (0.0, 0.0)
+        if low < 0 or high > 1:
+            raise BadValue(
+                f"the numbers of task '{task.name}' are no probabilities",
+                got=f"{low:g} to {high:g}",
+                allowed="a range within 0 to 1",
+                do="ask it as a score",
+            )
+        return OfShare(task=task.name)
+    if "true" in labels:
+        return OfLabel(task=task.name, label=labels["true"])
+    if "false" in labels:
+        return OfLabel(task=task.name, label=labels["false"], negated=True)
+    label = true_label(task) if scores == "softmax" else task.labels[0] if len(task.labels) == 1 else None
+    if label is None:
+        raise BadValue(
+            f"it is not known which label of task '{task.name}' says that a statement holds",
+            got=task.labels,
+            do=f"ask for '{task.name}.{task.labels[0]}', or name the label in the mapping file",
+        )
+    return OfLabel(task=task.name, label=label)
+
+
+def true_label(task: Task) -> str | None:
+    """Which of a task's two labels says that its statement holds; None where their words do not tell."""
+    if len(task.labels) != 2:
+        return None
+    if task.positive is not None:
+        return task.positive
+    for first, second in (task.labels, task.labels[::-1]):
+        pair = first.lower(), second.lower()
+        if pair in TRUE_FALSE or any(pair[1] == start + pair[0] for start in NEGATIONS):
+            return first
+    return None
+
+
+def _choice(asked: Asked, task: Task, labels: Mapping[str, str]) -> Reading:
+    if kind_of(task).scores != "softmax":
+        raise BadValue(
+            f"task '{task.name}' does not choose one of several",
+            got=f"kind '{task.kind}'",
+            allowed="a task of kind 'single_label'",
+            do="ask it as a score" if task.range else f"ask for '{task.name}.{task.labels[0]}' as a predicate",
+        )
+    return OfLabels(task=task.name, labels=_as_labels(asked, task, labels))
+
+
+def _score(asked: Asked, task: Task, labels: Mapping[str, str]) -> Reading:
+    if kind_of(task).scores != "range":
+        return _choice(asked, task, labels)
+    low, high = task.range or (0.0, 0.0)
+    steps = len(asked.options) - 1
+    if (low, high) != (0.0, 1.0) and not math.isclose(high - low, steps):
+        raise BadValue(
+            f"the range of task '{task.name}' does not fit the levels",
+            got=f"{low:g} to {high:g}, and {steps + 1} levels",
+            allowed=f"levels that are 1 apart ({round(high - low) + 1} of them), or a range of 0 to 1",
+            do="ask for as many levels as the range has",
+        )
+    return OfNumber(task=task.name, levels=steps + 1, low=low, step=(high - low) / steps)
+
+
+def _as_labels(asked: Asked, task: Task, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The label of each option; raises BadValue unless these are the task's, each once."""
+    texts = [option.value if isinstance(option.value, str) else str(option.value).lower() for option in asked.options]
+    has_booleans = any(isinstance(option.value, bool) for option in asked.options)
+    if has_booleans and len(set(texts)) < len(texts) and labels:
+        raise BadValue(
+            f"the mapping file cannot tell the options of question '{asked.name}' apart",
+            got=[option.value for option in asked.options],
+            do="leave out the boolean, or the string of the same text",
+        )
+    wanted: list[str | bool] = []
+    for number, option in enumerate(asked.options):
+        key = str(number) if asked.form == "score" and texts[number] not in labels else texts[number]
+        wanted.append(labels.get(key, option.value))
+    if set(wanted) == {True, False} and (truth := true_label(task)) is not None:
+        false = next(label for label in task.labels if label != truth)
+        wanted = [truth if value else false for value in wanted]
+    if len(wanted) != len(task.labels) or {*map(_typed, wanted)} != {*map(_typed, task.labels)}:
+        known = {*map(_typed, task.labels)}
+        raise BadValue(
+            f"the options of question '{asked.name}' are not the labels of task '{task.name}'",
+            got=[value for value in wanted if _typed(value) not in known] or f"{len(wanted)} options",
+            allowed=task.labels,
+            do="give these labels, or name the label of each option in the mapping file",
+        )
+    return tuple(str(value) for value in wanted)
+
+
+def _typed(value: str | bool) -> tuple[bool, str | bool]:
+    """A key by which True and "true" differ, and True and 1 too."""
+    return isinstance(value, bool), value
+
+
+_FORMS = {"predicate": _predicate, "choice": _choice, "score": _score}
+
+
+def best(probabilities: Sequence[float]) -> int:
+    """The number of the most probable option, the first of equals."""
+    return max(range(len(probabilities)), key=probabilities.__getitem__)
+
+
+def choice_confidence(probabilities: Sequence[float]) -> float:
+    """(max p - 1/n) / (1 - 1/n): 0 where all options are equal, 1 where one is certain."""
+    share = 1.0 / len(probabilities)
+    return min(max((max(probabilities) - share) / (1.0 - share), 0.0), 1.0)
+
+
+def score_confidence(probabilities: Sequence[float]) -> float:
+    """1 - (mean distance from the most probable level) / (that of equal levels from their middle), at least 0."""
+    size, mode = len(probabilities), best(probabilities)
+    spread = math.fsum(share * abs(level - mode) for level, share in enumerate(probabilities))
+    uniform = math.fsum(abs(level - (size - 1) / 2) for level in range(size)) / size
+    return min(max(1.0 - spread / uniform, 0.0), 1.0)
+
+
+def expectation(probabilities: Sequence[float]) -> float:
+    """The mean level, by number from 0."""
+    return math.fsum(level * share for level, share in enumerate(probabilities))
+
+
+def words_of(value: Any) -> str:
+    """A JSON value as text: strings as they are, a line for each entry of a list, `key: words` for that of an object.
+
+    Entries that are null are left out; numbers and booleans are written as in JSON. Raises BadValue for a value in more
+    than DEEPEST lists and objects.
+    """
+    return _words_of(value, DEEPEST)
+
+
+def _words_of(value: Any, levels: int) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (dict, list)) and not levels:
+        raise BadValue("a JSON value is nested too deeply", allowed=f"{DEEPEST} levels", do="give it as a string")
+    if isinstance(value, dict):
+        entries = ((key, entry) for key, entry in value.items() if entry is not None)
+        return "\n".join(f"{key}: {_words_of(entry, levels - 1)}" for key, entry in entries)
+    if isinstance(value, list):
+        return "\n".join(_words_of(entry, levels - 1) for entry in value if entry is not None)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)

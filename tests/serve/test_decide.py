@@ -1,0 +1,187 @@
+"""Questions while tasks change, and any JSON: never a mixed answer, never a fault of the server."""
+
+import asyncio
+import itertools
+import json
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from asked import TASKS, TEXT, asked_app, service_of, write_asked
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.errors import BackendError, BadValue, EmptyData, Overloaded
+from polyhead.plan import Pool
+from polyhead.serve.decide import decided
+from polyhead.serve.questions import Asked, Option
+from polyhead.testing import tiny_part, tiny_path
+
+ANGER = Asked(
+    name="anger",
+    form="choice",
+    instructions="",
+    options=tuple(Option(value=value) for value in ("calm", "cross", "furious")),
+)
+HOLDS = (Option(value=True), Option(value=False))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return write_asked(tmp_path_factory.mktemp("asked") / "bundle")
+
+
+@pytest.fixture
+def service(root):
+    service = service_of(root)
+    yield service
+    service.queue.close()
+
+
+def anger(service, *labels):
+    """The task `anger` with these labels, ready to be attached."""
+    task = msgspec.structs.replace(next(task for task in TASKS if task.name == "anger"), labels=labels)
+    trunk = service.session.bundle.trunk()
+    path = tiny_path(task, trunk, pool=Pool())
+    return TaskRecord(task=task, path=path, trunk=trunk.digest), tiny_part(path, trunk.architecture, path.head.part)
+
+
+def changed_before_the_answer(service, monkeypatch, change):
+    """The first call of `ask` finds the tasks changed, after their labels were looked at."""
+    ask, changes = service.ask, [change]
+
+    async def changing(*arguments, **more):
+        if changes:
+            changes.pop()()
+        return await ask(*arguments, **more)
+
+    monkeypatch.setattr(service, "ask", changing)
+
+
+def test_task_that_is_replaced_meanwhile_answers_with_its_new_labels(service, monkeypatch):
+    record, arrays = anger(service, "furious", "calm", "cross")
+    changed_before_the_answer(service, monkeypatch, lambda: service.session.attach(record, arrays))
+    (found,) = asyncio.run(decided(service, TEXT, [ANGER])).answers
+    scores = service.session.predict([TEXT], tasks=["anger"])[0].answers["anger"]["scores"]
+    assert found.probabilities == tuple(scores[label] for label in ("calm", "cross", "furious"))
+
+
+def test_task_whose_labels_change_meanwhile_no_longer_answers(service, monkeypatch):
+    record, arrays = anger(service, "calm", "cross")
+    changed_before_the_answer(service, monkeypatch, lambda: service.session.attach(record, arrays))
+    (found,) = asyncio.run(decided(service, TEXT, [ANGER])).answers
+    assert isinstance(found, BadValue) and "not the labels" in str(found)
+
+
+def test_task_that_is_removed_meanwhile_no_longer_answers_and_others_do(service, monkeypatch):
+    changed_before_the_answer(service, monkeypatch, lambda: service.session.detach("anger"))
+    broken = Asked(name="broken", form="predicate", instructions="", options=HOLDS)
+    gone, there = asyncio.run(decided(service, TEXT, [ANGER, broken])).answers
+    assert isinstance(gone, BadValue) and there.task == "broken"
+
+
+def test_tasks_that_change_again_and_again_are_told(service, monkeypatch):
+    """Rather than an answer of one version read with the labels of another."""
+    ask, orders = service.ask, itertools.cycle([("furious", "calm", "cross"), ("calm", "cross", "furious")])
+
+    async def changing(*arguments, **more):
+        service.session.attach(*anger(service, *next(orders)))
+        return await ask(*arguments, **more)
+
+    monkeypatch.setattr(service, "ask", changing)
+    with pytest.raises(BackendError, match="tasks changed"):
+        asyncio.run(decided(service, TEXT, [ANGER]))
+
+
+def test_text_without_words_is_refused(service):
+    with pytest.raises(EmptyData, match="text is empty"):
+        asyncio.run(decided(service, " \n", [ANGER]))
+
+
+def test_text_that_is_not_read_in_time_is_refused(root):
+    service = service_of(root, timeout=1e-6)
+    try:
+        with pytest.raises(Overloaded):
+            asyncio.run(decided(service, TEXT, [ANGER]))
+    finally:
+        service.queue.close()
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+PREDICATE = {"type": "predicate", "name": "broken", "instructions": [{"type": "input_text", "text": "x"}]}
+CHOICE = {"type": "choice", "instructions": "x", "choices": [{"value": "a", "description": "b"}, {"value": True}]}
+SCORE = {"type": "score", "instructions": "x", "levels": [{"label": "a"}, {"label": "b"}]}
+CALL = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "1", "output": "x"}
+DECISIONS = {
+    "model": "m",
+    "input": [{"role": "user", "content": [{"type": "input_json", "data": {"a": 1}}]}, CALL, OUTPUT],
+    "questions": [PREDICATE, CHOICE, SCORE],
+}
+SYSTEM_ONE = {
+    "model": "jev-latest",
+    "state": {"a": ["b", {"c": 1}]},
+    "questions": {
+        "broken": {"type": "noul", "instructions": "x", "criteria": {"true": "a"}},
+        "q": {"type": "choice", "criteria": {"a": None, "b": {"c": 1}}},
+        "r": {"type": "score", "criteria": ["a", {"b": 1}]},
+    },
+}
+
+
+@st.composite
+def altered(draw, value):
+    """The value with one of its parts replaced by any JSON, or left out."""
+    copied = json.loads(json.dumps(value))
+    here = copied
+    while True:
+        key = draw(st.sampled_from(range(len(here)) if isinstance(here, list) else list(here)))
+        if isinstance(here[key], dict | list) and here[key] and draw(st.booleans()):
+            here = here[key]
+        elif draw(st.booleans()):
+            here[key] = draw(JSON)
+            return copied
+        else:
+            del here[key]
+            return copied
+
+
+@pytest.fixture(scope="module")
+def guessing(root):
+    with TestClient(asked_app(root, unknown="similarity"), raise_server_exceptions=False) as client:
+        yield client
+
+
+FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+
+
+@FUZZ
+@given(altered(DECISIONS) | JSON)
+def test_any_json_to_decisions_is_answered_or_told_as_clients_read_it(guessing, body):
+    reply = guessing.post("/v1/decisions", json=body)
+    if reply.status_code == 200:
+        assert len(reply.json()["answers"]) == len(body["questions"])
+    else:
+        assert reply.status_code == 400 and isinstance(reply.json()["error"]["message"], str)
+
+
+@FUZZ
+@given(altered(SYSTEM_ONE) | JSON)
+def test_any_json_to_system_one_is_answered_or_told_as_clients_read_it(guessing, body):
+    reply = guessing.post("/v1/systemone", json=body)
+    if reply.status_code == 200:
+        assert reply.json()["answers"].keys() == body["questions"].keys()
+    elif reply.status_code == 404:
+        assert reply.json()["detail"]["error_type"] == "not_found_error"
+    else:
+        detail = reply.json()["detail"]
+        assert reply.status_code == 422 and detail and all(each["loc"][0] == "body" for each in detail)
