@@ -70,6 +70,19 @@ def settings_options(command: Command) -> Command:
             help="Texts longer than the encoder reads: read their beginning and say so in the receipt, or refuse.",
         ),
         click.option(
+            "--unknown",
+            type=click.Choice(["refuse", "similarity"]),
+            default="refuse",
+            show_default=True,
+            help="What a question of a decisions API that no task answers gets: no answer, or one by the similarity of "
+            "the text with the words of its options.",
+        ),
+        click.option(
+            "--labels",
+            type=click.Path(dir_okay=False),
+            help="TOML file that gives questions of a decisions API to tasks of other names, and options to labels.",
+        ),
+        click.option(
             "--keys",
             metavar="FILE",
             help="File of API keys, one a line: KEY or predict:KEY opens all routes but changes, admin:KEY those too. "
@@ -88,9 +101,11 @@ def settings_options(command: Command) -> Command:
 
 def settings_of(given: Mapping[str, Any], **others: Any) -> ServeSettings:
     """The settings that these values of options make, and `others` as they are."""
+    from polyhead.serve.labels import read_labels
     from polyhead.serve.settings import ServeSettings
 
-    settings = ServeSettings(long_texts=given["long_texts"], **others)
+    labels = {} if given["labels"] is None else read_labels(given["labels"])
+    settings = ServeSettings(long_texts=given["long_texts"], unknown=given["unknown"], labels=labels, **others)
     for option, (path, _, _) in NUMBERS.items():
         value = given[_name(option)]
         if value is not None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
+from typing import Any
 
 from polyhead.serve.http import HttpError
-
-ZSTD = ("compression.zstd", "backports.zstd")  # of Python 3.14, and the same for those before
 
 
 def plain_body(body: bytes, coding: str, *, most: int) -> bytes:
@@ -38,10 +35,13 @@ def plain_body(body: bytes, coding: str, *, most: int) -> bytes:
     return content
 
 
-def _zstd() -> ModuleType | None:
-    for name in ZSTD:
+def _zstd() -> Any:
+    """The module of Python 3.14, or the same for those before it; None where neither is there."""
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
         try:
-            return importlib.import_module(name)
+            from backports import zstd
         except ImportError:
-            continue
-    return None
+            return None
+    return zstd

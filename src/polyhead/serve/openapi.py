@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 import msgspec
+from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
 from polyhead.serve.formats.base import Described, Operation, TellsErrors, WireFormat
@@ -23,15 +24,17 @@ WITHOUT_BODY = (401, 429)
 _REF = "#/components/schemas/{name}"
 
 
-def document(formats: Iterable[WireFormat]) -> dict[str, Any]:
-    """OpenAPI 3.1, with an entry for each operation that these formats describe.
+def document(formats: Iterable[WireFormat], routes: Iterable[BaseRoute]) -> dict[str, Any]:
+    """OpenAPI 3.1, with an entry for each operation that these formats describe and that has one of these routes.
 
     Types are named after their format, since several have types of the same name.
     """
     (error,), components = msgspec.json.schema_components([ErrorAnswer], ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
+    there = {(route.path, method) for route in routes if isinstance(route, Route) for method in route.methods or ()}
     for wire_format in formats:
         listed = wire_format.operations() if isinstance(wire_format, Described) else ()
+        listed = [operation for operation in listed if (operation.path, operation.method) in there]
         operations, own = [operation for operation in listed if operation.is_listed], f"{wire_format.name}."
         types = [each for operation in operations for each in (operation.request, operation.response)]
         schemas, named = msgspec.json.schema_components(

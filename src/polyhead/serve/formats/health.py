@@ -98,9 +98,9 @@ async def _metrics(service: Service, request: Request) -> Response:
 
 
 async def _openapi(request: Request) -> Response:
-    return encoded(document(request.app.state.formats))
+    return encoded(document(request.app.state.formats, request.app.routes))
 
 
 async def _docs(request: Request) -> Response:
     headers = {"Content-Security-Policy": CSP, "X-Content-Type-Options": "nosniff"}
-    return HTMLResponse(page(document(request.app.state.formats)), headers=headers)
+    return HTMLResponse(page(document(request.app.state.formats, request.app.routes)), headers=headers)
