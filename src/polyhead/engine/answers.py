@@ -15,6 +15,8 @@ from polyhead.errors import UnknownTask, in_words
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 
+FEW = 64  # inputs of which all tasks of a kind are decoded at once; of more each task when it is asked for
+
 
 class Result(Value):
     """Answers keyed by task, the receipt, and for each asked task without an answer why there is none."""
@@ -47,6 +49,7 @@ class Column:
         self.task, self.rows, self.outputs = task, outputs.rows, outputs.values
         self.skipped, self.errors, self.late = skipped, failed, tuple(late)
         self._inputs, self._words = inputs, outputs.words
+        self.beside: Sequence[Column] = ()  # that are decoded with it
 
     @cached_property
     def failed(self) -> dict[int, str]:
@@ -92,7 +95,16 @@ class Column:
         kind = kind_of(self.task)
         if not isinstance(kind, RowKind):
             return Decoded()
-        return kind.decode_rows(self.task, np.reshape(self.outputs, (len(self.rows), kind.width(self.task))))
+        if not self.beside:
+            return kind.decode_rows(self.task, self._outputs_of(kind))
+        alike = [column for column in self.beside if column.task.kind == self.task.kind]
+        decoded = kind.decode_tasks([column.task for column in alike], [column._outputs_of(kind) for column in alike])
+        for column, its in zip(alike, decoded, strict=True):
+            column.__dict__["_decoded"] = its  # as if each had been asked
+        return decoded[alike.index(self)]
+
+    def _outputs_of(self, kind: RowKind) -> np.ndarray:
+        return np.reshape(self.outputs, (len(self.rows), kind.width(self.task)))
 
     def _filled(self, decoded: np.ndarray | None, nothing: float) -> np.ndarray | None:
         if decoded is None or len(self.rows) == len(self._inputs):
@@ -110,6 +122,10 @@ class Columns:
     ) -> None:
         """`flops` says what tasks add to a pass."""
         self.inputs, self.tasks, self.receipts, self._flops = inputs, dict(tasks), receipts, flops
+        if len(inputs) <= FEW:
+            together = tuple(self.tasks.values())
+            for column in together:
+                column.beside = together
 
     def __getitem__(self, task: str) -> Column:
         """The column of a task; raises UnknownTask for one that was not asked."""
@@ -132,10 +148,12 @@ class Columns:
         for name, column in self.tasks.items():
             for row, answer in zip(column.rows.tolist(), column.answers, strict=True):
                 answers[row][name] = answer
-            for row, reason in column.skipped.items():
-                skipped[row][name] = reason
-            for row, reason in column.failed.items():
-                failed[row][name] = reason
+            if column.skipped:
+                for row, reason in column.skipped.items():
+                    skipped[row][name] = reason
+            if column.errors:
+                for row, reason in column.failed.items():
+                    failed[row][name] = reason
             for row in column.late:
                 late[row] = (*late[row], name)
         return [
