@@ -22,8 +22,7 @@ HEADS = (
 )
 ONE_TEXT = (
     "missed: of what one core takes beside other jobs, layers are 60 hundredths, poolers and heads of all forms in one "
-    "graph 15, comparing pairs 2, Python 20 (docs/project/log.md); fewer tokens, offsets and words in Python would close "
-    "some of it"
+    "graph 15, comparing pairs 2, Python 20 (docs/project/log.md)"
 )
 LOOSE = "int8 whatever it changes of these tasks, which are trained for timing"
 SHAPES = (

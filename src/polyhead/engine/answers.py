@@ -49,7 +49,7 @@ class Column:
         self.task, self.rows, self.outputs = task, outputs.rows, outputs.values
         self.skipped, self.errors, self.late = skipped, failed, tuple(late)
         self._inputs, self._words = inputs, outputs.words
-        self.beside: Sequence[Column] = ()  # that are decoded with it
+        self.together: _Together | None = None  # what is decoded with it
 
     @cached_property
     def failed(self) -> dict[int, str]:
@@ -95,16 +95,9 @@ class Column:
         kind = kind_of(self.task)
         if not isinstance(kind, RowKind):
             return Decoded()
-        if not self.beside:
-            return kind.decode_rows(self.task, self._outputs_of(kind))
-        alike = [column for column in self.beside if column.task.kind == self.task.kind]
-        decoded = kind.decode_tasks([column.task for column in alike], [column._outputs_of(kind) for column in alike])
-        for column, its in zip(alike, decoded, strict=True):
-            column.__dict__["_decoded"] = its  # as if each had been asked
-        return decoded[alike.index(self)]
-
-    def _outputs_of(self, kind: RowKind) -> np.ndarray:
-        return np.reshape(self.outputs, (len(self.rows), kind.width(self.task)))
+        if self.together is None:
+            return kind.decode_rows(self.task, _rows_of(kind, self.task, self.outputs))
+        return self.together.decoded(self.task)
 
     def _filled(self, decoded: np.ndarray | None, nothing: float) -> np.ndarray | None:
         if decoded is None or len(self.rows) == len(self._inputs):
@@ -123,9 +116,9 @@ class Columns:
         """`flops` says what tasks add to a pass."""
         self.inputs, self.tasks, self.receipts, self._flops = inputs, dict(tasks), receipts, flops
         if len(inputs) <= FEW:
-            together = tuple(self.tasks.values())
-            for column in together:
-                column.beside = together
+            together = _Together(self.tasks)
+            for column in self.tasks.values():
+                column.together = together
 
     def __getitem__(self, task: str) -> Column:
         """The column of a task; raises UnknownTask for one that was not asked."""
@@ -160,3 +153,27 @@ class Columns:
             Result(answers=by_task, receipt=self.receipt(row), skipped=skipped[row], failed=failed[row], late=late[row])
             for row, by_task in enumerate(answers)
         ]
+
+
+class _Together:
+    """Tasks whose outputs for few inputs are decoded at once, all of a kind when the first is asked."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        # No column, which would hold this that holds it.
+        self._outputs = [(column.task, column.outputs) for column in columns.values()]
+        self._decoded: dict[str, Decoded] = {}
+
+    def decoded(self, task: Task) -> Decoded:
+        """The answers of one of them, of a kind that answers by rows."""
+        if task.name not in self._decoded:
+            kind = kind_of(task)
+            assert isinstance(kind, RowKind)
+            alike = [(other, outputs) for other, outputs in self._outputs if other.kind == task.kind]
+            rows = [_rows_of(kind, other, outputs) for other, outputs in alike]
+            decoded = kind.decode_tasks([other for other, _ in alike], rows)
+            self._decoded |= {other.name: its for (other, _), its in zip(alike, decoded, strict=True)}
+        return self._decoded[task.name]
+
+
+def _rows_of(kind: RowKind, task: Task, outputs: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+    return np.reshape(outputs, (len(outputs), kind.width(task)))
