@@ -27,7 +27,6 @@ from polyhead.engine.backends.base import ChangingBackend
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.batch import FIXED_ROWS, TOKEN_STEP
 from polyhead.engine.compile.heads import room_for
-from polyhead.engine.inputs import plain
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import replace_file
@@ -35,6 +34,7 @@ from polyhead.plan import TRUNK, Path
 from polyhead.processor import processor
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
+from polyhead.text.tokenize import Input
 
 SHOWN = 80  # characters of a probe's text that a certificate keeps
 
@@ -223,8 +223,8 @@ def _batches(session: Session, probes: Mapping[str, Sequence[Probe]]) -> Iterato
         for name in (name for name, own in forms.items() if own == form):
             for probe in probes[name]:
                 readers[probe].append(name)
-    texts = [texts_of(plain(probe.input))[:1] for probe in readers]
-    steps = -(-session.tokenizer.encodings([(text,) for (text,) in texts]).lengths // TOKEN_STEP)
+    texts: list[Input] = [(texts_of(probe.input)[0],) for probe in readers]
+    steps = -(-session.tokenizer.encodings(texts).lengths // TOKEN_STEP)
     order = list(dict.fromkeys(forms[name] for names in readers.values() for name in names))
     place = {probe: order.index(forms[names[0]]) for probe, names in readers.items()}
     by_step: dict[int, list[Probe]] = {}
