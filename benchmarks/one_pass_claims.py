@@ -21,15 +21,12 @@ HEADS = (
     "would close some"
 )
 ONE_TEXT = (
-    "missed: of 6.0 ms in a profile the layers take 2.8 (1.8 where no other weights go through the cache), poolers "
-    "and heads of 18 tasks, which read 11 MB of numbers for one text, 0.8, words and pairs in three more graphs 0.7, "
-    "Python 1.7 (docs/project/log.md); 8 bits for poolers and heads too, and answers of all tasks made at once, would "
-    "close some of it"
+    "missed: of what one core takes beside other jobs, layers are 60 hundredths, poolers and heads of all forms in one "
+    "graph 15, comparing pairs 2, Python 20 (docs/project/log.md)"
 )
 LOOSE = "int8 whatever it changes of these tasks, which are trained for timing"
 SHAPES = (
-    "missed: OpenVINO keeps weights as given, as multiplied, and anew for some numbers of texts, and room for what "
-    "lies between products in each of five graphs; answers of five tasks over words are 13 MiB more "
+    "missed: OpenVINO keeps weights as given and as multiplied, and room for what lies between products "
     "(docs/project/log.md)"
 )
 BF16, INT8 = "openvino:bfloat16", "openvino:int8"

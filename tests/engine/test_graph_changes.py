@@ -149,7 +149,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("gone", MIXED)
-def test_heads_of_several_widths_share_a_graph_until_one_leaves(gone):
+def test_heads_of_several_forms_share_a_graph_which_stays_when_one_leaves(gone):
     backend, runtime = running(MIXED)
     assert_right(backend, loaded(MIXED))
     detach(backend, gone)
@@ -157,10 +157,23 @@ def test_heads_of_several_widths_share_a_graph_until_one_leaves(gone):
     assert_right(backend, loaded(rest))
     assert not runtime.compiled, "the graph knows the one that left, and where the others' outputs stand"
     graphs = [call.graph.recipe.label for call in backend._loaded.full if call.answers]
-    assert len(graphs) == (1 if gone == "similar" else 2), "features of pairs are computed without other heads"
+    assert len(graphs) == 1 and backend._loaded.arranged.groups[0].seats[0].tokens
     tasks = loaded({**rest, "new": pooled("new", hidden=16, labels=70)})
     attach(backend, "new", tasks["new"])
     assert_right(backend, tasks)
+    graphs = [call.graph.recipe.label for call in backend._loaded.full if call.answers]
+    assert len(graphs) == 1 and gone not in graphs[0].replace("poolers", "")
+
+
+def test_few_of_many_are_asked_without_the_heads_of_the_rest():
+    backend, runtime = running(MIXED)
+    few = {"similar": MIXED["similar"]}
+    wanted = ReferenceBackend(TRUNK, loaded(MIXED)).run(plan.merge(few), BATCH)
+    np.testing.assert_allclose(backend.run(plan.merge(few), BATCH)["similar"], wanted["similar"], atol=1e-5)
+    assert runtime.compiled == ["poolers and heads of similar"]
+    most = {name: path for name, path in MIXED.items() if name != "similar"}
+    backend.run(plan.merge(most), BATCH)
+    assert len(runtime.compiled) == 1, "most of the seats are asked, so the graph of all runs"
 
 
 def test_several_change_at_once():

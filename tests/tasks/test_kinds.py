@@ -426,3 +426,15 @@ def test_many_rows_are_answered_as_each_alone_to_the_bit(name, labels):
     answers = kind.answers(task, kind.decode_rows(task, outputs))
     assert answers == [kind.decode(task, row, Example()) for row in outputs]
     assert kind.answers(task, kind.decode_rows(task, outputs[:0])) == []
+
+
+def test_tasks_that_are_decoded_at_once_have_the_bits_of_each_alone():
+    rng, task = np.random.default_rng(0), CASES["single_label"][0].task
+    tasks = [msgspec.structs.replace(task, labels=tuple(map(str, range(labels)))) for labels in (2, 150, 3, 9, 2, 17)]
+    for rows in (0, 1, 5):
+        outputs = [np.float32(8 * rng.standard_normal((rows, len(one.labels)))) for one in tasks]
+        together = kind_of(task).decode_tasks(tasks, outputs)
+        for one, raw, decoded in zip(tasks, outputs, together, strict=True):
+            alone = kind_of(one).decode_rows(one, raw)
+            assert decoded.label.tolist() == alone.label.tolist()
+            assert decoded.scores.shape == alone.scores.shape and (decoded.scores == alone.scores).all()

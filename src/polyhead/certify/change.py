@@ -174,7 +174,7 @@ def _proven(
     try:
         now = Bundle.open(state.root)
         _check_lines(before, now.lines, operation)
-        answering = Answering(now)
+        answering = Answering(now, before=state.answering)
         after = answering.answered(now.tasks)
         before = _checked(state, before, after, asked_now, operation)
         changed = _changed(state.bundle.lines, now.lines)

@@ -30,7 +30,7 @@ def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, 
     Before OUT gets its name, the files answer the tasks' pinned probes. If their answers differ from the bundle's on
     --backend in float32, nothing is written and the command ends with an error.
     """
-    from polyhead.engine.pinned import backend_here
+    from polyhead.engine.pinned import training_backend_here
 
     try:
         from polyhead.engine.export.write import export_bundle
@@ -40,7 +40,7 @@ def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, 
         raise MissingExtra(str(error.name), "onnx", "`polyhead export`") from None
 
     printer, names = Printer(json_to), names_in(tasks) or None
-    export = export_bundle(bundle, out, tasks=names, backend=backend or backend_here(), show=printer.show)
+    export = export_bundle(bundle, out, tasks=names, backend=backend or training_backend_here(), show=printer.show)
     printer.show("")
     printer.lines(_lines(export, Path(out)))
     for name, why in export.left_out.items():

@@ -15,6 +15,8 @@ from polyhead.errors import UnknownTask, in_words
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 
+FEW = 64  # inputs of which all tasks of a kind are decoded at once; of more each task when it is asked for
+
 
 class Result(Value):
     """Answers keyed by task, the receipt, and for each asked task without an answer why there is none."""
@@ -47,6 +49,7 @@ class Column:
         self.task, self.rows, self.outputs = task, outputs.rows, outputs.values
         self.skipped, self.errors, self.late = skipped, failed, tuple(late)
         self._inputs, self._words = inputs, outputs.words
+        self.together: _Together | None = None  # what is decoded with it
 
     @cached_property
     def failed(self) -> dict[int, str]:
@@ -92,7 +95,9 @@ class Column:
         kind = kind_of(self.task)
         if not isinstance(kind, RowKind):
             return Decoded()
-        return kind.decode_rows(self.task, np.reshape(self.outputs, (len(self.rows), kind.width(self.task))))
+        if self.together is None:
+            return kind.decode_rows(self.task, _rows_of(kind, self.task, self.outputs))
+        return self.together.decoded(self.task)
 
     def _filled(self, decoded: np.ndarray | None, nothing: float) -> np.ndarray | None:
         if decoded is None or len(self.rows) == len(self._inputs):
@@ -110,6 +115,10 @@ class Columns:
     ) -> None:
         """`flops` says what tasks add to a pass."""
         self.inputs, self.tasks, self.receipts, self._flops = inputs, dict(tasks), receipts, flops
+        if len(inputs) <= FEW:
+            together = _Together(self.tasks)
+            for column in self.tasks.values():
+                column.together = together
 
     def __getitem__(self, task: str) -> Column:
         """The column of a task; raises UnknownTask for one that was not asked."""
@@ -132,13 +141,39 @@ class Columns:
         for name, column in self.tasks.items():
             for row, answer in zip(column.rows.tolist(), column.answers, strict=True):
                 answers[row][name] = answer
-            for row, reason in column.skipped.items():
-                skipped[row][name] = reason
-            for row, reason in column.failed.items():
-                failed[row][name] = reason
+            if column.skipped:
+                for row, reason in column.skipped.items():
+                    skipped[row][name] = reason
+            if column.errors:
+                for row, reason in column.failed.items():
+                    failed[row][name] = reason
             for row in column.late:
                 late[row] = (*late[row], name)
         return [
             Result(answers=by_task, receipt=self.receipt(row), skipped=skipped[row], failed=failed[row], late=late[row])
             for row, by_task in enumerate(answers)
         ]
+
+
+class _Together:
+    """Tasks whose outputs for few inputs are decoded at once, all of a kind when the first is asked."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        # No column, which would hold this that holds it.
+        self._outputs = [(column.task, column.outputs) for column in columns.values()]
+        self._decoded: dict[str, Decoded] = {}
+
+    def decoded(self, task: Task) -> Decoded:
+        """The answers of one of them, of a kind that answers by rows."""
+        if task.name not in self._decoded:
+            kind = kind_of(task)
+            assert isinstance(kind, RowKind)
+            alike = [(other, outputs) for other, outputs in self._outputs if other.kind == task.kind]
+            rows = [_rows_of(kind, other, outputs) for other, outputs in alike]
+            decoded = kind.decode_tasks([other for other, _ in alike], rows)
+            self._decoded |= {other.name: its for (other, _), its in zip(alike, decoded, strict=True)}
+        return self._decoded[task.name]
+
+
+def _rows_of(kind: RowKind, task: Task, outputs: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+    return np.reshape(outputs, (len(outputs), kind.width(task)))

@@ -89,19 +89,50 @@ class Batch(Readings, eq=False):
     tokens: TokenBatch  # a row for each entry, in order; rows beyond these are spare
 
 
+class Readers:
+    """Which of some tasks read which type of input, and how. It follows from the tasks alone, and is kept with them."""
+
+    def __init__(self, tasks: Mapping[str, Task]) -> None:
+        self.separate = tuple(name for name, task in tasks.items() if task.pair == "separate")
+        self._by_type: dict[InputType, _Reading] = {}
+        for name, task in tasks.items():
+            for input_type in input_types_of(task) if task.pair != "separate" else ():
+                self._by_type.setdefault(input_type, _Reading()).add(name, task)
+
+    def of(self, input_type: InputType) -> _Reading:
+        """The tasks that read this type, but for those that read pairs as two texts."""
+        return self._by_type.get(input_type, _Reading())
+
+
+class _Reading:
+    """The tasks that read one type of input."""
+
+    def __init__(self) -> None:
+        self.tasks: tuple[str, ...] = ()
+        self.windowed: tuple[str, ...] = ()  # those that read long texts in windows
+        self.per_word = False  # whether any answers each word
+
+    def add(self, name: str, task: Task) -> None:
+        """One more task."""
+        self.tasks += (name,)
+        self.windowed += (name,) if task.long_texts == "windows" else ()
+        self.per_word |= kind_of(task).per_word
+
+
 def prepared(
     inputs: Sequence[AnyInput],
     types: Sequence[InputType | None],
-    tasks: Mapping[str, Task],
+    tasks: Mapping[str, Task] | Readers,
     tokenizer: Tokenizer,
     words: Words,
 ) -> Iterator[list[Readings]]:
     """The readings of all inputs in order, a piece of the inputs at a time."""
+    readers = tasks if isinstance(tasks, Readers) else Readers(tasks)
 
     def read(span: tuple[int, int]) -> list[Readings]:
         start, stop = span
         own = None if words is None else words[start:stop]
-        return readings_of(inputs[start:stop], tasks, tokenizer, own, types=types[start:stop], start=start)
+        return readings_of(inputs[start:stop], readers, tokenizer, own, types=types[start:stop], start=start)
 
     yield from ahead(read, list(spans_of(inputs)))
 
@@ -140,7 +171,7 @@ def ahead(make: Callable[[Source], Product], values: Sequence[Source]) -> Iterat
 
 def readings_of(
     inputs: Sequence[AnyInput],
-    tasks: Mapping[str, Task],
+    tasks: Mapping[str, Task] | Readers,
     tokenizer: Tokenizer,
     words: Words,
     *,
@@ -154,16 +185,16 @@ def readings_of(
     the inputs, where they are known; `start` is the number of the first input.
     """
     types = types_of_inputs(inputs) if types is None else types
-    separate = tuple(name for name, task in tasks.items() if task.pair == "separate")
-    pairs = [row for row, input_type in enumerate(types) if input_type == "pair"] if separate else []
+    readers = tasks if isinstance(tasks, Readers) else Readers(tasks)
+    pairs = [row for row, input_type in enumerate(types) if input_type == "pair"] if readers.separate else []
     order: list[InputType] = [input_type for input_type in dict.fromkeys(types) if input_type is not None]
     if pairs:  # texts of pairs that are read separately stand with the single texts
         order = [*(input_type for input_type in order if input_type != "text"), "text"]
     readings: list[Readings] = []
     for input_type in order:
-        source = _Source(input_type, inputs, tasks, types)
+        source = _Source(input_type, inputs, readers.of(input_type), types)
         if pairs and input_type == "text":
-            source.add_pairs(pairs, separate, inputs)
+            source.add_pairs(pairs, readers.separate, inputs)
         if source.texts:
             readings += source.readings(tokenizer, words, start)
     return readings
@@ -173,16 +204,10 @@ class _Source:
     """The texts of all inputs of one type, for the tasks that read it; none where there are no such tasks."""
 
     def __init__(
-        self,
-        input_type: InputType,
-        inputs: Sequence[AnyInput],
-        tasks: Mapping[str, Task],
-        types: Sequence[InputType | None],
+        self, input_type: InputType, inputs: Sequence[AnyInput], reading: _Reading, types: Sequence[InputType | None]
     ) -> None:
-        self.tasks = {
-            name: task for name, task in tasks.items() if task.pair != "separate" and input_type in input_types_of(task)
-        }
-        rows = [row for row, given_type in enumerate(types) if given_type == input_type] if self.tasks else []
+        self.reading = reading
+        rows = [row for row, given_type in enumerate(types) if given_type == input_type] if reading.tasks else []
         examples = [plain(inputs[row]) for row in rows]
         if input_type == "question":
             options = [example.pairs for example in examples if isinstance(example, Question)]
@@ -211,27 +236,38 @@ class _Source:
 
     def readings(self, tokenizer: Tokenizer, words: Words, start: int) -> Iterator[Readings]:
         # A text's first window is its cut form, so tasks that cut and tasks that read windows share it.
-        windowed = tuple(name for name, task in self.tasks.items() if task.long_texts == "windows")
-        per_word = any(kind_of(task).per_word for task in self.tasks.values())
+        tasks, windowed, per_word = self.reading.tasks, self.reading.windowed, self.reading.per_word
         windows = windows_of(tokenizer.max_tokens) if windowed else None
         encodings = tokenizer.encodings(self.texts, windows=windows, offsets=per_word)
-        unread = encodings.cut if len(windowed) == len(self.tasks) else encodings.beyond
+        unread = encodings.cut if len(windowed) == len(tasks) else encodings.beyond
+        rows, options = np.array(self.rows, np.int64), np.array(self.options, np.int64)
+        is_own = None  # which entries are of inputs; None: all
+        if self.own < len(self.texts):
+            is_own = encodings.row < self.own
+            unread = np.where(is_own, unread, 0)
+        is_whole = len(encodings.row) == len(self.texts)  # one window each, in order
         texts = Texts(
-            row=np.array(self.rows, np.int64)[encodings.row] + start,
-            option=np.array(self.options, np.int64)[encodings.row],
+            row=(rows if is_whole else rows[encodings.row]) + start,
+            option=options if is_whole else options[encodings.row],
             encodings=encodings,
             reads=read_words(encodings, self._words(words)) if per_word else None,
-            unread=np.where(encodings.row < self.own, unread, 0),
-            pairs=self.pairs + np.array([start, 0, 0]),
+            unread=unread,
+            pairs=self.pairs + np.array([start, 0, 0]) if len(self.pairs) else self.pairs,
             separate=self.separate,
         )
-        for entries, tasks in self._readers(encodings, windowed):
+        for entries, readers in self._readers(encodings, is_own, is_whole=is_whole):
             if len(entries):
-                yield Readings(texts=texts, entries=entries, tasks=tasks)
+                yield Readings(texts=texts, entries=entries, tasks=readers)
 
-    def _readers(self, encodings: Encodings, windowed: tuple[str, ...]) -> Iterator[tuple[np.ndarray, tuple[str, ...]]]:
-        own, first, tasks = encodings.row < self.own, encodings.window == 0, tuple(self.tasks)
-        is_half = np.zeros(len(self.texts), bool)
+    def _readers(
+        self, encodings: Encodings, is_own: np.ndarray | None, *, is_whole: bool
+    ) -> Iterator[tuple[np.ndarray, tuple[str, ...]]]:
+        tasks, windowed, entries = self.reading.tasks, self.reading.windowed, len(encodings.row)
+        if is_whole and not len(self.pairs):
+            yield np.arange(entries), tasks
+            return
+        own = np.ones(entries, bool) if is_own is None else is_own
+        first, is_half = encodings.window == 0, np.zeros(len(self.texts), bool)
         is_half[self.pairs[:, 1:]] = True
         shared = is_half[encodings.row]
         yield np.flatnonzero(first & own & ~shared), tasks
@@ -276,6 +312,9 @@ def batched(
 
 def _packed_cuts(lengths: np.ndarray, width: int) -> Iterator[Cut]:
     """Cuts whose texts fill rows together, the longest first."""
+    if len(lengths) == 1:
+        yield Cut(members=np.zeros(1, np.int64), rows=1, tokens=int(lengths[0]))
+        return
     for members in together(lengths, budget=TOKEN_BUDGET, width=width):
         yield Cut(members=members, rows=len(members), tokens=int(lengths[members[0]]))
 

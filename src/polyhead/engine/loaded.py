@@ -20,7 +20,7 @@ from polyhead.bundle.write import check_read
 from polyhead.config import Value
 from polyhead.cost import part_arrays
 from polyhead.engine.backends.base import LoadedTask, Runner, Stage, TokenBatch
-from polyhead.engine.batch import Batch, Readings, batched
+from polyhead.engine.batch import Batch, Readers, Readings, batched
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.outputs import Gathered
 from polyhead.engine.receipt import Flops
@@ -81,10 +81,12 @@ class LoadedTasks:
         self._plan = lru_cache(maxsize=PLANS)(lambda tasks: merge({name: paths[name] for name in tasks}))
         self._layers = lru_cache(maxsize=PLANS)(partial(_layers, self._plan))
         self._flops = lru_cache(maxsize=FLOPS)(partial(_flops, self._plan, shape))
+        self._readers = lru_cache(maxsize=PLANS)(partial(_readers, self.tasks))
+        ordered = lru_cache(maxsize=PLANS)(partial(_ordered, place))
         # Layers that one pass of these tasks runs; what each of them adds alone to a pass of so many tokens, and what
         # several add together. Tasks may be given in any order, and stand in that of the session.
-        self.layers: Callable[[tuple[str, ...]], int] = partial(_in_order, place, self._layers)
-        self.flops: Flops = partial(_in_order, place, self._flops)
+        self.layers: Callable[[tuple[str, ...]], int] = partial(_in_order, ordered, self._layers)
+        self.flops: Flops = partial(_in_order, ordered, self._flops)
 
     def task_names(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
@@ -103,6 +105,10 @@ class LoadedTasks:
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks, which gives their outputs in this order."""
         return self._plan(tuple(tasks))
+
+    def readers(self, tasks: Iterable[str]) -> Readers:
+        """Which inputs these tasks read, and how."""
+        return self._readers(tuple(tasks))
 
     def batches(self, readings: Readings) -> Iterator[Batch]:
         """Batches of these readings."""
@@ -231,8 +237,21 @@ def _names(tasks: Iterable[str]) -> list[str]:
     return names
 
 
-def _in_order(place: Mapping[str, int], measure: Callable[..., Any], tasks: tuple[str, ...], *more: int) -> Any:
-    return measure(tuple(sorted(tasks, key=place.__getitem__)), *more)
+def _ordered(place: Mapping[str, int], tasks: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(tasks, key=place.__getitem__))
+
+
+def _in_order(
+    ordered: Callable[[tuple[str, ...]], tuple[str, ...]],
+    measure: Callable[..., Any],
+    tasks: tuple[str, ...],
+    *more: int,
+) -> Any:
+    return measure(ordered(tasks), *more)
+
+
+def _readers(tasks: Mapping[str, Task], names: tuple[str, ...]) -> Readers:
+    return Readers({name: tasks[name] for name in names})
 
 
 def _runs_alike(paths: Mapping[str, Path], tasks: Mapping[str, Task], names: tuple[str, ...]) -> Hashable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import overload
 
@@ -15,7 +15,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.encodings import ranges, starts_of
 from polyhead.text.tokenize import encoded_at
-from polyhead.text.words import best_windows
+from polyhead.text.words import WindowWords, best_windows
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
@@ -80,6 +80,8 @@ class Ragged(Sequence[np.ndarray]):
 
 def joined(parts: Sequence[Outputs]) -> Outputs:
     """Outputs of a task for several ranges of inputs, in order, as one."""
+    if len(parts) == 1:
+        return parts[0]
     filled = [outputs for outputs in parts if len(outputs.rows)]
     if len(filled) == 1:
         return filled[0]
@@ -108,6 +110,9 @@ class Gathered:
         for reading in readings:
             for task in reading.tasks:
                 self._expected[task] = self._expected.get(task, 0) + len(reading.entries)
+        kinds = {task: kind_of(tasks[task]) for task in self._expected}
+        self._per_word = {task for task, kind in kinds.items() if kind.per_word}
+        self._per_option = {task for task, kind in kinds.items() if kind.per_option}
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -116,21 +121,35 @@ class Gathered:
 
     def add(self, batch: Batch, outputs: Mapping[str, np.ndarray]) -> None:
         """Takes the outputs of a batch of these readings."""
-        is_word = None
-        for task in (name for name in batch.tasks if name in outputs):
-            entries = batch.entries
-            values = outputs[task][: len(entries)]
-            if kind_of(self._known[task]).per_word:
+        is_word, rows, are_finite = None, len(batch.entries), _are_finite(outputs.values())
+        for task in batch.tasks:
+            if task not in outputs:
+                continue
+            values = outputs[task][:rows]
+            if task in self._per_word:
                 if is_word is None:
-                    is_word = np.arange(values.shape[1]) < batch.texts.word_counts(entries)[:, None]
+                    is_word = np.arange(values.shape[1]) < batch.texts.word_counts(batch.entries)[:, None]
                 values = values[is_word]  # room for other texts' words is kept by nobody
-                entries = np.repeat(entries, is_word.sum(axis=1))
-            is_finite = np.isfinite(values)
-            if not is_finite.all():
-                wrong = np.unique(entries[~is_finite.reshape(len(values), -1).all(axis=1)])
-                self._wrong.setdefault(task, set()).update(batch.texts.inputs_of(task, wrong).tolist())
-                values = np.where(is_finite, values, np.float32(0))
+            if not are_finite:
+                values = self._finite(task, batch, values, is_word)
             self._by_task.setdefault(task, []).append((batch, values))
+
+    def _finite(self, task: str, batch: Batch, values: np.ndarray, is_word: np.ndarray | None) -> np.ndarray:
+        """The values with 0 for what is no finite number, of whose inputs a note is taken."""
+        is_finite = np.isfinite(values)
+        if is_finite.all():
+            return values
+        entries = batch.entries
+        if is_word is not None and task in self._per_word:
+            entries = np.repeat(entries, is_word.sum(axis=1))
+        wrong = np.unique(entries[~is_finite.reshape(len(values), -1).all(axis=1)])
+        self._wrong.setdefault(task, set()).update(batch.texts.inputs_of(task, wrong).tolist())
+        return np.where(is_finite, values, np.float32(0))
+
+    @property
+    def are_finite(self) -> bool:
+        """Whether all that came is finite."""
+        return not self._wrong
 
     def not_finite(self, task: str) -> np.ndarray:
         """Inputs of which the task gave something else than finite numbers; `of` leaves them out."""
@@ -150,17 +169,20 @@ class Gathered:
 
     def of(self, task: str, *, batch: Batch | None = None) -> Outputs:
         """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
-        collected = [item for item in self._by_task.get(task, []) if batch is None or item[0] is batch]
+        collected = self._by_task.get(task, [])
+        if batch is not None:
+            collected = [item for item in collected if item[0] is batch]
         if not collected:
             return NO_OUTPUTS
-        if kind_of(self._known[task]).per_word:
+        if task in self._per_word:
             outputs = self._of_words(task, collected)
         elif task in collected[0][0].texts.separate:
             outputs = self._of_pairs(task, collected)
         else:
             outputs = self._of_rows(task, collected)
-        wrong = self.not_finite(task)
-        return outputs.only(~np.isin(outputs.rows, wrong)) if len(wrong) else outputs
+        if task not in self._wrong:
+            return outputs
+        return outputs.only(~np.isin(outputs.rows, self.not_finite(task)))
 
     def _of_task(self, task: str) -> list[Readings]:
         return [reading for reading in self._readings if task in reading.tasks]
@@ -170,11 +192,12 @@ class Gathered:
         key = tuple([id(batch) for batch, _ in outputs])
         if key not in self._orders:
             self._orders[key] = _order_of([batch for batch, _ in outputs])
-        (order, rows, first, counts), kind = self._orders[key], kind_of(self._known[task])
+        order, rows, first, counts = self._orders[key]
         values = outputs[0][1] if len(outputs) == 1 else np.concatenate([values for _, values in outputs])
         values = values if order is None else values[order]
-        if not kind.per_option and len(values) == len(rows) == self._expected[task]:
+        if len(values) == len(rows) == self._expected[task] and task not in self._per_option:
             return Outputs(rows=rows, values=values)
+        kind = kind_of(self._known[task])
         reading_rows = np.concatenate([reading.row for reading in self._of_task(task)])
         start = reading_rows.min()
         is_whole = counts == np.bincount(reading_rows - start)[rows - start]
@@ -246,10 +269,23 @@ def _order_of(batches: Sequence[Batch]) -> Order:
     row = np.concatenate([batch.row for batch in batches])
     option = np.concatenate([batch.texts.option[batch.entries] for batch in batches])
     window = np.concatenate([batch.texts.encodings.window[batch.entries] for batch in batches])
-    order = np.lexsort((window, option, row))
-    rows, first, counts = np.unique(row[order], return_index=True, return_counts=True)
+    order = np.lexsort((window, option, row)) if len(row) > 1 else np.zeros(1, np.int64)
     is_in_order = bool((order[1:] > order[:-1]).all())
+    rows = row[order]
+    if (rows[1:] > rows[:-1]).all():  # one entry an input
+        first, counts = np.arange(len(rows)), np.ones(len(rows), np.int64)
+    else:
+        rows, first, counts = np.unique(rows, return_index=True, return_counts=True)
     return None if is_in_order else order, rows, first, counts
+
+
+def _are_finite(arrays: Iterable[np.ndarray]) -> bool:
+    """Whether they hold finite numbers alone; arrays that are pieces of one are looked at together."""
+    whole = {}
+    for array in arrays:
+        base = array.base if isinstance(array.base, np.ndarray) else array
+        whole[id(base)] = base
+    return all(np.isfinite(base).all() for base in whole.values())
 
 
 class _WordOrder(Value, eq=False):
@@ -270,6 +306,8 @@ class _WordOrder(Value, eq=False):
         """`read` are the entries that a task reads, `entries` those that batches gave, in their order."""
         reads, encodings = texts.reads, texts.encodings
         assert reads is not None
+        if len(encodings.row) == len(reads.text_starts) - 1:
+            return cls._of_whole(texts, reads, entries)
         sizes, text = np.diff(reads.starts)[entries], encodings.row[entries]
         windows = np.bincount(encodings.row[read])
         is_alone = windows[text] == 1
@@ -289,6 +327,26 @@ class _WordOrder(Value, eq=False):
             own=None if is_alone.all() else collected,
             into=into[collected],
             windowed=windowed[window_counts == windows[windowed]],
+        )
+
+    @classmethod
+    def _of_whole(cls, texts: Texts, reads: WindowWords, entries: np.ndarray) -> _WordOrder:
+        """Of texts that all have one window: an entry each."""
+        in_order = np.argsort(texts.row[entries], kind="stable")
+        text = entries[in_order]  # in the order of their inputs
+        starts, base = starts_of(reads.text_starts[text + 1] - reads.text_starts[text]), np.empty(len(text), np.int64)
+        base[in_order] = starts[:-1]
+        begin = reads.starts[entries]
+        sizes = reads.starts[entries + 1] - begin
+        return cls(
+            texts=texts,
+            entries=entries,
+            rows=texts.row[text],
+            words=[reads.of(number) for number in text.tolist()],
+            starts=starts,
+            own=None,
+            into=np.repeat(base, sizes) + reads.places[ranges(begin, sizes)],
+            windowed=np.zeros(0, np.int64),
         )
 
     def outputs(self, flat: np.ndarray) -> Ragged:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -23,14 +23,18 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import Value, from_json, to_json
 from polyhead.engine.agreement import Agreement, agreement_of, without_scores
 from polyhead.engine.backends import BACKENDS, TRAINING_BACKEND, default_backend, is_installed
+from polyhead.engine.backends.base import ChangingBackend
+from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.batch import FIXED_ROWS, TOKEN_STEP
+from polyhead.engine.compile.heads import room_for
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import replace_file
-from polyhead.plan import TRUNK
+from polyhead.plan import TRUNK, Path
 from polyhead.processor import processor
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
+from polyhead.text.tokenize import Input
 
 SHOWN = 80  # characters of a probe's text that a certificate keeps
 
@@ -38,10 +42,15 @@ SHOWN = 80  # characters of a probe's text that a certificate keeps
 class Answering:
     """The tasks of one bundle, loaded when the first is asked, all that share a precision at once."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, *, backend: str | None = None, before: Answering | None = None) -> None:
+        """`backend` None is `backend_here`. What `before` loaded and compiled of the same bundle is taken over.
+
+        Then only tasks whose arrays on disk are others are compiled anew; `before` answers no more.
+        """
         self.bundle = bundle
-        self.backend = backend_here()
+        self.backend = backend or backend_here()
         self._sessions: dict[str, Session] = {}
+        self._before = before._sessions if before is not None and before.backend == self.backend else {}
 
     def answered(self, names: Iterable[str]) -> dict[str, Answered]:
         """Digests of each task's answers to its own probes."""
@@ -87,31 +96,37 @@ class Answering:
             records = self.bundle.tasks
             lines = {n: line for n, line in self.bundle.lines.items() if self._precision(records[n]) == precision}
             self.bundle.trunk()  # once for all precisions
-            self._sessions[precision] = Session(
-                self.bundle.view(lines), backend=self.backend, precision=precision, deterministic=True
-            )
+            view, session = self.bundle.view(lines), self._before.pop(precision, None)
+            if session is None or not isinstance(session.backend, ChangingBackend):
+                session = Session(view, backend=self.backend, precision=precision, deterministic=True)
+            else:
+                session.follow(view)
+            if isinstance(session.backend, GraphBackend):
+                session.backend.ready()
+            self._sessions[precision] = session
         return self._sessions[precision]
 
 
 def outputs_of(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[str, list[np.ndarray]]:
     """Each task's outputs for its own probes, in their order; the session must be deterministic.
 
-    Tasks that are read alike are asked in one call, each for the probes of all. In deterministic mode a row's bits do
-    not depend on its batch mates, so they are those of `Session.outputs`.
+    Tasks that are read alike are asked together, a batch at a time. In deterministic mode a row's bits depend neither
+    on its batch mates nor on what else is asked, so they are those of `Session.outputs`.
     """
     assert session.deterministic
-    by_task: dict[str, list[np.ndarray]] = {}
+    by_task: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in probes}
     for names in _read_alike(session, probes):
-        inputs = list(dict.fromkeys(probe for name in names for probe in probes[name]))
-        row = {probe: number for number, probe in enumerate(inputs)}
-        columns = session.columns([probe.input for probe in inputs], tasks=names, words=_words(inputs))
-        for name in names:
-            column, rows = columns[name], [row[probe] for probe in probes[name]]
-            for error in (column.errors[number] for number in rows if number in column.errors):
-                raise error
-            outputs = dict(zip(column.rows.tolist(), column.outputs, strict=True))
-            by_task[name] = [outputs[number] for number in rows]
-    return {name: by_task[name] for name in probes}
+        wanted = {name: set(probes[name]) for name in names}
+        for asked, batch in _batches(session, {name: probes[name] for name in names}):
+            columns = session.columns([probe.input for probe in batch], tasks=asked, words=_words(batch))
+            for name in asked:
+                column = columns[name]
+                for number, error in column.errors.items():
+                    if batch[number] in wanted[name]:
+                        raise error
+                for number, output in zip(column.rows.tolist(), column.outputs, strict=True):
+                    by_task[name][batch[number]] = output
+    return {name: [by_task[name][probe] for probe in own] for name, own in probes.items()}
 
 
 def answers_of(session: Session, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
@@ -142,6 +157,11 @@ def numerics() -> dict[str, str]:
 
 
 def backend_here() -> str:
+    """The backend that proves: the fastest that is installed."""
+    return default_backend()
+
+
+def training_backend_here() -> str:
     """The backend that trains where it is installed, else the fastest there is."""
     return TRAINING_BACKEND if is_installed(BACKENDS[TRAINING_BACKEND].package) else default_backend()
 
@@ -183,6 +203,50 @@ def _read_alike(session: Session, names: Iterable[str]) -> Iterable[list[str]]:
         layers = name if is_own else path.embed if path.embed.prompts else None
         groups.setdefault((layers, task.pair, task.long_texts, kind_of(task).per_option), []).append(name)
     return groups.values()
+
+
+def _batches(session: Session, probes: Mapping[str, Sequence[Probe]]) -> Iterator[tuple[list[str], list[Probe]]]:
+    """Probes that fill a batch, and the tasks to ask for them: those whose probes they are and who are computed anyway.
+
+    So no head is computed for the probes of all others. Single texts of like length stand together, and of these the
+    probes of tasks whose heads are one graph; all others are one batch, as a call cuts them.
+    """
+    inputs = dict.fromkeys(probe for own in probes.values() for probe in own)
+    forms = {name: _form(session.records[name].path) for name in probes}
+    if any(len(texts_of(probe.input)) > 1 for probe in inputs) or any(
+        session.records[name].task.long_texts == "windows" for name in probes
+    ):
+        yield list(probes), list(inputs)
+        return
+    readers: dict[Probe, list[str]] = {probe: [] for probe in inputs}
+    for form in dict.fromkeys(forms.values()):
+        for name in (name for name, own in forms.items() if own == form):
+            for probe in probes[name]:
+                readers[probe].append(name)
+    texts: list[Input] = [(texts_of(probe.input)[0],) for probe in readers]
+    steps = -(-session.tokenizer.encodings(texts).lengths // TOKEN_STEP)
+    order = list(dict.fromkeys(forms[name] for names in readers.values() for name in names))
+    place = {probe: order.index(forms[names[0]]) for probe, names in readers.items()}
+    by_step: dict[int, list[Probe]] = {}
+    for probe, step in zip(readers, steps.tolist(), strict=True):
+        by_step.setdefault(step, []).append(probe)
+    for alike in by_step.values():
+        alike.sort(key=place.__getitem__)
+        for start in range(0, len(alike), FIXED_ROWS):
+            batch = alike[start : start + FIXED_ROWS]
+            asked = {forms[name] for probe in batch for name in readers[probe]}
+            yield [name for name in probes if forms[name] in asked], batch
+
+
+def _form(path: Path) -> tuple[object, ...]:
+    """Equal for tasks whose poolers and heads are one graph, which computes all or none; others may be too."""
+    pool, head = path.pool, path.head
+    return (
+        msgspec.structs.replace(pool, part=None if pool.part is None else ""),
+        head.hidden,
+        head.activation,
+        room_for(head.width),
+    )
 
 
 def _words(probes: Sequence[Probe]) -> list[np.ndarray | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,94 +46,178 @@ class Receipt(Value):
     added_flops: dict[str, int] = {}
 
 
+class _Read(NamedTuple):
+    """What a batch read of its inputs, or the halves of pairs among that; arrays (readings,)."""
+
+    rows: np.ndarray  # the inputs
+    sizes: np.ndarray  # tokens
+    tasks: tuple[str, ...]  # that got outputs of it
+    cut: np.ndarray
+    repaired: np.ndarray  # bool: whether the text was
+    windows: np.ndarray | None = None  # the number of each among the windows of its input
+    layers: int = 0
+    is_half: bool = False  # of pairs read separately, whose pass is counted for another input or another time
+
+
 class Receipts:
-    """What the inputs of a request have cost so far: arrays int64 (inputs,), named as in `Receipt`."""
+    """What the inputs of a request have cost so far, added up when it is asked for: see `Receipt` for the names."""
 
     def __init__(self, inputs: Sequence[AnyInput]) -> None:
-        size = len(inputs)
-        self.passes, self.layers, self.tokens, self.cut, self.repaired = (np.zeros(size, np.int64) for _ in range(5))
-        self.windows = np.ones(size, np.int64)
-        self._inputs = inputs
-        # Of passes, and of pairs that had half of one: their inputs, tokens, readers, and whether they are such halves.
-        self._read: list[tuple[np.ndarray, np.ndarray, tuple[str, ...], bool]] = []
-        self._written: dict[int, dict[str, int]] = {}  # by input, FLOPs of tasks that own their models
+        self._inputs, self._read = inputs, list[_Read]()
+        self._known: dict[str, np.ndarray] | None = None  # forgotten when more is counted
+        self._written: list[tuple[int, Receipt]] = []  # of tasks that own their models
+
+    @property
+    def passes(self) -> np.ndarray:
+        """int64 (inputs,), as the next five."""
+        return self._totals["passes"]
+
+    @property
+    def layers(self) -> np.ndarray:
+        """The layers that were run."""
+        return self._totals["layers"]
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The tokens that were read."""
+        return self._totals["tokens"]
+
+    @property
+    def cut(self) -> np.ndarray:
+        """The tokens that were not."""
+        return self._totals["cut"]
+
+    @property
+    def repaired(self) -> np.ndarray:
+        """Lone surrogates."""
+        return self._totals["repaired"]
+
+    @property
+    def windows(self) -> np.ndarray:
+        """1 for what was read whole or cut."""
+        return self._totals["windows"]
 
     def copy(self) -> Receipts:
         """The receipts of this moment, which no later pass changes."""
         receipts = Receipts(self._inputs)
-        for name in ("passes", "layers", "tokens", "cut", "repaired", "windows"):
-            setattr(receipts, name, getattr(self, name).copy())
-        receipts._read = list(self._read)
-        receipts._written = {row: dict(flops) for row, flops in self._written.items()}
+        receipts._read, receipts._written = list(self._read), list(self._written)
         return receipts
 
     def add(self, batch: Batch, tasks: tuple[str, ...], layers: int) -> None:
         """Counts a batch of which so many layers were run, and from which these tasks got outputs."""
         texts, entries, rows, sizes = batch.texts, batch.entries, batch.row, batch.lengths
-        for total, counts in (
-            (self.passes, 1),
-            (self.layers, layers),
-            (self.tokens, sizes),
-            (self.cut, texts.unread[entries]),
-        ):
-            np.add.at(total, rows, counts)
-        np.maximum.at(self.windows, rows, texts.encodings.window[entries] + 1)
-        self._read.append((rows, sizes, tuple(name for name in tasks if name not in texts.separate), False))
-        repaired = [rows[texts.encodings.repaired[entries] > 0]]
-        if any(name in texts.separate for name in batch.tasks):
-            compared = tuple(name for name in tasks if name in texts.separate)
+        encodings, separate = texts.encodings, texts.separate
+        self._read.append(
+            _Read(
+                rows=rows,
+                sizes=sizes,
+                tasks=tuple([name for name in tasks if name not in separate]) if separate else tasks,
+                cut=texts.unread[entries],
+                repaired=encodings.repaired[entries] > 0,
+                windows=encodings.window[entries],
+                layers=layers,
+            )
+        )
+        if separate and not set(separate).isdisjoint(batch.tasks):
+            compared = tuple([name for name in tasks if name in separate])
             for places in texts.halves(entries):
-                halves, rows = places[places >= 0], texts.pairs[places >= 0, 0]
-                np.add.at(self.cut, rows, texts.encodings.beyond[entries[halves]])
-                self._read.append((rows, sizes[halves], compared, True))
-                repaired.append(rows[texts.encodings.repaired[entries[halves]] > 0])
-        for row in set(np.concatenate(repaired).tolist()):
-            self.repaired[row] = sum(map(lone_surrogates, texts_of(plain(self._inputs[row]))))
+                halves = places[places >= 0]
+                self._read.append(
+                    _Read(
+                        rows=texts.pairs[places >= 0, 0],
+                        sizes=sizes[halves],
+                        tasks=compared,
+                        cut=encodings.beyond[entries[halves]],
+                        repaired=encodings.repaired[entries[halves]] > 0,
+                        is_half=True,
+                    )
+                )
+        self._known = None
 
     def add_written(self, name: str, rows: Sequence[int], costs: Sequence[Receipt]) -> None:
         """Counts what a task that owns its model cost for these inputs, a receipt of its own each."""
-        for row, cost in zip(rows, costs, strict=True):
-            for field in ("passes", "layers", "tokens", "cut"):
-                getattr(self, field)[row] += getattr(cost, field)
-            self.repaired[row] = max(self.repaired[row], cost.repaired)
-            self._written.setdefault(row, {}).update(cost.added_flops)
+        self._written += zip(rows, costs, strict=True)
+        self._known = None
 
     def at(self, row: int, flops: Flops) -> Receipt:
         """The receipt of one input."""
         return Receipt(
-            passes=int(self.passes[row]),
-            layers=int(self.layers[row]),
-            tokens=int(self.tokens[row]),
-            cut=int(self.cut[row]),
-            windows=int(self.windows[row]),
-            repaired=int(self.repaired[row]),
-            added_flops=self._flops(row, flops),
+            **{name: int(counts[row]) for name, counts in self._totals.items()}, added_flops=self._flops(row, flops)
         )
+
+    @property
+    def _totals(self) -> dict[str, np.ndarray]:
+        if self._known is None:
+            self._known = self._added_up()
+        return self._known
+
+    def _added_up(self) -> dict[str, np.ndarray]:
+        size = len(self._inputs)
+        passes = [read for read in self._read if not read.is_half]
+        rows, all_rows = _end_to_end([read.rows for read in passes]), _end_to_end([read.rows for read in self._read])
+        windows = np.zeros(size, np.int64)
+        np.maximum.at(windows, rows, _end_to_end([read.windows for read in passes if read.windows is not None]))
+        layers = np.repeat([read.layers for read in passes], [len(read.rows) for read in passes])
+        totals = {
+            "passes": np.bincount(rows, minlength=size),
+            "layers": _sums(rows, layers, size),
+            "tokens": _sums(rows, _end_to_end([read.sizes for read in passes]), size),
+            "cut": _sums(all_rows, _end_to_end([read.cut for read in self._read]), size),
+            "repaired": np.zeros(size, np.int64),
+            "windows": windows + 1,
+        }
+        is_repaired = [read.repaired for read in self._read]
+        if any(map(np.any, is_repaired)):
+            for row in set(all_rows[np.concatenate(is_repaired)].tolist()):
+                totals["repaired"][row] = sum(map(lone_surrogates, texts_of(plain(self._inputs[row]))))
+        for row, cost in self._written:
+            for field in ("passes", "layers", "tokens", "cut"):
+                totals[field][row] += getattr(cost, field)
+            totals["repaired"][row] = max(totals["repaired"][row], cost.repaired)
+        return totals
 
     @cached_property
     def _by_input(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Where the passes of each input begin (inputs + 1,); of each pass its tokens, and its number in `_read`."""
-        rows = np.concatenate([np.zeros(0, np.int64), *(rows for rows, *_ in self._read)])
-        sizes = np.concatenate([np.zeros(0, np.int64), *(sizes for _, sizes, *_ in self._read)])
-        counts = np.array([len(rows) for rows, *_ in self._read], np.int64)
-        numbers = np.repeat(np.arange(len(counts)), counts)
+        rows, sizes = _end_to_end([read.rows for read in self._read]), _end_to_end([read.sizes for read in self._read])
+        numbers = np.repeat(np.arange(len(self._read)), [len(read.rows) for read in self._read])
         order = np.argsort(rows, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(self._inputs)))])
         return starts, sizes[order], numbers[order]
+
+    @cached_property
+    def _written_flops(self) -> dict[int, dict[str, int]]:
+        """By input, FLOPs of tasks that own their models."""
+        flops: dict[int, dict[str, int]] = {}
+        for row, cost in self._written:
+            flops.setdefault(row, {}).update(cost.added_flops)
+        return flops
 
     def _flops(self, row: int, flops: Flops) -> dict[str, int]:
         """For each window and option what each task added alone, and what several added together."""
         starts, sizes, numbers = self._by_input
         passes, longest = list[tuple[tuple[str, ...], int]](), None
         for i in range(int(starts[row]), int(starts[row + 1])):
-            _, _, tasks, is_half = self._read[numbers[i]]
-            read = (tasks, int(sizes[i]))
-            if not is_half:
+            batch_read = self._read[numbers[i]]
+            read = (batch_read.tasks, int(sizes[i]))
+            if not batch_read.is_half:
                 passes.append(read)
             elif longest is None or read[1] > longest[1]:
                 longest = read
         added: dict[str, int] = {}
         for tasks, tokens in passes if longest is None else [*passes, longest]:
+            if not added:
+                added = dict(flops(tasks, tokens))
+                continue
             for name, number in flops(tasks, tokens).items():
                 added[name] = added.get(name, 0) + number
-        return added | self._written.get(row, {})
+        return added | self._written_flops.get(row, {})
+
+
+def _end_to_end(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+
+def _sums(rows: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
+    """Counts added up by row, int64 (size,); exact up to 2^53."""
+    return np.bincount(rows, weights=counts, minlength=size).astype(np.int64)

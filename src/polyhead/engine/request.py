@@ -76,6 +76,8 @@ class Request:
         self._outputs: dict[str, list[Outputs]] = {name: [] for name in self.tasks}
         self._lacking: set[str] = set()  # tasks for which a package is missing
         self._failed: dict[str, dict[int, Exception]] = {name: {} for name in self.tasks}
+        # Inputs that tasks do not read, and why, by the types of input that these read.
+        self._unfit: dict[tuple[InputType, ...], dict[int, str]] = {}
 
     @property
     def is_late(self) -> bool:
@@ -86,11 +88,12 @@ class Request:
         """Goes on to the end; raises the first failure where no task has any answer, and none is merely late."""
         for _ in self._steps(loaded, loaded.stages if self._end is None else loaded.backend.stages, streams=False):
             pass
-        failures = [error for failed in self._failed.values() for error in failed.values()]
         columns = self.columns()
-        is_answered = any(len(outputs.rows) for parts in self._outputs.values() for outputs in parts)
-        if failures and not is_answered and not any(column.late for column in columns.tasks.values()):
-            raise failures[0]
+        if any(self._failed.values()):
+            failures = [error for failed in self._failed.values() for error in failed.values()]
+            is_answered = any(len(outputs.rows) for parts in self._outputs.values() for outputs in parts)
+            if not is_answered and not any(column.late for column in columns.tasks.values()):
+                raise failures[0]
         return columns
 
     def results(self, loaded: LoadedTasks) -> Iterator[TaskResults]:
@@ -111,10 +114,13 @@ class Request:
 
     def unfit(self, task: str) -> dict[int, str]:
         """The inputs that the task does not read, and why."""
-        unfit: dict[int, str] = {}
-        for input_type, rows in self._rows.items():
-            if input_type not in input_types_of(self.tasks[task]):
-                unfit |= dict.fromkeys(rows, why_not(self.tasks[task], self.inputs[rows[0]]))
+        read_types = input_types_of(self.tasks[task])
+        unfit = self._unfit.get(read_types)
+        if unfit is None:
+            unfit = self._unfit[read_types] = {}
+            for input_type, rows in self._rows.items():
+                if input_type not in read_types:
+                    unfit |= dict.fromkeys(rows, why_not(self.tasks[task], self.inputs[rows[0]]))
         return unfit
 
     def _column(self, name: str) -> Column:
@@ -123,7 +129,9 @@ class Request:
             reason = f"it needs '{missing()}', which is not installed"
             skipped = {row: skipped.get(row, reason) for row in range(len(inputs))}
         outputs = joined(self._known(name))
-        failed = {row: without_frames(error) for row, error in self._failed[name].items()}
+        failed: dict[int, Exception] = {}
+        if self._failed[name]:
+            failed = {row: without_frames(error) for row, error in self._failed[name].items()}
         late: list[int] = []
         if len(outputs.rows) + len(skipped) + len(failed) < len(inputs):
             known = {*outputs.rows.tolist(), *skipped, *failed}
@@ -144,8 +152,8 @@ class Request:
         """Piece after piece, each stage by stage and then its end; where it `streams`, with the answers of each."""
         if self.is_late:  # before any text is tokenized
             return
-        tasks = {name: self.tasks[name] for name in self._names}
-        for readings in prepared(self.inputs, self._types, tasks, loaded.tokenizer, self._words):
+        readers = loaded.readers(self._names)
+        for readings in prepared(self.inputs, self._types, readers, loaded.tokenizer, self._words):
             yield from self._piece(loaded, readings, stages, streams=streams)
             if self.is_late:
                 return
@@ -231,7 +239,7 @@ class Request:
             rows = rest
 
     def _fail_not_finite(self, gathered: Gathered) -> None:
-        for task in gathered.tasks:
+        for task in () if gathered.are_finite else gathered.tasks:
             rows = gathered.not_finite(task)
             if len(rows):
                 self._fail(task, rows, not_finite(task))

@@ -195,6 +195,18 @@ class Session:
                 warn_of(bundle, self.backend.name, changed, scales=self.backend.calibration)
             return changes
 
+    def follow(self, bundle: Bundle) -> None:
+        """Takes the tasks of another view of its bundle, all read from the disk again; the trunk must be the same.
+
+        What is equal to the bit is not compiled again. Raises WrongTrunk, and what the bundle raises.
+        """
+        self._home.check()
+        with self._changing:
+            difference(self.bundle, bundle)
+            arrays = {name: loaded(bundle, name) for name in bundle.tasks}
+            self._change(bundle.tasks, arrays, self._loaded.summaries.refreshed(bundle))
+            self.bundle = bundle
+
     def refresh_behind(self) -> Future[Changes]:
         """The same in a thread of its own: calls go on meanwhile."""
         done: Future[Changes] = Future()

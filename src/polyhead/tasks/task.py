@@ -292,6 +292,10 @@ class RowKind(Kind):
     def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
         """The answers to rows with these outputs, (rows, width)."""
 
+    def decode_tasks(self, tasks: Sequence[Task], outputs: Sequence[np.ndarray]) -> list[Decoded]:
+        """`decode_rows` of several tasks, to the bit; for few rows it is quicker to decode all tasks at once."""
+        return [self.decode_rows(task, rows) for task, rows in zip(tasks, outputs, strict=True)]
+
     @abstractmethod
     def answers(self, task: Task, decoded: Decoded) -> list[Answer]:
         """The same as plain values, row by row."""

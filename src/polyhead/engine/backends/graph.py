@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache, partial
 
 import msgspec
@@ -103,6 +105,16 @@ class GraphBackend:
             return
         walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._deterministic)
         yield from walk.stages()
+
+    def ready(self) -> None:
+        """Compiles what a call of all tasks runs, two graphs at once; what cannot be compiled fails when called."""
+
+        def compiled(call: GraphCall) -> None:
+            with suppress(Exception):
+                call.graph.ready()
+
+        with ThreadPoolExecutor(2, "polyhead-compile") as pool:
+            list(pool.map(compiled, self._loaded.full))
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         """Compiles what is new, then swaps; graphs of what stays are kept."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -14,6 +13,9 @@ from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
 from polyhead.engine.compile.encoder import Arrays
 from polyhead.engine.compile.heads import SlotForm, output_of
 from polyhead.engine.compile.program import Token
+from polyhead.engine.compile.seats import Group as Group
+from polyhead.engine.compile.seats import Seat as Seat
+from polyhead.engine.compile.seats import seated, united
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import TRUNK, Delta, Embed, Layers, Node, Path, Plan, Pool, joined, merge, split
 from polyhead.plan.nodes import owners_of_node
@@ -86,6 +88,12 @@ class Arrangement:
             spare=deterministic,
         )
         self.group_of = {name: group for group in self.groups for name in group.members}
+        # Groups whose poolers and heads are one graph; in deterministic mode none has a part in another's bits.
+        self.units: tuple[tuple[Group[HeadForm, str], ...], ...] = united(
+            self.groups,
+            before.units if before else (),
+            may_be_one=lambda groups: not deterministic and _are_one(groups),
+        )
 
     @property
     def plan(self) -> Plan:
@@ -167,6 +175,13 @@ class Arrangement:
         return {name: slots[name] for name in self.tasks}
 
 
+def _are_one(groups: Sequence[Group[HeadForm, str]]) -> bool:
+    """Whether one graph may hold them: of the same states, no larger than that of one group, no rows of prompts."""
+    seats = sum(len(group.seats) for group in groups)
+    reads = {group.form.read for group in groups}
+    return len(reads) == 1 and seats <= SLOTS and all(group.form.form.pool.positions != "prompt" for group in groups)
+
+
 def is_plain(node: Node) -> bool:
     """Whether every text has it: an embedding without prompts, layers of the trunk."""
     if isinstance(node, Embed):
@@ -205,72 +220,6 @@ def _owners(tasks: Mapping[str, LoadedTask], before: Mapping[str, Owner]) -> dic
         else:
             owners[owner] = Owner((owner, next(_CONTENTS)), arrays)
     return owners
-
-
-Form = TypeVar("Form", bound=Hashable)
-Member = TypeVar("Member", bound=Hashable)
-
-
-class Seat(msgspec.Struct, Generic[Member], frozen=True):
-    """A member and its arrays. Without a member it is free, and the arrays are those of who left it."""
-
-    member: Member | None = None  # None: free
-    tokens: tuple[Token, ...] = ()
-
-
-class Group(msgspec.Struct, Generic[Form, Member], frozen=True):
-    """Members that are alike but for their arrays."""
-
-    form: Form
-    seats: tuple[Seat[Member], ...]
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """The members in the seats that are taken, in order."""
-        return tuple(seat.member for seat in self.seats if seat.member is not None)
-
-
-def seated(
-    members: Mapping[Member, tuple[Form, tuple[Token, ...]]],
-    before: tuple[Group[Form, Member], ...],
-    *,
-    most: int,
-    spare: bool = False,
-) -> tuple[Group[Form, Member], ...]:
-    """Members (their forms and arrays) in groups of at most `most` seats; with `spare` each group has that many.
-
-    A group which members only left keeps their arrays in the free seats, so that its graph stays as it is.
-    """
-    left = dict(members)
-    groups: list[tuple[Form, list[Seat[Member]], set[Seat[Member]]]] = []  # form, seats, and the seats of before
-    for group in before:
-        seats: list[Seat[Member]] = []
-        for seat in group.seats:
-            if seat.member is not None and seat.member in left and left[seat.member][0] == group.form:
-                seats.append(Seat(seat.member, left.pop(seat.member)[1]))
-            else:
-                seats.append(Seat(None, seat.tokens))
-        groups.append((group.form, seats, set(group.seats)))
-    for member, (form, tokens) in left.items():
-        alike = (seats for own, seats, _ in groups if own == form)
-        seats = next((seats for seats in alike if _free(seats) < most), [])
-        if not seats:
-            seats += (Seat(),) * (most if spare else 0)
-            groups.append((form, seats, set()))
-        place = _free(seats)
-        seats[place : place + 1] = [Seat(member, tokens)]
-    kept = []
-    for form, seats, old in groups:
-        if not old.issuperset(seat for seat in seats if seat.member is not None):
-            # Another arrived or changed: the arrays of those who left go.
-            seats = [seat if seat.member is not None else Seat() for seat in seats]
-        kept.append(Group(form, tuple(seats)))
-    return tuple(group for group in kept if group.members)
-
-
-def _free(seats: Sequence[Seat[Member]]) -> int:
-    """The first free place, or the one after all."""
-    return next((place for place, seat in enumerate(seats) if seat.member is None), len(seats))
 
 
 Chain = tuple[Node, ...]  # nodes from the root to a step: what its states are

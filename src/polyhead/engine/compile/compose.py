@@ -22,6 +22,7 @@ from polyhead.engine.compile.arrangement import (
 )
 from polyhead.engine.compile.encoder import Arrays, Span, beside_graph, embed_graph, span_graph
 from polyhead.engine.compile.heads import answers, folded, output_of, padded
+from polyhead.engine.compile.joint import Unit, is_worth, joint_graph, output_in
 from polyhead.engine.compile.layout import Shape
 from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.engine.compile.program import (
@@ -222,15 +223,24 @@ class _Composer:
         )
 
     def _heads(self) -> Iterator[GraphCall]:
-        for group in self._arranged.groups:
-            names = [name for name in group.members if name in self._reads]
-            if names:
-                yield self._head(group, names, self._reads[names[0]])
+        for unit in self._arranged.units:
+            asked = [self._asked(group) for group in unit]
+            if is_worth(unit, self._reads):
+                yield self._joint_call(unit, asked)
+            else:
+                yield from (self._head(group, names) for group, names in zip(unit, asked, strict=True) if names)
 
-    def _head(self, group: Group[HeadForm, str], names: Sequence[str], read: Read) -> GraphCall:
+    def _asked(self, group: Group[HeadForm, str]) -> list[str]:
+        return [name for name in group.members if name in self._reads]
+
+    def _head(self, group: Group[HeadForm, str], names: Sequence[str]) -> GraphCall:
+        return self._group_call(group, names, self._head_inputs(group, names, self._reads[names[0]].at))
+
+    def _head_inputs(self, group: Group[HeadForm, str], names: Sequence[str], at: int) -> tuple[tuple[str, Key], ...]:
         head = group.form
+        read = Read(at=at, pool=head.form.pool, tasks=tuple(names))
         states = states_read(self._plan, read, mixed=not self._arranged.deterministic)
-        root, whose = down_to(self._plan, read.at)[0], head.prompt
+        root, whose = down_to(self._plan, at)[0], head.prompt
         inputs: list[tuple[str, Key]] = [
             (f"state.{i}", (number, step, whose)) for i, (step, number) in enumerate(states)
         ]
@@ -239,7 +249,47 @@ class _Composer:
             self._own.setdefault(root, []).append(own)
             whose = own.whose
         inputs += [(name, (of, root, whose)) for name, of in _READ[head.form.pool.positions].items()]
-        return self._group_call(group, names, tuple(inputs))
+        return tuple(inputs)
+
+    def _joint_call(self, unit: Unit, asked: Sequence[Sequence[str]]) -> GraphCall:
+        """The answers of all groups of a unit by one graph, whichever of them are asked."""
+        graph, inputs = self._joint_graph(unit, next(self._reads[name].at for names in asked for name in names))
+        answers, words, seats = list[OutputPlace](), set[str](), 0
+        for group, names in zip(unit, asked, strict=True):
+            outputs = graph.recipe.outputs[seats : seats + len(group.seats)]
+            places = list(answer_places(self._arranged, group, names, outputs))
+            if group.form.form.pool.positions == "tokens":
+                words.update(place.output for place in places)
+            answers += places
+            seats += len(group.seats)
+        return GraphCall(
+            graph=graph,
+            tasks=tuple(name for names in asked for name in names),
+            inputs=tuple(inputs.items()),
+            answers=tuple(answers),
+            is_joint=True,
+            words=frozenset(words),
+            alone=lambda: [self._head(group, names) for group, names in zip(unit, asked, strict=True) if names],
+        )
+
+    def _joint_graph(self, unit: Unit, at: int) -> tuple[Graph, dict[str, Key]]:
+        """A unit's graph, and what it reads of the states of this step and those above it."""
+        above, inputs, outputs = down_to(self._plan, at), dict[str, Key](), list[str]()
+        builds, named = list[Build](), list[dict[str, str]]()
+        for number, group in enumerate(unit):
+            own = outputs_of(self._arranged, group)
+            builds.append(slots_graph(self._arranged, group, own))
+            outputs += [output_in(number, name) for name in own]
+            named.append({})
+            for name, key in self._head_inputs(group, (), at):
+                of, step, _ = key
+                # A state by its place in the chain: another plan may count its steps otherwise.
+                named[-1][name] = of if isinstance(of, str) else f"state.{above.index(step)}.{of}"
+                inputs[named[-1][name]] = key
+        label = f"poolers and heads of {', '.join(name for group in unit for name in group.members)}"
+        forms = tuple((group.form.form, group.key[1]) for group in unit)
+        build = joint_graph(builds, named)
+        return self._graph(("joint heads", forms), build, label, layers=False, outputs=tuple(outputs)), inputs
 
     def _own_rows(self, group: Group[HeadForm, str], names: Sequence[str], root: int) -> OwnState:
         """The prompt rows of each slot; a slot that is not asked reads the first."""
@@ -295,7 +345,7 @@ def answer_places(
 def outputs_of(arranged: Arrangement, group: Group[HeadForm, str]) -> tuple[str, ...]:
     """The name of each slot's output; a spare slot is as wide as the first that is none."""
     names = [None if seat.member is None else output_of(arranged.tasks[seat.member].path.head) for seat in group.seats]
-    first = next(name for name in names if name is not None)
+    first = next((name for name in names if name is not None), "")  # a group without members keeps its graph's names
     return tuple(name or first for name in names)
 
 
@@ -312,6 +362,8 @@ def slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Seq
         filled.append((path, arranged.arrays(part), arranged.arrays(hidden or part), arranged.arrays(pooler or part)))
 
     def build(ops: Ops) -> dict[str, Tensor]:
+        if not tasks:
+            return {}
         slots = [None if arrays is None else padded(folded(*arrays, width=form.width), form) for arrays in filled]
         release(array for task in tasks if task.is_mapped for array in task.arrays.values())
         return answers(ops, form, slots, outputs)

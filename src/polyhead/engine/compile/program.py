@@ -124,6 +124,8 @@ class GraphCall(Value, eq=False):
     inputs: tuple[tuple[str, Key], ...]
     states: tuple[tuple[str, tuple[Key, ...]], ...] = ()  # outputs that are kept, each the rows of so many lanes
     answers: tuple[OutputPlace, ...] = ()
+    is_joint: bool = False  # answers of several groups by one graph, each input under its name in a layout
+    words: frozenset[str] = frozenset()  # outputs of these that are asked and have a row for each word
     layers: int = 0
     is_shared: bool = False  # what fails here fails for all
     alone: Callable[[], Sequence[GraphCall]] = tuple  # the same in parts, a lane or a task each

@@ -20,7 +20,8 @@ PLACES = 4096  # texts times positions of such a call, at most, beyond the least
 # as the maps of one text (docs/project/log.md says from what).
 CALL, POSITIONS = 10, 90
 # Inputs of poolers and heads that have a row for each text, and the value that fills missing rows.
-BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0}
+BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0, "first": 0}
+ONE, WORD = "first", "words"  # of a joint graph: what has one position a text, and what has a row for each word
 GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
 
 
@@ -94,6 +95,8 @@ class Walk:
 
     def _pooled(self, call: GraphCall, inputs: Mapping[str, np.ndarray]) -> GraphOutputs:
         """The outputs of a group of poolers and heads; where bits matter, in exactly the shapes of the batch."""
+        if call.is_joint:
+            return _joint(call, inputs, self._batch)
         of, _, whose = dict(call.inputs)["places"]
         if self._exact or whose:  # of prompt rows each slot reads its own
             return {name: np.array(out) for name, out in call.graph(inputs).items()}
@@ -123,16 +126,47 @@ def answered(
     blocks: dict[str, list[np.ndarray]] = {}
     for start, stop, room in _pieces(lengths, sizes):
         longest = int(lengths[start:stop].max())
-        size = (room, _room(longest))
-        filled = {
-            name: _filled(inputs[name][start:stop, ..., :longest], size, value)
-            for name, value in BY_TEXT.items()
-            if name in inputs
-        }
+        filled = _piece(inputs, start, stop, (room, _room(longest)), longest)
         for name, out in graph({**inputs, **filled}).items():
             out = out[:, : stop - start]
             blocks.setdefault(name, []).append(np.array(out[:, :, :longest] if out.ndim == 4 else out))
     return {name: parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for name, parts in blocks.items()}
+
+
+def _joint(call: GraphCall, inputs: Mapping[str, np.ndarray], batch: TokenBatch) -> GraphOutputs:
+    """The outputs of groups of several forms that are asked, (slots, texts, ...), some texts after others."""
+    lengths, asked = batch.mask.sum(axis=1), {place.output for place in call.answers}
+    blocks: dict[str, list[np.ndarray]] = {name: [] for name in asked}
+    for start, stop, room in _pieces(lengths, TEXTS):
+        longest = int(lengths[start:stop].max())
+        filled = _piece(inputs, start, stop, (room, _room(longest)), longest)
+        is_word = batch.words[start:stop] >= 0 if call.words else np.zeros((stop - start, batch.words.shape[1]), bool)
+        if WORD in inputs:
+            places = inputs[WORD][start:stop][is_word][:, None]
+            filled[WORD] = _filled(places, (_words_room(len(places)), 1), 0)
+        for name, out in call.graph({**inputs, **filled}).items():
+            if name in call.words:
+                blocks[name].append(np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype))
+                blocks[name][-1][:, is_word] = out[:, : np.count_nonzero(is_word), 0]
+            elif name in asked:
+                blocks[name].append(np.array(out[:, : stop - start]))
+    return {name: parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for name, parts in blocks.items()}
+
+
+def _piece(
+    inputs: Mapping[str, np.ndarray], start: int, stop: int, size: tuple[int, int], longest: int
+) -> dict[str, np.ndarray]:
+    """What poolers read of some of the texts, filled up to so many texts and positions."""
+    return {
+        name: _filled(inputs[name][start:stop, ..., :longest], (size[0], 1) if name == ONE else size, value)
+        for name, value in BY_TEXT.items()
+        if name in inputs
+    }
+
+
+def _words_room(words: int) -> int:
+    """Up to how many words are filled up: a power of two up to 256, and four sizes between it and the next above."""
+    return max(WORDS[0], 1 << (words - 1).bit_length() if words <= 256 else _room(words))
 
 
 def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], is_word: np.ndarray) -> GraphOutputs:
@@ -148,6 +182,9 @@ def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], is_word: np.ndarra
 def _pieces(lengths: np.ndarray, sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
     """Ranges of texts, and with how many each is computed: the last one is filled up."""
     start, step = 0, sizes[0]
+    if len(lengths) <= step:
+        yield 0, len(lengths), step
+        return
     longest = np.maximum.reduceat(lengths, np.arange(0, len(lengths), step))
     longest = np.maximum.accumulate(longest[::-1])[::-1]  # of a part and of those after it
     for room in _rooms(tuple(map(_room, longest.tolist())), sizes):

@@ -120,6 +120,21 @@ def softmax(outputs: np.ndarray) -> np.ndarray:
     return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
 
 
+def softmax_of_each(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """`softmax` of several arrays (rows, width) of any widths above 0, to the bit, in fewer steps than one by one."""
+    if not sum(map(len, outputs)):
+        return [softmax(rows) for rows in outputs]
+    widths = np.repeat([rows.shape[1] for rows in outputs], [len(rows) for rows in outputs])  # of every row
+    stops = np.cumsum(widths)
+    flat = np.concatenate([rows.ravel() for rows in outputs], dtype=np.float64)
+    flat = np.exp(flat - np.repeat(np.maximum.reduceat(flat, stops - widths), widths))
+    ends = np.cumsum([rows.size for rows in outputs]).tolist()
+    parts = [flat[end - rows.size : end].reshape(rows.shape) for rows, end in zip(outputs, ends, strict=True)]
+    totals = np.concatenate([part.sum(axis=-1) for part in parts])  # row by row, as `softmax` adds
+    flat /= np.repeat(totals, widths)
+    return parts
+
+
 def _type(value: object) -> str:
     names = {float: "a number with a fraction", list: "a list", dict: "an object", type(None): "missing"}
     return names.get(type(value), type(value).__name__)

@@ -66,6 +66,11 @@ class SingleLabel(RowKind):
         """`label` and `scores`."""
         return Decoded(label=outputs.argmax(axis=-1), scores=base.softmax(outputs))
 
+    def decode_tasks(self, tasks: Sequence[Task], outputs: Sequence[np.ndarray]) -> list[Decoded]:
+        """`label` and `scores` of each."""
+        scores = base.softmax_of_each(outputs)
+        return [Decoded(label=o.argmax(axis=-1), scores=s) for o, s in zip(outputs, scores, strict=True)]
+
     def answers(self, task: Task, decoded: Decoded) -> list[Answer]:
         """`{"label", "scores": {label: probability}}` for each row."""
         assert decoded.label is not None and decoded.scores is not None

@@ -11,6 +11,7 @@ it is then read as the beginning of a span, in answers and in `span_f1`, as conl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -207,7 +208,7 @@ def _spans(
     task: Task, indices: np.ndarray, scores: np.ndarray, starts: np.ndarray, places: np.ndarray, texts: Sequence[str]
 ) -> list[list[dict[str, object]]]:
     """Each text's spans, as `metrics.spans_of` reads its labels; its words begin at `starts` and end at the next."""
-    head, name = _read(task)
+    head, name = _read(task.labels)
     inside = np.where(indices == UNREAD, 0, head[indices])  # 0 outside, 1 begins, 2 goes on
     first = np.zeros(len(indices) + 1, bool)
     first[starts] = True
@@ -232,9 +233,10 @@ def _spans(
     return answers
 
 
-def _read(task: Task) -> tuple[np.ndarray, np.ndarray]:
+@lru_cache(maxsize=1024)
+def _read(labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """For each label: outside (0), begins (1) or continues (2) a span, and a number for the span's name."""
-    parts = [label.partition("-") for label in task.labels]
+    parts = [label.partition("-") for label in labels]
     names = sorted({name for _, _, name in parts})
     return (
         np.array([{"B": 1, "I": 2}.get(head, 0) for head, _, _ in parts]),

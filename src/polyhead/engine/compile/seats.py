@@ -1,0 +1,115 @@
+"""Who shares graphs: members that are alike but for their arrays sit in groups, and stay there as others leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from polyhead.engine.compile.program import Token
+
+Form = TypeVar("Form", bound=Hashable)
+Member = TypeVar("Member", bound=Hashable)
+
+
+class Seat(msgspec.Struct, Generic[Member], frozen=True):
+    """A member and its arrays. Without a member it is free, and the arrays are those of who left it."""
+
+    member: Member | None = None  # None: free
+    tokens: tuple[Token, ...] = ()
+
+
+class Group(msgspec.Struct, Generic[Form, Member], frozen=True):
+    """Members that are alike but for their arrays."""
+
+    form: Form
+    seats: tuple[Seat[Member], ...]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members in the seats that are taken, in order."""
+        return tuple(seat.member for seat in self.seats if seat.member is not None)
+
+    @property
+    def key(self) -> tuple[Form, tuple[tuple[Token, ...], ...]]:
+        """Equal for groups whose graphs are one: whoever sits there, or has left."""
+        return self.form, tuple(seat.tokens for seat in self.seats)
+
+    def emptied(self) -> Group[Form, Member]:
+        """The same without members."""
+        return Group(self.form, tuple(Seat(None, seat.tokens) for seat in self.seats))
+
+
+def seated(
+    members: Mapping[Member, tuple[Form, tuple[Token, ...]]],
+    before: tuple[Group[Form, Member], ...],
+    *,
+    most: int,
+    spare: bool = False,
+) -> tuple[Group[Form, Member], ...]:
+    """Members (their forms and arrays) in groups of at most `most` seats; with `spare` each group has that many.
+
+    A group which members only left keeps their arrays in the free seats, so that its graph stays as it is.
+    """
+    left = dict(members)
+    groups: list[tuple[Form, list[Seat[Member]], set[Seat[Member]]]] = []  # form, seats, and the seats of before
+    for group in before:
+        seats: list[Seat[Member]] = []
+        for seat in group.seats:
+            if seat.member is not None and seat.member in left and left[seat.member][0] == group.form:
+                seats.append(Seat(seat.member, left.pop(seat.member)[1]))
+            else:
+                seats.append(Seat(None, seat.tokens))
+        groups.append((group.form, seats, set(group.seats)))
+    for member, (form, tokens) in left.items():
+        alike = (seats for own, seats, _ in groups if own == form)
+        seats = next((seats for seats in alike if _free(seats) < most), [])
+        if not seats:
+            seats += (Seat(),) * (most if spare else 0)
+            groups.append((form, seats, set()))
+        place = _free(seats)
+        seats[place : place + 1] = [Seat(member, tokens)]
+    kept = []
+    for form, seats, old in groups:
+        if not old.issuperset(seat for seat in seats if seat.member is not None):
+            # Another arrived or changed: the arrays of those who left go.
+            seats = [seat if seat.member is not None else Seat() for seat in seats]
+        kept.append(Group(form, tuple(seats)))
+    return tuple(group for group in kept if group.members)
+
+
+def united(
+    groups: Sequence[Group[Form, Member]],
+    before: Sequence[Sequence[Group[Form, Member]]],
+    *,
+    may_be_one: Callable[[Sequence[Group[Form, Member]]], bool],
+) -> tuple[tuple[Group[Form, Member], ...], ...]:
+    """The groups, those together that may be one graph.
+
+    A unit which members only left keeps the groups that nobody is in any more, so that its graph stays as it is.
+    """
+    left = {group.key: group for group in groups}
+    known = {group.key for unit in before for group in unit}
+    arrived = {group.form for key, group in left.items() if key not in known}
+    units: list[list[Group[Form, Member]]] = []
+    for there in before:
+        both = [(old, left.pop(old.key, None)) for old in there]
+        if any(group is None and old.form in arrived for old, group in both):  # it becomes another graph
+            units.append([group for _, group in both if group is not None])
+        else:
+            units.append([group or old.emptied() for old, group in both])
+    for group in left.values():
+        for unit in units:
+            alive = [other for other in unit if other.members]
+            if may_be_one([*alive, group]):
+                unit[:] = [*alive, group]
+                break
+        else:
+            units.append([group])
+    return tuple(tuple(unit) for unit in units if any(group.members for group in unit))
+
+
+def _free(seats: Sequence[Seat[Member]]) -> int:
+    """The first free place, or the one after all."""
+    return next((place for place, seat in enumerate(seats) if seat.member is None), len(seats))
