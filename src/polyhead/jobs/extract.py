@@ -34,6 +34,7 @@ from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.processes import Piece, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
 from polyhead.trunk.data import TrunkData
+from polyhead.trunk.shape import WORD_VECTORS
 
 TOKEN_BUDGET = 4096  # tokens of a batch
 APPEND_BYTES, APPEND_SECONDS = 128 * 2**20, 60.0  # what waits for an append at most; a kill loses that
@@ -268,7 +269,7 @@ class _Extraction:
 
         def pack(members: np.ndarray, values: Sequence[BatchValues]) -> None:
             for number, (value, column) in enumerate(zip(values, columns, strict=True)):
-                raw = encode(value.values, column.codec).reshape(-1, column.token_bytes)
+                raw = encode(value.values, column.codec, value.tokens[:, None]).reshape(-1, column.token_bytes)
                 packed[number][ranges(starts[number][:-1][members], lengths[number][members])] = raw
 
         for members, batch in batches(encodings, pad_id=self._pad_id, budget=TOKEN_BUDGET, width=self._width):
@@ -316,10 +317,11 @@ class _Extraction:
         if not inputs:
             raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
 
-        def values(path: Path, count: int) -> np.ndarray:
-            return np.concatenate(list(self._values(inputs[:count], path)))
+        def values(path: Path, count: int) -> Iterator[BatchValues]:
+            return self._values(inputs[:count], path)
 
-        return [calibrated(path, values, per=self._wish.per) for path in paths]
+        words = self._trunk.arrays[WORD_VECTORS]
+        return [calibrated(path, values, per=self._wish.per, words=words) for path in paths]
 
     def _sample(self, count: int) -> list[Input]:
         """Up to so many distinct texts of rows drawn over the whole file, always the same ones."""
@@ -330,13 +332,13 @@ class _Extraction:
         chosen = rng.permutation(len(distinct))[:count]
         return [distinct[number] for number in chosen.tolist()]
 
-    def _values(self, inputs: Sequence[Input], path: Path) -> Iterator[np.ndarray]:
+    def _values(self, inputs: Sequence[Input], path: Path) -> Iterator[BatchValues]:
         """The stored values of texts, batch by batch."""
         tokenizer = Tokenizer(self._trunk.tokenizer, self._trunk.settings)
         for size in sorted({len(texts) for texts in inputs}):
             encodings = tokenizer.encodings([texts for texts in inputs if len(texts) == size])
             for _, batch in batches(encodings, pad_id=tokenizer.pad_id, budget=TOKEN_BUDGET, width=self._width):
-                yield from self._backend.features([path], batch)
+                yield from batch_values(self._backend.features, [path], batch)
 
     @staticmethod
     def _is_every(path: Path) -> bool:

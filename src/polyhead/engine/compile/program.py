@@ -15,6 +15,7 @@ from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.layout import Layout, Shape
 from polyhead.engine.compile.ops import Build, Compiled, Runtime
 from polyhead.errors import BackendError, without_frames
+from polyhead.plan import Pool
 
 Token = tuple[str, int]  # an owner of arrays and which of its contents
 RARE = 64  # most graphs that stay compiled beside those which a call of all tasks runs
@@ -124,6 +125,7 @@ class GraphCall(Value, eq=False):
     inputs: tuple[tuple[str, Key], ...]
     states: tuple[tuple[str, tuple[Key, ...]], ...] = ()  # outputs that are kept, each the rows of so many lanes
     answers: tuple[OutputPlace, ...] = ()
+    pool: Pool | None = None  # what poolers and heads read
     layers: int = 0
     is_shared: bool = False  # what fails here fails for all
     alone: Callable[[], Sequence[GraphCall]] = tuple  # the same in parts, a lane or a task each
