@@ -7,12 +7,10 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import CorruptFile
 from polyhead.plan import Pool
-from polyhead.store.codecs import tables
-from polyhead.store.codecs.pca import _code_of
+from polyhead.store.codecs import pca, tables, token
 from polyhead.testing import CODECS, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 
-CODEC = CODECS["pca1"]
 TEXTS = [("the lamp is broken",), ("please refund my bill today",)]
 
 
@@ -22,7 +20,8 @@ def forget(monkeypatch):
 
     def forget():
         monkeypatch.setattr(tables, "_TABLES", {})
-        _code_of.cache_clear()
+        pca._code_of.cache_clear()
+        token._code_of.cache_clear()
 
     yield forget
     forget()
@@ -33,10 +32,10 @@ def trunk():
     return tiny_trunk()
 
 
-@pytest.fixture
-def bundle(tmp_path, trunk):
+@pytest.fixture(params=["pca1", "token1"])
+def bundle(tmp_path, trunk, request):
     """Two tasks that read through the codec, and one that does not."""
-    coded = Pool(layers="mean", of=2, positions="attention", part="task:x", codec=CODEC)
+    coded = Pool(layers="mean", of=2, positions="attention", part="task:x", codec=CODECS[request.param])
     pools = {"mood": coded, "topics": coded, "urgency": Pool(positions="mean")}
     tasks = {task.name: task for task in tiny_tasks()}
     paths = {name: tiny_path(tasks[name], trunk, pool=pool) for name, pool in pools.items()}
