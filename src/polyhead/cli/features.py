@@ -58,7 +58,7 @@ command.add_command(near_command)
     multiple=True,
     metavar="LAYERS[:CODEC]",
     help="What to keep of every token: the 'last' layer, 'mean4' (of the last 4), or 'all', and how it is written. May "
-    "be repeated: one pass gives all. [default: mean4:pca1]",
+    "be repeated: one pass gives all. [default: mean4:token1]",
 )
 @click.option(
     "--tasks", "--task", "tasks", multiple=True, metavar="NAMES", help="Keep what these tasks of BUNDLE read."

@@ -133,7 +133,7 @@ def calibrated(path: Path, values: Values, *, per: Literal["tensor", "dimension"
 
 
 def in_words(path: Path) -> str:
-    """What a stored path keeps, for people: `mean of layers 3 to 6, every token, pca1`."""
+    """What a stored path keeps, for people: `mean of layers 3 to 6, every token, token1`."""
     pool, depth = path.pool, path.layers[-1].stop if path.layers else 0
     first = depth - pool.of + 1
     mean = f"mean of layers {first} to {depth}" if pool.of > 1 else f"mean of layer {depth} alone"
