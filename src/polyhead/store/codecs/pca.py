@@ -143,10 +143,10 @@ class Pca4(Components):
     mean_bits = 4
 
 
-def allocated(variance: np.ndarray, bits: int) -> np.ndarray:
-    """Bits of each component, int64 (n,): one after another where the mean squared error falls most."""
+def allocated(variance: np.ndarray, bits: int, *, most: int = len(ERRORS) - 1) -> np.ndarray:
+    """Bits of each component, at most `most`, int64 (n,): one by one where the mean squared error falls most."""
     given = np.zeros(len(variance), np.int64)
-    gains = -np.diff(ERRORS, append=ERRORS[-1])  # of the next bit; none after the last
+    gains = -np.diff(ERRORS[: most + 1], append=ERRORS[most])  # of the next bit; none after the last
     for _ in range(bits):
         gain = variance * gains[given]
         best = int(gain.argmax())
@@ -176,15 +176,15 @@ def fitted(values: np.ndarray, bits: np.ndarray, *, least: float) -> tuple[np.nd
     return step, zero
 
 
-def _planes(bits: np.ndarray) -> list[tuple[int, np.ndarray]]:
+def planes(bits: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """For each place of a bit, the highest first, the bits of the components that have it: the first ones."""
     return [(place, bits[: int((bits > place).sum())]) for place in range(int(bits[0]))]
 
 
 def pack(levels: np.ndarray, bits: np.ndarray, out: np.ndarray) -> None:
     """Writes uint8 (rows, components) bit by bit into `out`, uint8 (rows, bytes), zeros behind them."""
-    planes = [(levels[:, : len(several)] >> several - 1 - place) & 1 for place, several in _planes(bits)]
-    packed = np.packbits(np.concatenate(planes, axis=1), axis=1)
+    several = [(levels[:, : len(each)] >> each - 1 - place) & 1 for place, each in planes(bits)]
+    packed = np.packbits(np.concatenate(several, axis=1), axis=1)
     out[:, : packed.shape[1]], out[:, packed.shape[1] :] = packed, 0
 
 
@@ -192,7 +192,7 @@ def levels_of(raw: np.ndarray, bits: np.ndarray) -> np.ndarray:
     """The level of each component, uint8 (rows, components), of uint8 (rows, row_bytes)."""
     unpacked = np.unpackbits(raw, axis=1, count=int(bits.sum()))
     levels, start = unpacked[:, : len(bits)], len(bits)
-    for _, several in _planes(bits)[1:]:  # the next bit of those that have one, which are the first
+    for _, several in planes(bits)[1:]:  # the next bit of those that have one, which are the first
         longer, stop = levels[:, : len(several)], start + len(several)
         longer += longer
         longer += unpacked[:, start:stop]

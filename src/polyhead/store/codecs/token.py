@@ -14,7 +14,7 @@ import numpy as np
 
 from polyhead.errors import StoreError
 from polyhead.store.codecs.base import NO_TOKEN, Affine, Constants, TokenCodec
-from polyhead.store.codecs.pca import AT_ONCE, LARGEST, LARGEST_SPAN, ROWS, allocated, fitted, levels_of, pack
+from polyhead.store.codecs.pca import AT_ONCE, LARGEST, LARGEST_SPAN, ROWS, allocated, fitted, pack, planes
 from polyhead.store.codecs.tables import Table, table_named
 
 NAME_BYTES = 2  # of a row of the table, of up to 65,536
@@ -24,7 +24,11 @@ MOST_ROWS = 2 ** (8 * NAME_BYTES)
 PRIOR = 2.0
 RIDGE = 10.0  # beside as many tokens of word vectors that have variance 1
 FINEST = 4  # binary digits of a token's numbers below a step
-LARGEST_NUMBER = 127.0
+# A token's numbers lie around 64, from 1 to 127, and levels go up to 128: their sum is one byte, so that a reader adds
+# bytes.
+CENTRE = 64
+LEFT_OUT = 0.005  # of the variance of vectors: what a token tells and no number says (decision 39)
+MOST_BITS = 6  # of a component: so small are steps that a token's numbers still reach where its vectors are
 LARGEST_VOCABULARY = 2**24  # of numbers that float32 tells apart
 NAMES = ("basis", "bits", "digits", "mean", "means", "step", "tokens", "vocabulary", "zero")
 
@@ -33,12 +37,13 @@ class _Code(msgspec.Struct, frozen=True, eq=False):
     """What a table says, in the form that encoding and decoding use: m components, n of which have bits."""
 
     row: np.ndarray  # (vocabulary + 1,) int64: of each token from -1 on
-    means: np.ndarray  # (rows, m) int8
+    means: np.ndarray  # (rows, m) int8, from 0 on
     turn: np.ndarray  # (width, n) float64: of components, in steps
     offset: np.ndarray  # (n,) float64
     top: np.ndarray  # (n,) float64: the highest level
     bits: np.ndarray  # (n,) int64
     digits: np.ndarray  # (n,) int64: a step is 2^digits
+    weights: np.ndarray  # uint8, of each bit of a vector: what it adds to a number
     back: np.ndarray  # (m, width) float32
     shift: np.ndarray  # (width,) float32
 
@@ -48,8 +53,8 @@ class Token1(TokenCodec):
 
     Table: `mean` (width,), `basis` (m, width), and of each component `step`, `zero`, `bits` k, which may be 0, and
     `digits` d (m,); `vocabulary` (1,), the `tokens` (r - 1,) that have a row of their own, and `means` (r, m), int8:
-    b_t is the token's row by 2^d, the first row is that of all others. A vector is the number of its row (2 bytes,
-    little-endian) and the bits as in `Components`. Numbers of decoding are whole, and their sums exact, as there.
+    b_t is the token's row less 64, by 2^d; the first row is that of all others. A vector is the number of its row (2
+    bytes, little-endian) and the bits as in `Components`. Numbers of decoding are whole, and their sums exact, as there.
     """
 
     name = "token1"
@@ -127,21 +132,23 @@ class Token1(TokenCodec):
         flat -= mean.astype(np.float32)
         named = _with_rows(tokens, len(words))
         means, left = _of_tokens(flat, tokens, words, named)
-        variance, vectors = np.linalg.eigh(_products(left) / len(left))
-        variance, basis = np.maximum(variance[::-1], 0), vectors[:, ::-1].T
-        heaviest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
-        basis = basis * np.where(heaviest < 0, -1.0, 1.0)  # of v and -v one
+        variance, basis = _components(left)
         largest = max(np.abs(mean).max(), np.abs(left).max(), np.abs(means).max())
         least = max(largest / LARGEST_SPAN, np.finfo(np.float32).tiny)
-        bits = allocated(np.where(variance > least**2, variance, 0), 8 * _level_bytes(values.shape[-1]))
+        useful = np.where(variance > least**2, variance, 0)
+        bits = allocated(useful, 8 * _level_bytes(values.shape[-1]), most=MOST_BITS)
         has_bits = int((bits > 0).sum())
+        basis = np.concatenate([basis[:has_bits], _rest(flat, left, basis[has_bits:])])
+        bits = np.where(np.arange(len(basis)) < has_bits, bits[: len(basis)], 0)
         spaced = np.unique(np.linspace(0, len(left) - 1, min(ROWS, len(left))).round().astype(int))
         said = means @ basis.T.astype(np.float32)
         span = np.abs(said).max(axis=0).astype(np.float64)
-        step, zero = np.maximum(span / LARGEST_NUMBER, least), np.zeros(len(basis))  # where there are no bits
+        reach = CENTRE - 1
+        step, zero = np.maximum(span / reach, least), np.zeros(len(basis))  # where there are no bits
         fit = fitted(left[spaced].astype(np.float64) @ basis[:has_bits].T, bits[:has_bits], least=least)
         step[:has_bits], zero[:has_bits] = fit
-        digits = np.clip(np.floor(np.log2(LARGEST_NUMBER * step / np.maximum(span, least / 2**10))), 0, FINEST)
+        finest = np.minimum(np.log2(reach * step / np.maximum(span, least / 2**10)), np.log2(2 * CENTRE) - bits)
+        digits = np.clip(np.floor(finest), 0, FINEST)
         digits[has_bits:] = 0
         numbers = np.rint(np.ldexp(said / step, digits.astype(np.int64)))
         return {
@@ -153,7 +160,7 @@ class Token1(TokenCodec):
             "digits": digits,
             "vocabulary": np.array([len(words)], np.float64),
             "tokens": named.astype(np.float64),
-            "means": np.clip(numbers, -LARGEST_NUMBER, LARGEST_NUMBER).astype(np.int8),
+            "means": (CENTRE + np.clip(numbers, -reach, reach)).astype(np.int8),
         }
 
     def _code(self, constants: Constants, width: int) -> _Code:
@@ -194,11 +201,13 @@ def _numbers(raw: np.ndarray, code: _Code, out: np.ndarray) -> None:
             allowed=f"0 to {len(code.means) - 1}",
             do="restore the store from a copy, or extract the features again",
         )
-    # Added as int16: float32 took half as long again, a table in float32 four times the memory.
-    whole = np.take(code.means, rows, axis=0).astype(np.int16)
-    levels = levels_of(raw[:, NAME_BYTES:], code.bits).astype(np.int16)
-    levels <<= code.digits.astype(np.int16)
-    whole[:, : len(code.bits)] += levels
+    whole = np.take(code.means, rows, axis=0).view(np.uint8)
+    bits = np.unpackbits(raw, axis=1)[:, 8 * NAME_BYTES : 8 * NAME_BYTES + len(code.weights)]
+    bits *= code.weights
+    start = 0
+    for _, several in planes(code.bits):
+        whole[:, : len(several)] += bits[:, start : start + len(several)]
+        start += len(several)
     out[...] = whole
 
 
@@ -249,6 +258,26 @@ def _predicted(words: np.ndarray, total: np.ndarray, count: np.ndarray) -> np.nd
     return np.asarray(words @ matrix.astype(np.float32))
 
 
+def _components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Variances about 0 and principal components (components, width), float64, the largest first."""
+    variance, basis = np.linalg.eigh(_products(vectors) / len(vectors))
+    variance, basis = np.maximum(variance[::-1], 0), basis[:, ::-1].T
+    heaviest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1)[:, None], axis=1)
+    return variance, basis * np.where(heaviest < 0, -1.0, 1.0)  # of v and -v one
+
+
+def _rest(centred: np.ndarray, left: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Components within those that have no bits (any, width) which a token tells of, the largest first.
+
+    Those are left out that together are LEFT_OUT of the variance: a reader multiplies one number less for each.
+    """
+    if not len(rest):
+        return rest
+    variance, turn = _components((centred - left) @ rest.T.astype(np.float32))
+    untold = np.cumsum(variance[::-1])[::-1] > LEFT_OUT * np.trace(_products(centred)) / len(centred)
+    return np.asarray(turn[untold] @ rest)
+
+
 def _products(vectors: np.ndarray) -> np.ndarray:
     """`X^T X` in float64, of some vectors at a time."""
     pieces = (vectors[i : i + AT_ONCE].astype(np.float64) for i in range(0, len(vectors), AT_ONCE))
@@ -264,23 +293,25 @@ def _code_of(digest: str) -> _Code:
     means, has_bits = table["means"], int((bits > 0).sum())
     unit = np.ldexp(step, -digits)
     turn, back = (basis[:has_bits] / step[:has_bits, None]).T, basis * unit[:, None]
-    shift = mean - (zero * step) @ basis
-    top = np.exp2(bits) - 1
+    shift, top = mean - (zero * step) @ basis, np.exp2(bits) - 1
     # On this grid no partial sum of a decoded value needs more than the 24 digits of float32.
-    largest = np.ldexp(top, digits) + np.abs(means.astype(np.int16)).max(axis=0)
+    largest = np.ldexp(top, digits) + means.max(axis=0) + CENTRE
     grid = np.exp2(np.ceil(np.log2(np.max(np.abs(shift) + largest @ np.abs(back)))) - 23)
+    back = np.rint(back / grid) * grid
+    weights = [1 << each - 1 - place + digits[: len(each)] for place, each in planes(bits[:has_bits])]
     row = np.zeros(int(table["vocabulary"][0]) + 1, np.int64)
     row[table["tokens"].astype(np.int64) + 1] = np.arange(1, len(means))
     return _Code(
         row=row,
         means=means,
         turn=turn,
-        offset=zero[:has_bits] - mean @ turn,
+        offset=zero[:has_bits] + np.ldexp(float(CENTRE), -digits[:has_bits]) - mean @ turn,
         top=top[:has_bits],
         bits=bits[:has_bits],
         digits=digits[:has_bits],
-        back=(np.rint(back / grid) * grid).astype(np.float32),
-        shift=(np.rint(shift / grid) * grid).astype(np.float32),
+        weights=np.concatenate(weights).astype(np.uint8),
+        back=back.astype(np.float32),
+        shift=(np.rint(shift / grid) * grid - CENTRE * back.sum(axis=0)).astype(np.float32),
     )
 
 
@@ -291,8 +322,8 @@ def _check(table: Table, digest: str) -> None:
     raise StoreError(
         f"table {digest} is not one of tokens and components",
         got={name: f"{array.dtype} {array.shape}" for name, array in table.items()},
-        allowed="mean (width,), basis (m, width), step, zero, bits and digits (m,), bits from 0 to 8 and falling, "
-        "vocabulary (1,), tokens (r - 1,) of it, ascending, and means (r, m) in int8",
+        allowed="mean (width,), basis (m, width), step, zero, bits and digits (m,), bits from 0 to 6 and falling, "
+        "vocabulary (1,), tokens (r - 1,) of it, ascending, and means (r, m) in int8, from 0 on",
     )
 
 
@@ -312,10 +343,12 @@ def _is_sound(table: Table) -> bool:
     edges = np.concatenate([[NO_TOKEN], tokens, vocabulary])
     return bool(
         (table["step"] >= np.finfo(np.float32).tiny).all()
-        and np.isin(bits, range(9)).all()
+        and np.isin(bits, range(MOST_BITS + 1)).all()
         and bits[0] > 0
         and (np.diff(bits) <= 0).all()
         and np.isin(table["digits"], range(FINEST + 1)).all()
+        and (np.exp2(bits + table["digits"]) <= 2 * CENTRE).all()
+        and (means >= 0).all()
         and len(means) <= MOST_ROWS
         and 0 <= vocabulary[0] <= LARGEST_VOCABULARY
         and (edges == np.rint(edges)).all()
