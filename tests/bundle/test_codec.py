@@ -70,11 +70,36 @@ def test_damaged_arrays_are_named(bundle, forget, damage):
     file = bundle.root / "tasks/mood/v0001/codec.safetensors"
     raw = bytearray(file.read_bytes())
     raw[-1] ^= 1
-    file.unlink() if damage == "absent" else file.write_bytes(raw)
+    file.unlink()  # its bytes are those of the other task's file too
+    if damage == "changed":
+        file.write_bytes(raw)
     assert [str(file) in str(error) for error in Bundle.open(bundle.root).touched()] == [True]
     forget()
     with pytest.raises(CorruptFile, match="mood.*codec.safetensors"):
         Bundle.open(bundle.root)
+
+
+def test_the_same_arrays_lie_on_the_disk_once_and_stay_when_a_task_goes(bundle, forget):
+    mood, topics = (bundle.root / f"tasks/{name}/v0001/codec.safetensors" for name in ("mood", "topics"))
+    assert mood.samefile(topics) and mood.stat().st_nlink == 2
+    wanted = Session(bundle.root, backend="reference").outputs("topics", TEXTS)
+    bundle.remove_task("mood")
+    forget()
+    found = Session(bundle.root, backend="reference").outputs("topics", TEXTS)
+    assert [one.tobytes() for one in found] == [one.tobytes() for one in wanted]
+
+
+def test_a_file_system_without_links_gets_copies(tmp_path, trunk, monkeypatch):
+    def link(*_, **__):
+        raise OSError("no links here")
+
+    monkeypatch.setattr("polyhead.bundle.files.os.link", link)
+    pool = Pool(layers="mean", of=2, positions="attention", part="task:x", codec=CODECS["token1"])
+    tasks = {task.name: task for task in tiny_tasks()}
+    paths = {name: tiny_path(tasks[name], trunk, pool=pool) for name in ("mood", "topics")}
+    root = tiny_bundle(tmp_path / "bundle", trunk, paths).root
+    first, second = (root / file for file in files(root))
+    assert first.read_bytes() == second.read_bytes() and not first.samefile(second)
 
 
 def test_tasks_without_such_a_codec_have_no_such_file_and_no_such_key(bundle):

@@ -23,7 +23,7 @@ FOLDER = "codecs"  # of a bundle or a store
 LARGEST = 2**28  # bytes of a file
 RESTORE = "restore the folder from a copy"
 
-Table = Mapping[str, np.ndarray]  # arrays by name, int8 or float32
+Table = Mapping[str, np.ndarray]  # arrays by name, uint8 or float32
 
 _TABLES: dict[str, Table] = {}
 
@@ -34,18 +34,18 @@ def is_digest(text: str) -> bool:
 
 
 def table_digest(table: Table) -> str:
-    """SHA-256, in hex, over names, shapes and numbers, float32 or int8, in the order of the names."""
+    """SHA-256, in hex, over names, shapes and numbers, float32 or uint8, in the order of the names."""
     total = hashlib.sha256()
     for name in sorted(table):
         array = _kept(table[name])
-        kind = "int8\0" if array.dtype == np.int8 else ""  # what is not float32 says so
+        kind = "uint8\0" if array.dtype == np.uint8 else ""  # what is not float32 says so
         total.update(f"{name}\0{array.shape}\0{kind}".encode())
         total.update(array.data if array.size else b"")
     return total.hexdigest()
 
 
 def keep_table(table: Table) -> str:
-    """Makes the arrays known to this process, int8 ones as they are, others as float32, and gives their digest."""
+    """Makes the arrays known to this process, uint8 ones as they are, others as float32, and gives their digest."""
     kept = {name: _kept(array) for name, array in table.items()}
     digest = table_digest(kept)
     _TABLES.setdefault(digest, kept)
@@ -80,7 +80,7 @@ def take_table(content: bytes, digest: str, path: Path) -> None:
         table = load(content)
     except (SafetensorError, ValueError, KeyError) as error:
         raise CorruptFile(f"{path} is no safetensors file", got=error, do=RESTORE, path=path) from None
-    if any(array.dtype not in (np.float32, np.int8) for array in table.values()) or table_digest(table) != digest:
+    if any(array.dtype not in (np.float32, np.uint8) for array in table.values()) or table_digest(table) != digest:
         raise CorruptFile(f"{path} does not hold the arrays of digest {digest}", do=RESTORE, path=path)
     keep_table(table)
 
@@ -106,4 +106,4 @@ def read_tables(root: Path, digests: Iterable[str]) -> None:
 
 
 def _kept(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array, np.int8 if array.dtype == np.int8 else "<f4")
+    return np.ascontiguousarray(array, np.uint8 if array.dtype == np.uint8 else "<f4")

@@ -6,6 +6,8 @@ components of what is left, as `pca1` writes them.
 
 from __future__ import annotations
 
+import zlib
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -23,26 +25,26 @@ MOST_ROWS = 2 ** (8 * NAME_BYTES)
 # tweets 1 to 4 lost the same (decision 39).
 PRIOR = 2.0
 RIDGE = 10.0  # beside as many tokens of word vectors that have variance 1
-FINEST = 4  # binary digits of a token's numbers below a step
-# A token's numbers lie around 64, from 1 to 127, and levels go up to 128: their sum is one byte, so that a reader adds
-# bytes.
-CENTRE = 64
 LEFT_OUT = 0.005  # of the variance of vectors: what a token tells and no number says (decision 39)
-MOST_BITS = 6  # of a component: so small are steps that a token's numbers still reach where its vectors are
+# A token's numbers are half steps about 64, from 1 to 127, and twice a level is at most 62: their sum is one byte, so
+# that a reader adds bytes. Of components without bits they go from 48 to 80. Finer ones lost 0.002 of the variance less
+# and made the file a third larger.
+CENTRE, REACH, COARSE_REACH = 64, 63, 16
+MOST_BITS = 5  # of a component: of more, half steps would not reach from one token to another
+LARGEST_TABLE = 2**28  # numbers of all tokens
 LARGEST_VOCABULARY = 2**24  # of numbers that float32 tells apart
-NAMES = ("basis", "bits", "digits", "mean", "means", "step", "tokens", "vocabulary", "zero")
+NAMES = ("basis", "bits", "mean", "means", "step", "tokens", "vocabulary", "zero")
 
 
 class _Code(msgspec.Struct, frozen=True, eq=False):
     """What a table says, in the form that encoding and decoding use: m components, n of which have bits."""
 
     row: np.ndarray  # (vocabulary + 1,) int64: of each token from -1 on
-    means: np.ndarray  # (rows, m) int8, from 0 on
+    means: np.ndarray  # (rows, m) uint8, up to 127
     turn: np.ndarray  # (width, n) float64: of components, in steps
     offset: np.ndarray  # (n,) float64
     top: np.ndarray  # (n,) float64: the highest level
     bits: np.ndarray  # (n,) int64
-    digits: np.ndarray  # (n,) int64: a step is 2^digits
     weights: np.ndarray  # uint8, of each bit of a vector: what it adds to a number
     back: np.ndarray  # (m, width) float32
     shift: np.ndarray  # (width,) float32
@@ -51,10 +53,10 @@ class _Code(msgspec.Struct, frozen=True, eq=False):
 class Token1(TokenCodec):
     """`q = clip(round(V^T (x - m) / s - b_t + z), 0, 2^k - 1)` and `x = m + V s (b_t + q - z)`, b_t of token t.
 
-    Table: `mean` (width,), `basis` (m, width), and of each component `step`, `zero`, `bits` k, which may be 0, and
-    `digits` d (m,); `vocabulary` (1,), the `tokens` (r - 1,) that have a row of their own, and `means` (r, m), int8:
-    b_t is the token's row less 64, by 2^d; the first row is that of all others. A vector is the number of its row (2
-    bytes, little-endian) and the bits as in `Components`. Numbers of decoding are whole, and their sums exact, as there.
+    Table: `mean` (width,), `basis` (m, width), and of each component `step`, `zero` and `bits` k, which may be 0 (m,);
+    `vocabulary` (1,), the `tokens` (r - 1,) that have a row of their own, and `means`, the bytes (r, m), deflated: b_t
+    is half of what the token's row is above 64; the first row is that of all others. A vector is the number of its row
+    (2 bytes, little-endian) and the bits as in `Components`. Numbers of decoding are whole, their sums exact as there.
     """
 
     name = "token1"
@@ -77,7 +79,7 @@ class Token1(TokenCodec):
             here = slice(start, start + AT_ONCE)
             # In float64 a vector's levels do not depend on what is beside it in a product.
             turned = np.clip(flat[here], -LARGEST, LARGEST).astype(np.float64) @ code.turn
-            turned += code.offset - np.ldexp(means[rows[here]].astype(np.float64), -code.digits)
+            turned += code.offset - 0.5 * means[rows[here]]
             pack(np.clip(np.rint(turned), 0, code.top).astype(np.uint8), code.bits, raw[here, NAME_BYTES:])
         return raw.reshape(*values.shape[:-1], -1)
 
@@ -93,7 +95,7 @@ class Token1(TokenCodec):
         """Numbers of components, levels and what the token says together, are turned back."""
         code = _code_of(constants.arrays)
         highest = np.zeros(len(code.back))
-        highest[: len(code.bits)] = np.ldexp(code.top, code.digits)
+        highest[: len(code.bits)] = 2 * code.top
         return Affine(
             matrix=code.back.astype(np.float64), shift=code.shift.astype(np.float64), highest=highest, added=code.means
         )
@@ -114,15 +116,15 @@ class Token1(TokenCodec):
     def graph_said(self, ops: Any, x: Any, said: Any, constants: Constants) -> Any:
         """Products with constants, and rounding between them."""
         code = _code_of(constants.arrays)
-        has_bits, steps = len(code.bits), np.ldexp(1.0, code.digits).astype(np.float32)
+        has_bits, half = len(code.bits), ops.constant(np.array(0.5, np.float32))
         near = ops.minimum(ops.maximum(x, ops.constant(np.array(-LARGEST))), ops.constant(np.array(LARGEST)))
         turned = ops.matmul(near, ops.constant(code.turn.astype(np.float32)))
         turned = ops.add(turned, ops.constant(code.offset.astype(np.float32)))
-        about = ops.multiply(ops.slice(said, -1, 0, has_bits), ops.constant(1 / steps))
+        about = ops.multiply(ops.slice(said, -1, 0, has_bits), half)
         levels = ops.maximum(ops.round(ops.subtract(turned, about)), ops.constant(np.zeros(1, np.float32)))
         levels = ops.minimum(levels, ops.constant(code.top.astype(np.float32)))
         # Two sums in place of one: both are exact, and so is theirs.
-        back = ops.matmul(levels, ops.constant(code.back[:has_bits] * steps[:, None]))
+        back = ops.matmul(levels, ops.constant(2 * code.back[:has_bits]))
         return ops.add(ops.add(back, ops.matmul(said, ops.constant(code.back))), ops.constant(code.shift))
 
     def learn_tokens(self, values: np.ndarray, tokens: np.ndarray, words: np.ndarray) -> dict[str, np.ndarray]:
@@ -142,25 +144,20 @@ class Token1(TokenCodec):
         bits = np.where(np.arange(len(basis)) < has_bits, bits[: len(basis)], 0)
         spaced = np.unique(np.linspace(0, len(left) - 1, min(ROWS, len(left))).round().astype(int))
         said = means @ basis.T.astype(np.float32)
-        span = np.abs(said).max(axis=0).astype(np.float64)
-        reach = CENTRE - 1
-        step, zero = np.maximum(span / reach, least), np.zeros(len(basis))  # where there are no bits
+        reach = np.where(bits > 0, REACH, COARSE_REACH)
+        step, zero = np.maximum(2 * np.abs(said).max(axis=0) / reach, least), np.zeros(len(basis))  # without bits
         fit = fitted(left[spaced].astype(np.float64) @ basis[:has_bits].T, bits[:has_bits], least=least)
         step[:has_bits], zero[:has_bits] = fit
-        finest = np.minimum(np.log2(reach * step / np.maximum(span, least / 2**10)), np.log2(2 * CENTRE) - bits)
-        digits = np.clip(np.floor(finest), 0, FINEST)
-        digits[has_bits:] = 0
-        numbers = np.rint(np.ldexp(said / step, digits.astype(np.int64)))
+        numbers = CENTRE + np.clip(np.rint(2 * said / step), -reach, reach)
         return {
             "mean": mean,
             "basis": basis,
             "step": step,
             "zero": zero,
             "bits": bits.astype(np.float64),
-            "digits": digits,
             "vocabulary": np.array([len(words)], np.float64),
             "tokens": named.astype(np.float64),
-            "means": (CENTRE + np.clip(numbers, -reach, reach)).astype(np.int8),
+            "means": np.frombuffer(zlib.compress(numbers.astype(np.uint8).tobytes()), np.uint8),
         }
 
     def _code(self, constants: Constants, width: int) -> _Code:
@@ -201,7 +198,7 @@ def _numbers(raw: np.ndarray, code: _Code, out: np.ndarray) -> None:
             allowed=f"0 to {len(code.means) - 1}",
             do="restore the store from a copy, or extract the features again",
         )
-    whole = np.take(code.means, rows, axis=0).view(np.uint8)
+    whole = np.take(code.means, rows, axis=0)
     bits = np.unpackbits(raw, axis=1)[:, 8 * NAME_BYTES : 8 * NAME_BYTES + len(code.weights)]
     bits *= code.weights
     start = 0
@@ -287,58 +284,64 @@ def _products(vectors: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=8)
 def _code_of(digest: str) -> _Code:
     table = table_named(digest)
-    _check(table, digest)
+    means = _inflated(table)
+    if means is None or not _is_sound(table, means):
+        raise StoreError(
+            f"table {digest} is not one of tokens and components",
+            got={name: f"{array.dtype} {array.shape}" for name, array in table.items()},
+            allowed=f"mean (width,), basis (m, width), step, zero and bits (m,), bits up to {MOST_BITS} and falling, "
+            "vocabulary (1,), tokens (r - 1,) of it, ascending, and means, (r, m) bytes up to 127, deflated",
+        )
     mean, basis, step, zero = (table[name].astype(np.float64) for name in ("mean", "basis", "step", "zero"))
-    bits, digits = table["bits"].astype(np.int64), table["digits"].astype(np.int64)
-    means, has_bits = table["means"], int((bits > 0).sum())
-    unit = np.ldexp(step, -digits)
-    turn, back = (basis[:has_bits] / step[:has_bits, None]).T, basis * unit[:, None]
+    bits = table["bits"].astype(np.int64)
+    has_bits = int((bits > 0).sum())
+    turn, back = (basis[:has_bits] / step[:has_bits, None]).T, basis * (step[:, None] / 2)
     shift, top = mean - (zero * step) @ basis, np.exp2(bits) - 1
     # On this grid no partial sum of a decoded value needs more than the 24 digits of float32.
-    largest = np.ldexp(top, digits) + means.max(axis=0) + CENTRE
+    largest = 2 * top + means.max(axis=0) + CENTRE
     grid = np.exp2(np.ceil(np.log2(np.max(np.abs(shift) + largest @ np.abs(back)))) - 23)
     back = np.rint(back / grid) * grid
-    weights = [1 << each - 1 - place + digits[: len(each)] for place, each in planes(bits[:has_bits])]
+    weights = [2 << each - 1 - place for place, each in planes(bits[:has_bits])]
     row = np.zeros(int(table["vocabulary"][0]) + 1, np.int64)
     row[table["tokens"].astype(np.int64) + 1] = np.arange(1, len(means))
     return _Code(
         row=row,
         means=means,
         turn=turn,
-        offset=zero[:has_bits] + np.ldexp(float(CENTRE), -digits[:has_bits]) - mean @ turn,
+        offset=zero[:has_bits] + CENTRE / 2 - mean @ turn,
         top=top[:has_bits],
         bits=bits[:has_bits],
-        digits=digits[:has_bits],
         weights=np.concatenate(weights).astype(np.uint8),
         back=back.astype(np.float32),
         shift=(np.rint(shift / grid) * grid - CENTRE * back.sum(axis=0)).astype(np.float32),
     )
 
 
-def _check(table: Table, digest: str) -> None:
-    """Raises StoreError for a table that is not one of tokens and components."""
-    if tuple(sorted(table)) == NAMES and _is_sound(table):
-        return
-    raise StoreError(
-        f"table {digest} is not one of tokens and components",
-        got={name: f"{array.dtype} {array.shape}" for name, array in table.items()},
-        allowed="mean (width,), basis (m, width), step, zero, bits and digits (m,), bits from 0 to 6 and falling, "
-        "vocabulary (1,), tokens (r - 1,) of it, ascending, and means (r, m) in int8, from 0 on",
-    )
+def _inflated(table: Table) -> np.ndarray | None:
+    """The rows of the tokens, uint8 (r, m); None where the table has other arrays, or bytes that are not theirs."""
+    if tuple(sorted(table)) != NAMES or table["means"].dtype != np.uint8 or table["means"].ndim != 1:
+        return None
+    rows, components = 1 + table["tokens"].size, len(np.atleast_1d(table["basis"]))
+    if rows * components > LARGEST_TABLE:
+        return None
+    inflating = zlib.decompressobj()
+    with suppress(zlib.error):
+        content = inflating.decompress(table["means"].tobytes(), rows * components + 1)
+        if inflating.eof and len(content) == rows * components:
+            return np.frombuffer(content, np.uint8).reshape(rows, components)
+    return None
 
 
-def _is_sound(table: Table) -> bool:
-    mean, basis, means, tokens = (table[name] for name in ("mean", "basis", "means", "tokens"))
-    bits, vocabulary = table["bits"], table["vocabulary"]
+def _is_sound(table: Table, means: np.ndarray) -> bool:
+    mean, basis, bits, tokens, vocabulary = (table[n] for n in ("mean", "basis", "bits", "tokens", "vocabulary"))
     if mean.ndim != 1 or basis.ndim != 2 or not 0 < len(basis) <= basis.shape[1] == len(mean):
         return False
-    if any(table[name].shape != (len(basis),) for name in ("step", "zero", "bits", "digits")):
+    if any(table[name].shape != (len(basis),) for name in ("step", "zero", "bits")):
         return False
-    if tokens.ndim != 1 or vocabulary.shape != (1,) or means.shape != (len(tokens) + 1, len(basis)):
+    if tokens.ndim != 1 or vocabulary.shape != (1,) or len(means) > MOST_ROWS:
         return False
-    if means.dtype != np.int8 or any(table[name].dtype != np.float32 for name in NAMES if name != "means"):
-        return False
-    if not all(np.isfinite(array).all() for name, array in table.items() if name != "means"):
+    numbers = [array for name, array in table.items() if name != "means"]
+    if any(array.dtype != np.float32 or not np.isfinite(array).all() for array in numbers):
         return False
     edges = np.concatenate([[NO_TOKEN], tokens, vocabulary])
     return bool(
@@ -346,10 +349,7 @@ def _is_sound(table: Table) -> bool:
         and np.isin(bits, range(MOST_BITS + 1)).all()
         and bits[0] > 0
         and (np.diff(bits) <= 0).all()
-        and np.isin(table["digits"], range(FINEST + 1)).all()
-        and (np.exp2(bits + table["digits"]) <= 2 * CENTRE).all()
-        and (means >= 0).all()
-        and len(means) <= MOST_ROWS
+        and means.max() < 2 * CENTRE
         and 0 <= vocabulary[0] <= LARGEST_VOCABULARY
         and (edges == np.rint(edges)).all()
         and (np.diff(edges) > 0).all()
