@@ -6,6 +6,7 @@ import pytest
 
 from features import of_reference
 from polyhead import plan as planning
+from polyhead.engine import fill
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
@@ -284,3 +285,15 @@ def test_texts_in_several_pieces_are_those_in_one(trunk, tmp_path, monkeypatch):
 def test_nothing_wanted_is_nothing_done(extractor, trunk):
     done = extractor.fill([FeatureRequest(path=prefix(trunk, Pool()), inputs=[])])
     assert msgspec.structs.astuple(done)[:4] == (0, 0, 0, 0)
+
+
+def test_of_long_texts_a_codec_is_fixed_from_every_so_many_th(trunk, extractor, monkeypatch):
+    """Evenly over all of them, so that a later task's texts count as much; one vector a text is no reason to."""
+    monkeypatch.setattr(fill, "MOST_VECTORS", 40)
+    texts = [(" ".join(["good"] * (3 + i % 5)),) for i in range(30)]
+    taken = []
+    for path in (prefix(trunk, Pool(positions="all")), prefix(trunk, Pool(positions="mean"))):
+        pieces = list(fill.sample_values(extractor.features, path, texts, extractor.tokenizer, budget=64))
+        taken.append((sum(len(piece.starts) - 1 for piece in pieces), sum(len(piece.values) for piece in pieces)))
+    (several, vectors), means = taken
+    assert 30 // several == 6 and 20 <= vectors <= 40 and means == (30, 30)

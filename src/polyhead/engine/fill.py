@@ -9,11 +9,14 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.backends.prefix import stored_layers
 from polyhead.plan import Codec, Path
 from polyhead.store.codec import calibrate, tokens_of
 from polyhead.text.batch import Cut, cuts, padded, together
 from polyhead.text.encodings import Encodings, starts_of
+from polyhead.text.tokenize import Input, Tokenizer
 
+MOST_VECTORS = 2**17  # that a codec is fixed from: 200 MB at width 384
 EncodeFeatures = Callable[[Sequence[Path], TokenBatch], list[np.ndarray]]
 """`Backend.features`."""
 
@@ -69,6 +72,34 @@ def batch_values(encode: EncodeFeatures, paths: Sequence[Path], batch: TokenBatc
             )
         )
     return several
+
+
+def sample_values(
+    encode: EncodeFeatures,
+    path: Path,
+    inputs: Sequence[Input],
+    tokenizer: Tokenizer,
+    *,
+    budget: int,
+    width: int | None = None,
+) -> Iterator[BatchValues]:
+    """The stored value of a path for some texts, batch by batch, to fix a codec from.
+
+    Where long texts would make more than about MOST_VECTORS, only every so many-th is taken. `budget` and `width` are
+    those of `batches`.
+    """
+    if path.pool.positions == "all":
+        vectors = stored_layers(path) * sum(len(each.ids) for each in _by_size(inputs, tokenizer))
+        inputs = inputs[:: -(-vectors // MOST_VECTORS) or 1]
+    for encodings in _by_size(inputs, tokenizer):
+        for _, batch in batches(encodings, pad_id=tokenizer.pad_id, budget=budget, width=width):
+            yield from batch_values(encode, [path], batch)
+
+
+def _by_size(inputs: Sequence[Input], tokenizer: Tokenizer) -> Iterator[Encodings]:
+    """Single texts and pairs apart."""
+    for size in sorted({len(texts) for texts in inputs}):
+        yield tokenizer.encodings([texts for texts in inputs if len(texts) == size])
 
 
 def fixed_codec(

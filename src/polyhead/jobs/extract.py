@@ -19,7 +19,7 @@ import numpy as np
 from polyhead.arguments import check_fields
 from polyhead.config import Value, to_json
 from polyhead.engine.backends.base import Backend
-from polyhead.engine.fill import BatchValues, batch_values, batches
+from polyhead.engine.fill import BatchValues, batch_values, batches, sample_values
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, NoStore, StoreError
 from polyhead.jobs.columns import Roles, RowInput, roles_of
 from polyhead.jobs.documents import PIECE_ROWS, drawn_rows, open_rows
@@ -317,8 +317,11 @@ class _Extraction:
         if not inputs:
             raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
 
+        tokenizer = Tokenizer(self._trunk.tokenizer, self._trunk.settings)
+
         def values(path: Path, count: int) -> Iterator[BatchValues]:
-            return self._values(inputs[:count], path)
+            encode = self._backend.features
+            return sample_values(encode, path, inputs[:count], tokenizer, budget=TOKEN_BUDGET, width=self._width)
 
         words = self._trunk.arrays[WORD_VECTORS]
         return [calibrated(path, values, per=self._wish.per, words=words) for path in paths]
@@ -331,14 +334,6 @@ class _Extraction:
         self._unread, distinct = 0, list(inputs)
         chosen = rng.permutation(len(distinct))[:count]
         return [distinct[number] for number in chosen.tolist()]
-
-    def _values(self, inputs: Sequence[Input], path: Path) -> Iterator[BatchValues]:
-        """The stored values of texts, batch by batch."""
-        tokenizer = Tokenizer(self._trunk.tokenizer, self._trunk.settings)
-        for size in sorted({len(texts) for texts in inputs}):
-            encodings = tokenizer.encodings([texts for texts in inputs if len(texts) == size])
-            for _, batch in batches(encodings, pad_id=tokenizer.pad_id, budget=TOKEN_BUDGET, width=self._width):
-                yield from batch_values(self._backend.features, [path], batch)
 
     @staticmethod
     def _is_every(path: Path) -> bool:

@@ -15,7 +15,7 @@ import torch
 from polyhead import plan as planning
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.prefix import with_every_token
-from polyhead.engine.fill import BatchValues, EncodeFeatures, batch_values, batches, fixed_codec
+from polyhead.engine.fill import EncodeFeatures, batch_values, batches, fixed_codec, sample_values
 from polyhead.files import open_plain, remove_leftovers, replace_file
 from polyhead.model import TextBatch, stored_values
 from polyhead.nn.trunk import Trunk
@@ -77,7 +77,8 @@ class Extractor(FeatureSource):
         raw = msgspec.structs.replace(pool, codec=Codec(name=EXACT, before_mean=pool.codec.before_mean))
         path = with_every_token(Path(nodes=(*path.stored().nodes[:-1], raw)))
         spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
-        values = self._values([inputs[i] for i in spaced], path)
+        chosen = [inputs[i] for i in spaced]
+        values = sample_values(self.features, path, chosen, self.tokenizer, budget=TOKEN_BUDGET)
         return fixed_codec(pool.codec, values, per=per, words=self.data.arrays[WORD_VECTORS])
 
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
@@ -112,12 +113,6 @@ class Extractor(FeatureSource):
         ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
         with torch.inference_mode():
             return stored_values(self.trunk, paths, TextBatch(ids=ids, mask=mask, segments=segments, words=words))
-
-    def _values(self, inputs: Sequence[Input], path: Path) -> Iterator[BatchValues]:
-        for size in sorted({len(texts) for texts in inputs}):
-            encodings = self.tokenizer.encodings([texts for texts in inputs if len(texts) == size])
-            for _, batch in batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET):
-                yield from batch_values(self.features, [path], batch)
 
     def _pieces(self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]) -> Iterator[Piece]:
         """Pieces of the inputs that hold a lacking one; the next piece is tokenized while the trunk reads this one."""
