@@ -20,6 +20,20 @@ DRAWN = (".svg", ".png", ".pdf")
 BY_DEFAULT = "the first of openvino (on x86), onnxruntime, torch and reference that is installed"
 
 
+class _Store(click.ParamType):
+    """The location of a store; of a file that `migrate switch` wrote, that of the store which it names now."""
+
+    name = "store"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from polyhead.jobs.migrate import store_named
+
+        return store_named(value)
+
+
+STORE = _Store()
+
+
 def backend_option(by_default: str = BY_DEFAULT) -> Callable[[Command], Command]:
     """Adds `--backend`; `by_default` says what computes without it."""
     return click.option(
