@@ -59,6 +59,8 @@ def test_copied_tasks_bring_their_arrays(bundle, tmp_path, trunk, forget):
     copy_tasks(Bundle.open(bundle.root), ["mood"], other)
     forget()
     (file,) = files(other.root)
+    copy_tasks(Bundle.open(bundle.root), ["topics"], other)
+    assert (other.root / file).samefile(other.root / "tasks/topics/v0001/codec.safetensors")
     assert (other.root / file).read_bytes() == (bundle.root / "tasks/mood/v0001/codec.safetensors").read_bytes()
     found = Session(other.root, backend="reference").outputs("mood", TEXTS)
     wanted = Session(bundle.root, backend="reference").outputs("mood", TEXTS)
