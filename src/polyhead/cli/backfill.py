@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.options import DRAWN, STORE, backend_option, names_in, opened, precision_option
+from polyhead.cli.options import DRAWN, backend_option, names_in, opened, precision_option, store_place
 from polyhead.cli.output import Printer, check_writable, counted, json_option, note, stoppable
 from polyhead.jobs.executors import EXECUTORS
 from polyhead.progress import duration
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "store",
     required=True,
     metavar="STORE",
-    type=STORE,
+    type=store_place,
     help="The store whose documents are answered, or a file of `polyhead migrate switch` that names it.",
 )
 @click.option("--scores", is_flag=True, help="Also keep the scores of all labels, in a column of their own.")

@@ -20,18 +20,11 @@ DRAWN = (".svg", ".png", ".pdf")
 BY_DEFAULT = "the first of openvino (on x86), onnxruntime, torch and reference that is installed"
 
 
-class _Store(click.ParamType):
-    """The location of a store; of a file that `migrate switch` wrote, that of the store which it names now."""
+def store_place(value: str) -> str:
+    """Type of an argument: the location of a store, or of the one that a file of `migrate switch` names now."""
+    from polyhead.jobs.migrate import store_named
 
-    name = "store"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from polyhead.jobs.migrate import store_named
-
-        return store_named(value)
-
-
-STORE = _Store()
+    return store_named(value)
 
 
 def backend_option(by_default: str = BY_DEFAULT) -> Callable[[Command], Command]:
