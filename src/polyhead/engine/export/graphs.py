@@ -27,6 +27,7 @@ from polyhead.trunk.data import TrunkData
 from polyhead.trunk.shape import Architecture
 
 Shape = tuple[int | str, ...]
+_STATE = "state_"
 
 
 class BuiltGraph(msgspec.Struct, frozen=True):
@@ -148,8 +149,13 @@ def _built(ops: OnnxOps, outputs: dict[str, Tensor], shapes: dict[str, Shape], l
     return BuiltGraph(model, ops.arrays)
 
 
+def reads_states(inputs: Collection[str]) -> bool:
+    """Whether a file with these inputs goes on from the trunk's states; else it runs the trunk's layers itself."""
+    return any(name.startswith(_STATE) for name in inputs)
+
+
 def _state(depth: int) -> str:
-    return f"state_{depth}"
+    return f"{_STATE}{depth}"
 
 
 def _pooled_depths(path: Path) -> Sequence[int]:
