@@ -91,7 +91,7 @@ HEADLINES = {
     "store.bytes": "a store at one bit a dimension, width 384: bytes a token on disk, ids included",
     "store.backfill-speed": "answering a task for 200,000 documents from the store, speed over encoding them again",
     "store.extract-rate": "filling a store, tokenizing included, speed over the bare encoder's",
-    "store.codec-best": "one bit a dimension (pca1), points lost to float16, mean of five tasks of tweets",
+    "store.codec-best": "one bit a dimension (token1), points lost to float16, mean of five tasks of tweets",
     "first-light.emotion": "emotion, pooled attention over the frozen trunk, macro-F1 on test",
     "first-light.head-training": "speed of training a head over kept features, over fine-tuning the trunk",
     "right.snippet": "the Python snippet above, after installation, on two AVX2 cores of which one is busy",

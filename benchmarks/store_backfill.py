@@ -6,7 +6,7 @@
 One task and five, pooled attention over 200,000 real documents, by as many processes as there are processors; a session
 that is open already encodes some of the same texts again and answers the one task, in bfloat16 and in int8, in turn
 with them. Times of both sides are without starting up; what a whole call took stands in the rows. A million synthetic
-documents have the lengths of the real ones, and random bits.
+documents have the lengths of the real ones, and tokens drawn from theirs.
 
 Memory is what belongs to a process alone (RssAnon), the highest of what was seen every few milliseconds in a process of
 its own: pages of mapped files are the system's, which takes them back. An extraction is measured with an encoder that
@@ -173,18 +173,19 @@ def location_of(place: Place, kind: str, rows: int) -> str:
 
 
 def synthetic(place: Place, kind: str, rows: int) -> Row:
-    """A store of documents of random bits; one that is there is gone on with."""
+    """A store of documents of tokens drawn from the real ones; one that is there is gone on with."""
     real = open_corpus(single(place, "plain", ONE_BIT))
     (column,) = real.schema.features
-    lengths = np.concatenate([real.rows(fragment.name, column.digest).lengths for fragment in real.fragments])
+    packed = [real.rows(fragment.name, column.digest) for fragment in real.fragments]
+    lengths, tokens = np.concatenate([rows.lengths for rows in packed]), packed[0].data
     schema = Schema(features=(column,), source=real.schema.source)
     store, wanted, began = create_corpus(location_of(place, kind, rows), schema), place.rows(rows), time.perf_counter()
     for number, start in enumerate(range(0, wanted, FRAGMENT_ROWS)):
         rng, count = np.random.default_rng(number), min(FRAGMENT_ROWS, wanted - start)
         ids = np.frombuffer(rng.bytes(16 * count), np.uint8).reshape(count, 16)
         several = rng.choice(lengths, count)
-        data = np.frombuffer(rng.bytes(int(several.sum()) * column.token_bytes), np.uint8)
-        store.append(ids, {column.digest: PackedRows.of(several, data.reshape(-1, column.token_bytes))})
+        data = tokens[rng.integers(0, len(tokens), int(several.sum()))]
+        store.append(ids, {column.digest: PackedRows.of(several, data)})
     return {"documents": sum(each.rows for each in store.fragments), "seconds": time.perf_counter() - began}
 
 

@@ -6,13 +6,14 @@ from polyhead import plan
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.prefix import stored_layers
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.fill import batch_values, batches
+from polyhead.engine.fill import batch_values, batches, fixed_codec, sample_values
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.store.codec import encode
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema, document_id
 from polyhead.store.corpus.open import create_corpus
 from polyhead.testing import tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of
+from polyhead.trunk.shape import WORD_VECTORS
 
 TOKENS = {"layers": "mean", "of": 2, "positions": "all"}  # what the attention heads of these tests read
 SIGN = Codec(name="sign")
@@ -22,6 +23,13 @@ def stored_path(trunk, codec=SIGN, **pool):
     """What a store keeps of every text: the last layers' mean, unless `pool` says another mix."""
     kept = Pool(**{**TOKENS, **pool}, codec=codec)
     return Path(nodes=(Embed(trunk=trunk.digest), Layers(start=0, stop=trunk.architecture.layers), kept))
+
+
+def token_codec(trunk, inputs):
+    """The codec that is told tokens, fixed from what these tests' attention heads read of single texts."""
+    path, tokenizer = stored_path(trunk, codec=Codec(name="float32")), Tokenizer(trunk.tokenizer, trunk.settings)
+    values = sample_values(_backend(trunk, path).features, path, inputs, tokenizer, budget=2048)
+    return fixed_codec(Codec(name="token1"), values, per="tensor", words=trunk.arrays[WORD_VECTORS])
 
 
 def make_store(place, inputs, *paths, trunk=None, source=None, windows=False):
@@ -43,20 +51,25 @@ def make_store(place, inputs, *paths, trunk=None, source=None, windows=False):
     return store
 
 
-def _append(store, inputs, paths, columns, trunk, windows):
+def _backend(trunk, path):
     head = Head(kind="regression", width=1, part="task:x")
-    backend = ReferenceBackend(
-        trunk, {"x": LoadedTask(path=Path(nodes=(*paths[0].nodes[:-1], Pool(), head)), arrays={})}
-    )
+    return ReferenceBackend(trunk, {"x": LoadedTask(path=Path(nodes=(*path.nodes[:-1], Pool(), head)), arrays={})})
+
+
+def _append(store, inputs, paths, columns, trunk, windows):
+    backend = _backend(trunk, paths[0])
     tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
     encodings = tokenizer.encodings(inputs, windows=windows_of(tokenizer.max_tokens) if windows else None)
     values = [{} for _ in paths]
     for members, batch in batches(encodings, pad_id=tokenizer.pad_id, budget=2048):
         for found, each in zip(values, batch_values(backend.features, list(paths), batch), strict=True):
-            found.update({int(member): each.of(row) for row, member in enumerate(members)})
+            found.update({int(member): (each.of(row), each.tokens_of(row)) for row, member in enumerate(members)})
     features = {}
     for column, found in zip(columns, values, strict=True):
-        raw = [encode(found[i], column.codec).reshape(-1, column.token_bytes) for i in range(len(found))]
+        raw = [
+            encode(value, column.codec, tokens[:, None]).reshape(-1, column.token_bytes)
+            for value, tokens in map(found.get, range(len(found)))
+        ]
         features[column.digest] = PackedRows.of([len(each) for each in raw], np.concatenate(raw))
     numbered = zip(encodings.row.tolist(), encodings.window.tolist(), strict=True)
     ids = [document_id(inputs[row], f"window:{window}" if window else "") for row, window in numbered]

@@ -135,14 +135,15 @@ def test_words_that_are_not_given_are_asked_for():
         stored_value(states(), Pool(positions="tokens"), None)
 
 
-@pytest.mark.parametrize("name", ["float16", "uint8", "sign", "pca1"])
+@pytest.mark.parametrize("name", ["float16", "uint8", "sign", "pca1", "token1"])
 def test_live_values_pass_the_codec_of_the_store(name):
     value = stored_value(states(), Pool(positions="mean"), None)
-    codec = calibrate(value.values.numpy(), name=name)
-    found = coded(value, codec).values.numpy()
-    assert found.tobytes() == through(value.values.numpy(), codec).tobytes()
+    no_token = np.array([-1])
+    codec = calibrate(value.values.numpy(), name=name, tokens=no_token)
+    found = coded(value, codec, None).values.numpy()
+    assert found.tobytes() == through(value.values.numpy(), codec, no_token).tobytes()
     assert not np.array_equal(found, value.values.numpy())
-    assert coded(value, Codec(name="float32")) is value
+    assert coded(value, Codec(name="float32"), None) is value
 
 
 @pytest.mark.parametrize("of", [2, 3])

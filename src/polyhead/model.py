@@ -16,7 +16,8 @@ from polyhead.nn.trunk import Noise, States, Trunk
 from polyhead.plan import TRUNK, Codec, Delta, Embed, Layers, Path, Plan, Pool, Prompt
 from polyhead.plan.passes import Aside, Passes, form_of, layers_at, legs, passes_of, prompt_rows, read_first, stages
 from polyhead.sharing.part import Family, Part, PooledPart
-from polyhead.store.codec import through
+from polyhead.store.codec import through, tokens_of
+from polyhead.store.codecs import NO_TOKEN, TokenCodec
 
 SIDE_BY_SIDE = 8192  # most tokens, padding included, of one stack
 
@@ -223,7 +224,8 @@ class Model(nn.Module):
                 key = (step.parent, own, pool)
                 if key not in values:
                     rows = read_rows(states[step.parent], step.node, prompt_rows(plan, step.parent))
-                    values[key] = coded(stored_value(rows, pool, batch.words), pool.codec)
+                    value = stored_value(rows, pool, batch.words)
+                    values[key] = coded(value, pool.codec, None if own else _tokens_of(pool, batch))
                 by_task.update(dict.fromkeys(step.tasks, values[key]))
         return by_task
 
@@ -239,7 +241,7 @@ class Model(nn.Module):
             for task, aside in tasks.items():
                 own = torch.cat([rows[prompt] for prompt in aside.prompts], dim=1)
                 value = Pooled(values=own.float().unsqueeze(2), mask=states[index].mask.new_ones(own.shape[:2]))
-                by_task[task] = coded(value, aside.pool.codec)
+                by_task[task] = coded(value, aside.pool.codec, None)
         return by_task
 
     def _rows_beside(self, text: States, prompts: Sequence[Prompt], learns: str | None) -> dict[Prompt, Tensor]:
@@ -328,9 +330,21 @@ def stored_values(trunk: Trunk, paths: Sequence[Path], batch: TextBatch) -> list
     return values
 
 
-def coded(value: Pooled, codec: Codec) -> Pooled:
-    """The value as a reader of the store would see it: encoded and decoded."""
+def coded(value: Pooled, codec: Codec, tokens: np.ndarray | None) -> Pooled:
+    """The value as a reader of the store would see it: encoded and decoded.
+
+    `tokens` (rows, positions) are those of `store.codec.tokens_of`; None: positions that are no tokens.
+    """
     if codec.format.is_exact:
         return value
-    decoded = through(value.values.detach().cpu().numpy().astype(np.float32), codec)
+    of = np.full((1, 1), NO_TOKEN) if tokens is None else tokens
+    decoded = through(value.values.detach().cpu().numpy().astype(np.float32), codec, of[:, :, None])
     return Pooled(values=torch.from_numpy(decoded).to(value.values.device), mask=value.mask)
+
+
+def _tokens_of(pool: Pool, batch: TextBatch) -> np.ndarray | None:
+    """Whose token each position is that the pool reads, where its codec asks."""
+    if not isinstance(pool.codec.format, TokenCodec):
+        return None
+    words = None if batch.words is None else batch.words.cpu().numpy()
+    return tokens_of(pool, ids=batch.ids.cpu().numpy(), mask=batch.mask.cpu().numpy(), words=words)

@@ -16,8 +16,8 @@ from polyhead.plan import Codec
 from polyhead.plan import Path as TaskPath
 from polyhead.project.recipes import Training
 from polyhead.sharing.part import PooledPart
-from polyhead.store.codec import through
-from polyhead.store.codecs import EXACT
+from polyhead.store.codec import calibrate, through
+from polyhead.store.codecs import EXACT, NO_TOKEN
 from polyhead.store.features import FeatureBatch
 from polyhead.strategies import Pooled
 from polyhead.tasks.kinds import kind_of
@@ -32,6 +32,7 @@ from polyhead.train.data.source import FeatureRequest
 from polyhead.train.loop.fit import Course
 from polyhead.train.loop.loss import LOSSES
 from polyhead.train.loop.numerics import precision_of
+from polyhead.trunk.shape import WORD_VECTORS
 from studies.shared.data import Set, drawn, entry_of
 
 MAX_TOKENS = 128
@@ -76,6 +77,7 @@ class Values(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     values: np.ndarray
     lengths: np.ndarray  # (texts,)
+    tokens: np.ndarray  # int64 (tokens,): the number of each in the vocabulary, -1 for what is no token's
 
     @property
     def starts(self) -> np.ndarray:
@@ -94,13 +96,15 @@ class Values(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def coded(self, codec: Codec) -> Values:
         """As a reader of a store with this codec sees them."""
-        return Values(values=through(self.values, codec), lengths=self.lengths)
+        coded = through(self.values, codec, self.tokens)
+        return Values(values=coded, lengths=self.lengths, tokens=self.tokens)
 
     def means(self) -> Values:
         """One vector a text: the mean over its tokens."""
         totals = np.add.reduceat(self.values, self.starts, axis=0, dtype=np.float64)
         means = (totals / self.lengths[:, None]).astype(np.float32)
-        return Values(values=means, lengths=np.ones(len(self.lengths), np.int64))
+        single = np.ones(len(self.lengths), np.int64)
+        return Values(values=means, lengths=single, tokens=np.full(len(means), NO_TOKEN))
 
 
 class Held:
@@ -168,19 +172,19 @@ class Kept:
         }
         return Held(task, splits, values)
 
-    def token_ids(self, held: Held, split: str) -> np.ndarray:
-        """The number of each token of a split's single texts, text after text."""
-        inputs = single_inputs(held.of(split).inputs, held.task)[0]
-        return self.extractor.tokenizer.encodings(list(inputs)).ids
-
-    def sample(self, strategy: Pooled, texts: int) -> np.ndarray:
-        """Values of so many training texts, as many of each task, (tokens, width)."""
+    def calibrated(self, strategy: Pooled, codec: str, texts: int) -> Codec:
+        """The codec with its constants fixed from so many training texts, as many of each task."""
         several = []
         for name in self.tasks:
             inputs = single_inputs(self.tasks[name].splits(self.data)["train"].examples.inputs, self.task(name))[0]
             spaced = np.unique(np.linspace(0, len(inputs) - 1, -(-texts // len(self.tasks))).round().astype(int))
-            several.append(self._values(self._request(strategy, self.task(name), [inputs[i] for i in spaced])).values)
-        return np.concatenate(several)
+            several.append(self._values(self._request(strategy, self.task(name), [inputs[i] for i in spaced])))
+        return calibrate(
+            np.concatenate([one.values for one in several]),
+            name=codec,
+            tokens=np.concatenate([one.tokens for one in several]),
+            words=self.extractor.data.arrays[WORD_VECTORS],
+        )
 
     def _requests(self, strategy: Pooled, task: Task, split: Split) -> list[FeatureRequest]:
         return [self._request(strategy, task, list(inputs)) for inputs in single_inputs(split.examples.inputs, task)]
@@ -194,7 +198,8 @@ class Kept:
         for start in range(0, len(features), AT_ONCE):
             taken = features.take(range(start, min(start + AT_ONCE, len(features))))
             pieces.append(taken.values[taken.mask][:, 0])
-        return Values(values=np.concatenate(pieces), lengths=features.lengths)
+        ids = self.extractor.tokenizer.encodings(list(request.inputs)).ids
+        return Values(values=np.concatenate(pieces), lengths=features.lengths, tokens=ids)
 
 
 def head_over(held: Held, path: TaskPath, seed: int) -> dict[str, object]:

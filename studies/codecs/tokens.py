@@ -1,6 +1,6 @@
-"""A variant that the product does not have yet: one bit a dimension about the mean of each token of the vocabulary.
+"""A variant of `token1`: means of tokens from all training texts, without what word vectors predict.
 
-Most of a token's vector follows from which token it is. Two bytes name it, and what is left over is kept by `pca1`.
+Two bytes name a token, and what is left over about its mean is kept by `pca1`, in as many bytes as `pca1` alone has.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import numpy as np
 
 from polyhead.plan import Codec
 from polyhead.store.codec import calibrate, through
-from polyhead.store.codecs import ONE_BIT
 
 TOKEN_BYTES = 2  # of a token's number, of up to 65,536
 PRIOR = 1.0  # a token's mean is drawn to that of all as if it had stood once more, with that vector
@@ -30,7 +29,7 @@ class TokenMeans:
         centred = values - self._mean
         left = centred - (total[ids] - centred) / (count[ids] - 1 + PRIOR)[:, None]
         chosen = np.random.default_rng(0).permutation(len(left))[:LEFT]
-        self.codec: Codec = calibrate(left[chosen], name=ONE_BIT)
+        self.codec: Codec = calibrate(left[chosen], name="pca1")
 
     def through(self, values: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Vectors (tokens, width) as a reader would see them, float32."""

@@ -60,7 +60,7 @@ def test_long_texts_are_noted(folder):
 
 
 def test_what_is_asked_wrongly_is_refused(folder):
-    extract(folder, "--tap", "first").refuses("mean4:pca1")
+    extract(folder, "--tap", "first").refuses("mean4:token1")
     extract(folder, "--tasks", "moods").refuses("moods", "mood")
     extract(folder, "--text", "body").refuses("body")
     run("features", "extract", "nowhere", "texts.jsonl", "store", cwd=folder).refuses("nowhere")

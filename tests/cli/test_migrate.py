@@ -73,6 +73,23 @@ def test_readers_are_switched_shown_and_switched_back(folder):
     assert "current.json: old-store" in run("migrate", "switch", "current.json", cwd=folder).out
 
 
+def test_what_a_switch_named_is_answered_and_looked_into_by_the_name_of_its_file(folder):
+    readers = folder / "readers"
+    readers.mkdir()
+    for name, count in (("old", 30), ("new", 28)):
+        words = ("--store", f"{name}-store", "--bundle", name, "--incomplete")
+        assert run("migrate", "switch", "readers/current.json", *words, cwd=folder).code == 0
+        info = run("features", "info", "readers/current.json", "--json", "-", cwd=folder)
+        assert json.loads(info.out)["documents"] == count
+        filled = run("backfill", name, "--features", "readers/current.json", cwd=folder)
+        assert filled.code == 0 and f"{count} documents, 0 answered now" in filled.out, filled.err
+        text = texts([3])[0][0]
+        near = run("features", "near", "readers/current.json", text, "--bundle", name, "--top", "1", cwd=folder)
+        assert near.code == 0 and f"{count} documents compared" in near.out, near.err
+    run("backfill", "old", "--features", "readers/current.json", cwd=folder).refuses("another trunk")
+    run("features", "info", "texts.jsonl", cwd=folder).refuses("texts.jsonl")
+
+
 def test_what_is_asked_wrongly_is_refused(folder):
     run("migrate", "compare", "old-store", "new-store", "--old", "new", "--new", "new", cwd=folder).refuses(
         "another trunk", Bundle.open(folder / "old").digest, OTHER.digest

@@ -16,10 +16,10 @@ from polyhead.engine.export.check import ExportedModel
 from polyhead.engine.export.record import Export
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError, UnknownTask
-from polyhead.plan import Codec
+from polyhead.plan import Codec, Pool
 from polyhead.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
 from polyhead.tasks.kinds import kind_of
-from polyhead.testing import tiny_trunk
+from polyhead.testing import CODECS, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
 from polyhead.text.question import Question
 
@@ -230,6 +230,16 @@ def test_features_pass_their_codec(trunk, tmp_path):
     tiny_bundle(tmp_path / "b", trunk, coded_paths(trunk, "sign"))
     export = write.export_bundle(tmp_path / "b", tmp_path / "out", tasks=["mood"], backend="reference")
     assert export.tasks["mood"].largest_difference < 1e-5
+
+
+@pytest.mark.parametrize("positions", ["attention", "first", "mean"])
+def test_files_tell_the_codec_tokens(trunk, tmp_path, positions):
+    """Of both paddings: a file has ids, and a table of what the codec says of them."""
+    pool = Pool(positions=positions, part="task:x" if positions == "attention" else None, codec=CODECS["token1"])
+    tasks = {task.name: task for task in tiny_tasks()}
+    tiny_bundle(tmp_path / "b", trunk, {name: tiny_path(tasks[name], trunk, pool=pool) for name in ("mood", "names")})
+    export = write.export_bundle(tmp_path / "b", tmp_path / "out", backend="reference")
+    assert {name: files.largest_difference < 1e-5 for name, files in export.tasks.items()} == {"mood": 1, "names": 1}
 
 
 def coded_paths(trunk, codec):

@@ -8,7 +8,7 @@ from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.reference import ReferenceBackend, backend
 from polyhead.engine.packed import PackedTasks
 from polyhead.plan import Pool, merge
-from polyhead.store.codec import encode
+from polyhead.store.codec import encode, tokens_of
 from polyhead.store.corpus.base import FeatureColumn, PackedRows
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import RowKind
@@ -41,7 +41,8 @@ def stored(path, batch):
         digest=plan.digest(short), layers=value.shape[2], width=TRUNK.architecture.width, codec=codec
     )
     mask = batch.mask if short.pool.positions == "all" else batch.mask[:, :1]
-    raw = encode(value, codec).reshape(*value.shape[:2], -1)
+    tokens = tokens_of(short.pool, ids=batch.ids, mask=batch.mask, words=batch.words)[:, :, None]
+    raw = encode(value, codec, tokens).reshape(*value.shape[:2], -1)
     return column, PackedRows.of(mask.sum(axis=1), raw[mask])
 
 

@@ -156,7 +156,7 @@ def test_several_taps_come_from_one_pass_and_each_is_what_it_would_be_alone(tmp_
     assert kept(several, 2)[document_id(texts([0])[0])].shape[1] == TRUNK.architecture.layers
 
 
-@pytest.mark.parametrize("codec", ["uint8", "pca1"])
+@pytest.mark.parametrize("codec", ["uint8", "pca1", "token1"])
 def test_constants_fixed_when_the_store_was_made_are_its_own_from_then_on(location, tmp_path, codec):
     tap = Tap(of=2, codec=codec)
     run(location, write(tmp_path, texts(range(30))), tap)

@@ -28,7 +28,8 @@ def drawn(column, lengths, seed):
     rng = np.random.default_rng(seed)
     shape = (sum(lengths), column.layers, WIDTH)
     centre = rng.standard_normal(WIDTH)  # else the cosines of long documents are all near 0
-    raw = encode((rng.standard_normal(shape) + centre).astype(np.float32), column.codec)
+    tokens = rng.integers(-1, 60, shape[:2])
+    raw = encode((rng.standard_normal(shape) + centre).astype(np.float32), column.codec, tokens)
     return PackedRows.of(lengths, raw.reshape(-1, column.token_bytes))
 
 

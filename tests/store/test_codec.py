@@ -11,6 +11,10 @@ from polyhead.store.codec import calibrate, decode, encode, through
 from polyhead.store.codecs import CODECS
 from polyhead.testing.tiny import CODECS as SOME
 
+# Of a vocabulary of 12, two tokens of which are never seen, and of no token.
+TOKENS = np.random.default_rng(1).integers(-1, 10, 4096)
+WORDS = np.random.default_rng(2).standard_normal((12, 5)).astype(np.float32)
+
 FINITE = st.floats(-1e4, 1e4, width=32)
 MATRICES = arrays(np.float32, array_shapes(min_dims=2, max_dims=4, max_side=9), elements=FINITE)
 
@@ -69,20 +73,30 @@ def test_every_finite_half_is_decoded_exactly():
 @settings(deadline=None)
 @given(MATRICES, st.sampled_from(sorted(CODECS)))
 def test_decoding_and_encoding_again_changes_nothing(values, name):
-    codec = calibrate(values, name=name)
-    once = through(values, codec)
-    np.testing.assert_array_equal(through(once, codec), once)
+    tokens = np.resize(TOKENS, values.shape[:-1])
+    codec = calibrate(values, name=name, tokens=tokens, words=WORDS)
+    once = through(values, codec, tokens)
+    np.testing.assert_array_equal(through(once, codec, tokens), once)
 
 
 @pytest.mark.parametrize(
     ("name", "per_token"),
-    [("float32", 4096), ("float16", 2048), ("uint8", 1024), ("sign", 128), ("pca1", 128), ("pca2", 256), ("pca4", 512)],
+    [
+        ("float32", 4096),
+        ("float16", 2048),
+        ("uint8", 1024),
+        ("sign", 128),
+        ("pca1", 128),
+        ("pca2", 256),
+        ("pca4", 512),
+        ("token1", 128),
+    ],
 )
 def test_row_bytes_are_the_true_bytes_of_width_1024(name, per_token):
     """The table of Du et al. 2020: a fixed-size vector takes 2048, 1024 and 128 bytes."""
     values = np.sin(np.arange(1024, dtype=np.float32))[None]
-    codec = calibrate(values, name=name)
-    assert row_bytes(codec, 1024) == per_token == encode(values, codec).nbytes
+    codec = calibrate(values, name=name, tokens=TOKENS[:1], words=WORDS)
+    assert row_bytes(codec, 1024) == per_token == encode(values, codec, TOKENS[:1]).nbytes
 
 
 def test_values_out_of_range_are_clipped_to_its_ends():
@@ -108,7 +122,7 @@ def test_calibration_per_dimension_has_one_constant_a_dimension_over_all_tokens_
 
 @pytest.mark.parametrize("name", [*CODECS])
 def test_not_a_number_is_refused(name):
-    codec = calibrate(np.eye(2, dtype=np.float32), name=name)
+    codec = calibrate(np.eye(2, dtype=np.float32), name=name, tokens=TOKENS[:2], words=WORDS)
     with pytest.raises(StoreError, match="not numbers"):
         encode(np.array([1.0, np.nan], np.float32), codec)
 
@@ -130,8 +144,9 @@ def test_missing_constants_and_foreign_bytes_are_refused():
 def test_numbers_of_every_codec_through_its_affine_map_are_what_it_decodes(name, width, per):
     values = np.random.default_rng(width).normal(0.3, 2, (40, width)).astype(np.float32)
     values *= np.linspace(3, 0.1, width, dtype=np.float32)  # components of several bits, and of none
-    codec = calibrate(values, name=name, per=per)
-    raw, several = encode(values, codec), codec.format.numbers_width(width, codec)
+    tokens = TOKENS[: len(values)]
+    codec = calibrate(values, name=name, per=per, tokens=tokens, words=WORDS)
+    raw, several = encode(values, codec, tokens), codec.format.numbers_width(width, codec)
     numbers = np.empty((len(values), several), np.float32)
     codec.format.numbers(raw, codec, numbers)
     affine, decoded = codec.format.affine(codec), decode(raw, codec, width)
@@ -140,13 +155,15 @@ def test_numbers_of_every_codec_through_its_affine_map_are_what_it_decodes(name,
     read = numbers @ affine.folded(reader).T + affine.shift * np.ones(width) @ reader.T
     np.testing.assert_allclose(read, decoded @ reader.T, rtol=1e-4, atol=1e-4)
     if np.isfinite(affine.highest).all():
-        assert numbers.min() >= 0 and (numbers <= affine.highest).all()
+        added = np.zeros((1, several)) if affine.added is None else affine.added
+        own = numbers[:, None] - added  # of one of the rows it is what the highest bounds
+        assert ((own >= 0) & (own <= affine.highest)).all(axis=2).any(axis=1).all()
 
 
 @pytest.mark.parametrize("codec", SOME)
 @pytest.mark.parametrize("shape", [(0, 16), (0, 2, 16), (3, 0, 16)])
 def test_no_vectors_are_no_bytes_and_no_values(codec, shape):
     """Several codecs could not shape an empty array: a document without a token could not be decoded by itself."""
-    raw = encode(np.empty(shape, np.float32), SOME[codec])
+    raw = encode(np.empty(shape, np.float32), SOME[codec], np.zeros(shape[:-1], np.int64))
     assert raw.shape == (*shape[:-1], row_bytes(SOME[codec], 16)) and raw.dtype == np.uint8
     assert decode(raw, SOME[codec], 16).shape == shape

@@ -8,6 +8,7 @@ import pytest
 
 from features import of_reference
 from polyhead import plan as planning
+from polyhead.engine import fill
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
@@ -147,14 +148,14 @@ def test_words_beyond_the_limit_are_rows_of_zeros(trunk, extractor):
     assert (found[46:] == 0).all() and (np.abs(found[:46]).sum(axis=1) > 0).all()
 
 
-@pytest.mark.parametrize("codec", ["float16", "uint8", "sign", "pca1"])
+@pytest.mark.parametrize("codec", ["float16", "uint8", "sign", "pca1", "token1"])
 def test_features_pass_their_codec_once(trunk, tmp_path, extractor, codec):
     coded = CODECS[codec]
     plain = FeatureRequest(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
     wanted = FeatureRequest(path=prefix(trunk, Pool(positions="mean", codec=coded)), inputs=TEXTS)
     assert extractor.fill([plain, wanted]).passes == len(TEXTS)
     for raw, found in zip(kept(extractor, plain), kept(extractor, wanted), strict=True):
-        assert found.tobytes() == decode(encode(raw, coded), coded, 16).tobytes()
+        assert found.tobytes() == decode(encode(raw, coded, np.array([-1])), coded, 16).tobytes()
 
 
 def test_one_pass_fills_every_store_and_equal_texts_are_read_once(trunk, extractor):
@@ -301,3 +302,15 @@ def test_requests_that_share_a_store_write_one_fragment_and_hold_no_files_open(t
     for request in requests:
         assert not extractor.store(request.path).missing(request.keys())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_of_long_texts_a_codec_is_fixed_from_every_so_many_th(trunk, extractor, monkeypatch):
+    """Evenly over all of them, so that a later task's texts count as much; one vector a text is no reason to."""
+    monkeypatch.setattr(fill, "MOST_VECTORS", 40)
+    texts = [(" ".join(["good"] * (3 + i % 5)),) for i in range(30)]
+    taken = []
+    for path in (prefix(trunk, Pool(positions="all")), prefix(trunk, Pool(positions="mean"))):
+        pieces = list(fill.sample_values(extractor.features, path, texts, extractor.tokenizer, budget=64))
+        taken.append((sum(len(piece.starts) - 1 for piece in pieces), sum(len(piece.values) for piece in pieces)))
+    (several, vectors), means = taken
+    assert 30 // several == 6 and 20 <= vectors <= 40 and means == (30, 30)

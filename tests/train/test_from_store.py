@@ -26,7 +26,7 @@ from polyhead.text.words import joined
 from polyhead.train.data import stored
 from polyhead.train.loop.events import Events
 from polyhead.train.run import train_project
-from stores import make_store, stored_path
+from stores import make_store, stored_path, token_codec
 
 STRATEGY = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8)  # it names no codec
 
@@ -98,13 +98,15 @@ def test_the_head_is_the_one_that_features_of_the_texts_give(home):
             np.testing.assert_allclose(other.part(name)[key], array, atol=2e-3, err_msg=f"{name} {key}")
 
 
-def test_a_backfill_from_the_same_store_answers_as_a_session_does(home):
+@pytest.mark.parametrize("codec", ["sign", "token1"])
+def test_a_backfill_from_the_same_store_answers_as_a_session_does(home, codec):
     folder, trunk = home
-    place = str(folder / "store")
-    make_store(place, texts_of(folder), trunk=trunk)
+    place, inputs = str(folder / "store"), texts_of(folder)
+    kept = Codec(name=codec) if codec == "sign" else token_codec(trunk, inputs)
+    make_store(place, inputs, stored_path(trunk, codec=kept), trunk=trunk)
     train_project(project(folder, "mood", "topics", "urgency"), folder=folder, features=place)
     bundle = Bundle.open(folder / "bundle")
-    assert {record.path.pool.codec.name for record in bundle.tasks.values()} == {"sign"}
+    assert {record.path.pool.codec.name for record in bundle.tasks.values()} == {codec}
     done = backfill(place, folder / "bundle", BackfillRequest(tasks=("mood", "urgency"), all_scores=True))
     columns = {(column.task, column.all_scores): column.name for column in done.columns}
     store = open_corpus(place)

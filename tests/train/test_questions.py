@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tiny
+from polyhead.bundle.read import Bundle
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint, Training
@@ -28,6 +29,8 @@ from polyhead.train.heads.run import train_task
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.loss import LOSSES, UNLABELLED
 from polyhead.train.recipes.together import JointModel
+from polyhead.train.run import train_project
+from stores import make_store, stored_path
 
 THINGS, PLAIN = (("lamp", "kettle", "phone", "box"), ("the", "my", "is", "was", "today", "late", "and", "order"))
 TRAINING = Training(seed=1, epochs=8, patience=8, batch=8, learning_rate=3e-2, dropout=0.0, precision="float32")
@@ -223,3 +226,35 @@ def test_a_card_says_labels_or_a_range_only_where_the_task_has_them():
     assert about_task(Task(name="a", kind="multiple_choice")) == []
     assert about_task(Task(name="a", kind="regression", range=(0.0, 2.5))) == ["Range: 0 to 2.5."]
     assert about_task(Task(name="a", kind="single_label", labels=("x", "y"))) == ["Labels, in order: x, y."]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_heads_trained_from_a_store_are_those_trained_from_texts(home, tmp_path, name):
+    """A store keeps each option beside its question, and a question beside its text, as documents of two texts."""
+    trunk = load_trunk(str(home / "trunk"))
+    splits = [prepared_of(home, name).train, prepared_of(home, name).validation]
+    inputs = [
+        text for split in splits for text in single_inputs(split.examples.inputs, prepared_of(home, name).task)[0]
+    ]
+    make_store(
+        str(tmp_path / "store"),
+        list(dict.fromkeys(inputs)),
+        stored_path(trunk, codec=Codec(name="float32")),
+        trunk=trunk,
+        source={"precision": "float32"},
+    )
+    entry = msgspec.structs.replace(ENTRIES[name], test=None)
+    few = msgspec.structs.replace(TRAINING, epochs=2, learning_rate=1e-3)  # steps that add little to what rounding did
+    declared = Project(tasks=(entry,), trunk=TrunkChoice(name=str(home / "trunk")), strategy=STRATEGY, training=few)
+    parts = {}
+    for source, features in (("texts", None), ("stored", tmp_path / "store")):
+        root = str(tmp_path / source)
+        outcome = train_project(msgspec.structs.replace(declared, bundle=root), folder=home, features=features)
+        assert set(outcome.trained) == {name}
+        parts[source] = Bundle.open(root).part(name)
+    assert parts["texts"].keys() == parts["stored"].keys()
+    # Options, and places of a text, compete with each other: what is added to all of them learns nothing but noise.
+    shared = [key for key in parts["texts"] if key not in ("head.output.bias", "pool.key.bias")]
+    assert len(shared) >= 3
+    for key in shared:
+        np.testing.assert_allclose(parts["stored"][key], parts["texts"][key], atol=2e-3, err_msg=key)

@@ -491,7 +491,7 @@ def test_each_task_keeps_its_own_way_of_uint8_constants(home, tmp_path):
     assert len(codecs["mood"].scale) == 1 and len(codecs["urgency"].scale) == 16
 
 
-@pytest.mark.parametrize("codec", ["float16", "uint8", "sign", "pca1"])
+@pytest.mark.parametrize("codec", ["float16", "uint8", "sign", "pca1", "token1"])
 @pytest.mark.parametrize("before", [False, True], ids=["after the mean", "before the mean"])
 def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, codec, before):
     folder = copied(home, tmp_path)

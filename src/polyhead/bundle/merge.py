@@ -14,12 +14,13 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.bundle.files import check_hash, open_inside, writing
+from polyhead.bundle.files import check_hash, open_inside, read_inside, write_shared, writing
 from polyhead.bundle.format import (
     CARD,
     CODEC,
     FAMILY,
     FORMAT,
+    LARGEST_TEXT,
     LINEAGE,
     MODELS,
     PART,
@@ -318,10 +319,10 @@ def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePat
     source.part(name)
     source.others(name)
     place = (TASKS, name, source.version(name))
-    hashes = {file: record.files.get(file, "") for file in (PART, SCORES, PROBES)}
+    _copy_files(source.root, place, folder, {file: record.files.get(file, "") for file in (PART, SCORES, PROBES)})
     if CODEC in record.files:
-        hashes[CODEC] = record.files[CODEC]
-    _copy_files(source.root, place, folder, hashes)
+        content = read_inside(source.root, *place, CODEC, limit=LARGEST_TEXT)
+        check_hash(source.root.joinpath(*place, CODEC), write_shared(folder / CODEC, content), record.files[CODEC])
     if record == source.tasks[name]:
         hashed = _copy(source.root, (*place, TASK), folder, source.lines[name].record)
     else:

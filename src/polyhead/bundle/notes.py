@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from polyhead.bundle.files import check_hash, hash_inside, read_inside, write_arrays
+from polyhead.bundle.files import check_hash, hash_inside, read_inside, write_arrays, write_shared
 from polyhead.bundle.format import CARD, LARGEST_TEXT, PROBES, SCORES, TASK
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.versions import versions_in
@@ -81,16 +81,17 @@ class NotesDraft(Value, eq=False):
     ) -> str:
         """Writes all files of one version into a new folder; returns the SHA-256 of its task.json, written last.
 
-        `arrays` is the name of their file and the arrays, `files` holds further files by name. `record` makes the
-        bytes of task.json from the SHA-256 of every other file but the card. Raises BundleError for notes that JSON
-        cannot hold.
+        `arrays` is the name of their file and the arrays, `files` holds further files by name, which several versions
+        may have alike. `record` makes the bytes of task.json from the SHA-256 of every other file but the card. Raises
+        BundleError for notes that JSON cannot hold.
         """
         try:
             probes = b"".join(msgspec.json.encode(probe) + b"\n" for probe in self.probes)
-            contents = {**(files or {}), SCORES: to_json(self.scores), PROBES: probes}
+            contents = {SCORES: to_json(self.scores), PROBES: probes}
             card = self.card.encode()
             folder.mkdir()
             hashes = {arrays[0]: write_arrays(folder / arrays[0], arrays[1])}
+            hashes |= {name: write_shared(folder / name, content) for name, content in (files or {}).items()}
             hashes |= {name: write_file(folder / name, [content]) for name, content in contents.items()}
             write_file(folder / CARD, [card])  # people may edit the card, so it has no hash
             digest = write_file(folder / TASK, [record(hashes)])

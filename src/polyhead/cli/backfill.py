@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.options import DRAWN, backend_option, names_in, opened, precision_option
+from polyhead.cli.options import DRAWN, backend_option, names_in, opened, precision_option, store_place
 from polyhead.cli.output import Printer, check_writable, counted, json_option, note, stoppable
 from polyhead.jobs.executors import EXECUTORS
 from polyhead.progress import duration
@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 @click.command("backfill")
 @click.argument("bundle", type=click.Path(file_okay=False))
 @click.argument("tasks", nargs=-1, metavar="[TASK]...")
-@click.option("--features", "store", required=True, metavar="STORE", help="The store whose documents are answered.")
+@click.option(
+    "--features",
+    "store",
+    required=True,
+    metavar="STORE",
+    type=store_place,
+    help="The store whose documents are answered, or a file of `polyhead migrate switch` that names it.",
+)
 @click.option("--scores", is_flag=True, help="Also keep the scores of all labels, in a column of their own.")
 @click.option(
     "--executor",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from polyhead.cli.near import near_command
-from polyhead.cli.options import backend_option, names_in, precision_option
+from polyhead.cli.options import backend_option, names_in, precision_option, store_place
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, note, stoppable
 from polyhead.config import Value
 from polyhead.errors import ConfigError
@@ -51,14 +51,14 @@ command.add_command(near_command)
 @command.command("extract")
 @click.argument("encoder", metavar="BUNDLE")
 @click.argument("source", metavar="IN")
-@click.argument("store", metavar="STORE")
+@click.argument("store", metavar="STORE", type=store_place)
 @click.option(
     "--tap",
     "taps",
     multiple=True,
     metavar="LAYERS[:CODEC]",
     help="What to keep of every token: the 'last' layer, 'mean4' (of the last 4), or 'all', and how it is written. May "
-    "be repeated: one pass gives all. [default: mean4:pca1]",
+    "be repeated: one pass gives all. [default: mean4:token1]",
 )
 @click.option(
     "--tasks", "--task", "tasks", multiple=True, metavar="NAMES", help="Keep what these tasks of BUNDLE read."
@@ -143,7 +143,7 @@ def extract_command(
 
 
 @command.command("info")
-@click.argument("store", metavar="STORE")
+@click.argument("store", metavar="STORE", type=store_place)
 @json_option
 def info_command(store: str, json_to: str | None) -> None:
     """Show what STORE keeps, of which encoder, and which tasks were answered for how many documents."""
@@ -157,7 +157,7 @@ def info_command(store: str, json_to: str | None) -> None:
 
 
 @command.command("verify")
-@click.argument("store", metavar="STORE")
+@click.argument("store", metavar="STORE", type=store_place)
 @json_option
 def verify_command(store: str, json_to: str | None) -> None:
     """Read every byte of STORE, and fail at a file that was changed since it was written."""
@@ -174,7 +174,7 @@ def verify_command(store: str, json_to: str | None) -> None:
 
 
 @command.command("compact")
-@click.argument("store", metavar="STORE")
+@click.argument("store", metavar="STORE", type=store_place)
 @click.option(
     "--rows",
     type=click.IntRange(1),

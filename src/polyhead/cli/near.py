@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.options import backend_option, precision_option
+from polyhead.cli.options import backend_option, precision_option, store_place
 from polyhead.cli.output import Printer, counted, indented, json_option, note
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command("near")
-@click.argument("store", metavar="STORE")
+@click.argument("store", metavar="STORE", type=store_place)
 @click.argument("text", metavar="TEXT")
 @click.argument("text_b", metavar="[TEXT_B]", required=False)
 @click.option("--bundle", required=True, type=click.Path(file_okay=False), help="Bundle over the encoder of STORE.")

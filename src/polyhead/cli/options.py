@@ -20,6 +20,13 @@ DRAWN = (".svg", ".png", ".pdf")
 BY_DEFAULT = "the first of openvino (on x86), onnxruntime, torch and reference that is installed"
 
 
+def store_place(value: str) -> str:
+    """Type of an argument: the location of a store, or of the one that a file of `migrate switch` names now."""
+    from polyhead.jobs.migrate import store_named
+
+    return store_named(value)
+
+
 def backend_option(by_default: str = BY_DEFAULT) -> Callable[[Command], Command]:
     """Adds `--backend`; `by_default` says what computes without it."""
     return click.option(

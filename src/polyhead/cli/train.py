@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.options import names_in, tasks_option
+from polyhead.cli.options import names_in, store_place, tasks_option
 from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--features",
     metavar="STORE",
+    type=store_place,
     help="Take features from this store, and encode no text: for a frozen trunk. See `polyhead features`.",
 )
 @click.option("--bundle", type=click.Path(file_okay=False), help="Write to this bundle instead of the project's.")

@@ -257,9 +257,13 @@ def _is_bounded(scores: np.ndarray, affine: Affine, column: FeatureColumn) -> bo
     """Whether no numbers that the codec can give make a score too large."""
     if not np.isfinite(affine.highest).all():
         return False
-    numbers = scores.shape[1] // column.layers
-    largest = scores * np.tile(affine.highest * np.ones(numbers), column.layers)
-    return all(bool((np.maximum(sign * largest, 0).sum(axis=1) <= LARGEST_SCORE).all()) for sign in (1, -1))
+    by_layer = scores.reshape(len(scores), column.layers, -1)
+    ends = by_layer * affine.highest
+    highest, lowest = np.maximum(ends, 0).sum(axis=(1, 2)), np.minimum(ends, 0).sum(axis=(1, 2))
+    if affine.added is not None:
+        added = affine.added.astype(np.float32) @ by_layer.transpose(1, 2, 0).astype(np.float32)  # (layers, any, heads)
+        highest, lowest = highest + added.max(axis=1).sum(axis=0), lowest + added.min(axis=1).sum(axis=0)
+    return bool((highest <= LARGEST_SCORE).all() and (lowest >= -LARGEST_SCORE).all())
 
 
 def check_packed(task: Task, path: Path) -> None:

@@ -204,8 +204,7 @@ class Session:
         with self._changing:
             difference(self.bundle, bundle)
             arrays = {name: loaded(bundle, name) for name in bundle.tasks}
-            self._change(bundle.tasks, arrays, self._loaded.summaries.refreshed(bundle))
-            self.bundle = bundle
+            self._change(bundle.tasks, arrays, self.loaded.summaries.refreshed(bundle), bundle=bundle)
 
     def refresh_behind(self) -> Future[Changes]:
         """The same in a thread of its own: calls go on meanwhile."""

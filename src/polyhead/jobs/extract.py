@@ -19,7 +19,7 @@ import numpy as np
 from polyhead.arguments import check_fields
 from polyhead.config import Value, to_json
 from polyhead.engine.backends.base import Backend
-from polyhead.engine.fill import BatchValues, batch_values, batches
+from polyhead.engine.fill import BatchValues, batch_values, batches, sample_values
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, NoStore, StoreError
 from polyhead.jobs.columns import Roles, RowInput, roles_of
 from polyhead.jobs.documents import PIECE_ROWS, drawn_rows, open_rows
@@ -34,6 +34,7 @@ from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.processes import Piece, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
 from polyhead.trunk.data import TrunkData
+from polyhead.trunk.shape import WORD_VECTORS
 
 TOKEN_BUDGET = 4096  # tokens of a batch
 APPEND_BYTES, APPEND_SECONDS = 128 * 2**20, 60.0  # what waits for an append at most; a kill loses that
@@ -268,7 +269,7 @@ class _Extraction:
 
         def pack(members: np.ndarray, values: Sequence[BatchValues]) -> None:
             for number, (value, column) in enumerate(zip(values, columns, strict=True)):
-                raw = encode(value.values, column.codec).reshape(-1, column.token_bytes)
+                raw = encode(value.values, column.codec, value.tokens[:, None]).reshape(-1, column.token_bytes)
                 packed[number][ranges(starts[number][:-1][members], lengths[number][members])] = raw
 
         for members, batch in batches(encodings, pad_id=self._pad_id, budget=TOKEN_BUDGET, width=self._width):
@@ -316,10 +317,14 @@ class _Extraction:
         if not inputs:
             raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
 
-        def values(path: Path, count: int) -> np.ndarray:
-            return np.concatenate(list(self._values(inputs[:count], path)))
+        tokenizer = Tokenizer(self._trunk.tokenizer, self._trunk.settings)
 
-        return [calibrated(path, values, per=self._wish.per) for path in paths]
+        def values(path: Path, count: int) -> Iterator[BatchValues]:
+            encode = self._backend.features
+            return sample_values(encode, path, inputs[:count], tokenizer, budget=TOKEN_BUDGET, width=self._width)
+
+        words = self._trunk.arrays[WORD_VECTORS]
+        return [calibrated(path, values, per=self._wish.per, words=words) for path in paths]
 
     def _sample(self, count: int) -> list[Input]:
         """Up to so many distinct texts of rows drawn over the whole file, always the same ones."""
@@ -329,14 +334,6 @@ class _Extraction:
         self._unread, distinct = 0, list(inputs)
         chosen = rng.permutation(len(distinct))[:count]
         return [distinct[number] for number in chosen.tolist()]
-
-    def _values(self, inputs: Sequence[Input], path: Path) -> Iterator[np.ndarray]:
-        """The stored values of texts, batch by batch."""
-        tokenizer = Tokenizer(self._trunk.tokenizer, self._trunk.settings)
-        for size in sorted({len(texts) for texts in inputs}):
-            encodings = tokenizer.encodings([texts for texts in inputs if len(texts) == size])
-            for _, batch in batches(encodings, pad_id=tokenizer.pad_id, budget=TOKEN_BUDGET, width=self._width):
-                yield from self._backend.features([path], batch)
 
     @staticmethod
     def _is_every(path: Path) -> bool:

@@ -57,6 +57,17 @@ def open_current(path: Path | str) -> StoredAnswers:
     return _opened(Path(path), read_pointer(path).current)
 
 
+def store_named(location: Path | str) -> str:
+    """The location of a store as it is; of a file that `switch` wrote, that of the store which it names now.
+
+    Raises StoreError and ConfigError for a file of something else.
+    """
+    if "://" in str(location) or not Path(location).is_file():
+        return str(location)
+    store = read_pointer(location).current.store
+    return store if "://" in store else str(Path(location).parent / store)
+
+
 def switch(
     path: Path | str,
     store: Path | str,

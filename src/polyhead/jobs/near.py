@@ -22,7 +22,7 @@ from polyhead.config import Value
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import runner_of
 from polyhead.engine.backends.prefix import with_every_token
-from polyhead.engine.fill import batches
+from polyhead.engine.fill import batch_values, batches
 from polyhead.engine.packed import means
 from polyhead.engine.quantize.files import scales_for
 from polyhead.errors import BadValue, ConfigError, StoreError
@@ -139,8 +139,9 @@ def vector_of(
     ((_, batch),) = batches(encodings, pad_id=tokenizer.pad_id, budget=trunk.settings.max_tokens)
     scales = partial(scales_for, bundle)
     backend = open_backend(wish.backend, trunk, {}, precision=wish.precision, trained=kept, scales=scales)
-    (values,) = runner_of(backend).features([path], batch)
-    return through(values, column.codec).mean(axis=(0, 1)), int(encodings.cut.sum())
+    (value,) = batch_values(runner_of(backend).features, [path], batch)
+    decoded = through(value.values, column.codec, value.tokens[:, None])
+    return decoded.mean(axis=(0, 1)), int(encodings.cut.sum())
 
 
 def path_of(bundle: Bundle, column: FeatureColumn) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,17 +13,17 @@ from polyhead.arguments import check_fields
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.config import Value
 from polyhead.engine.backends.prefix import stored_layers, stored_paths, with_every_token
+from polyhead.engine.fill import BatchValues, fixed_codec
 from polyhead.errors import BackendError, ConfigError, StoreError, UnknownTask
 from polyhead.plan import Codec, Embed, Layers, Path, Pool
-from polyhead.store.codec import calibrate
 from polyhead.store.codecs import CODECS, EXACT, ONE_BIT
 from polyhead.store.corpus.base import FeatureColumn
 from polyhead.strategies.base import with_codec
 from polyhead.trunk.data import TrunkData
 
-FORM = "LAYERS or LAYERS:CODEC, with LAYERS 'last', 'meanN' (of the last N) or 'all', such as mean4:pca1"
-Values = Callable[[Path, int], np.ndarray]
-"""The stored value of a path for so many training texts: float32 (positions, layers, width)."""
+FORM = "LAYERS or LAYERS:CODEC, with LAYERS 'last', 'meanN' (of the last N) or 'all', such as mean4:token1"
+Values = Callable[[Path, int], Iterable[BatchValues]]
+"""The stored value of a path for so many training texts."""
 
 
 class Tap(Value):
@@ -120,17 +120,20 @@ def kept_paths(location: str, paths: Sequence[Path], kept: Sequence[FeatureColum
     return several
 
 
-def calibrated(path: Path, values: Values, *, per: Literal["tensor", "dimension"]) -> Path:
-    """The path with the constants of its codec fixed from the values of some texts, where it has any."""
+def calibrated(path: Path, values: Values, *, per: Literal["tensor", "dimension"], words: np.ndarray) -> Path:
+    """The path with the constants of its codec fixed from the values of some texts, where it has any.
+
+    `words` are the word vectors of the trunk, (vocabulary, any).
+    """
     codec = path.pool.codec
     if is_whole(codec):
         return path
     raw = values(with_codec(path, Codec(name=EXACT, before_mean=codec.before_mean)), codec.format.sample)
-    return with_codec(path, calibrate(raw, name=codec.name, per=per, before_mean=codec.before_mean))
+    return with_codec(path, fixed_codec(codec, raw, per=per, words=words))
 
 
 def in_words(path: Path) -> str:
-    """What a stored path keeps, for people: `mean of layers 3 to 6, every token, pca1`."""
+    """What a stored path keeps, for people: `mean of layers 3 to 6, every token, token1`."""
     pool, depth = path.pool, path.layers[-1].stop if path.layers else 0
     first = depth - pool.of + 1
     mean = f"mean of layers {first} to {depth}" if pool.of > 1 else f"mean of layer {depth} alone"

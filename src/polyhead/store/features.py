@@ -103,19 +103,26 @@ class FeatureStore:
         self._store.refresh()
         return np.flatnonzero(self._store.find(keys)[:, 0] < 0).tolist()
 
-    def append(self, keys: Sequence[bytes], values: Sequence[np.ndarray]) -> None:
+    def append(
+        self, keys: Sequence[bytes], values: Sequence[np.ndarray], tokens: Sequence[np.ndarray] | None = None
+    ) -> None:
         """Keeps `values` (tokens, layers, width) under `keys` as one fragment; keys already there are skipped.
 
-        Raises StoreError on shapes that do not fit, on NaN and on a full disk; then nothing is kept.
+        `tokens` (tokens,) each are what the codec is told (`store.codec.encode`), where it is one that asks. Raises
+        StoreError on shapes that do not fit, on NaN and on a full disk; then nothing is kept.
         """
-        if len(keys) != len(values):
+        if len(keys) != len(values) or (tokens is not None and len(tokens) != len(values)):
             raise StoreError("every key needs one value", got=f"{len(keys)} keys and {len(values)} values")
         column = self._column
         for value in values:
             if value.ndim != 3 or value.shape[1:] != (column.layers, column.width):
                 allowed = f"(tokens, {column.layers}, {column.width})"
                 raise StoreError("features of another shape", got=value.shape, allowed=allowed)
-        encoded = [encode(value, column.codec).reshape(len(value), column.token_bytes) for value in values]
+        told: Sequence[np.ndarray | None] = [None] * len(values) if tokens is None else [t[:, None] for t in tokens]
+        encoded = [
+            encode(value, column.codec, own).reshape(len(value), column.token_bytes)
+            for value, own in zip(values, told, strict=True)
+        ]
         data = np.concatenate(encoded) if encoded else np.empty((0, column.token_bytes), np.uint8)
         self.append_packed(keys, PackedRows.of([len(value) for value in values], data))
 

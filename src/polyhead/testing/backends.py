@@ -13,7 +13,7 @@ from polyhead.engine.backends.base import Backend, LoadedTask, TokenBatch
 from polyhead.engine.backends.prefix import with_every_token
 from polyhead.errors import PolyheadError
 from polyhead.plan import Layers, Path, Pool, Positions
-from polyhead.store.codec import encode, through
+from polyhead.store.codec import encode, through, tokens_of
 from polyhead.store.codecs import EXACT
 from polyhead.store.features import FeatureBatch
 from polyhead.testing.tiny import (
@@ -170,8 +170,10 @@ def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: floa
     if pool.codec.format.has_arrays:  # its borders do not lie along dimensions
         moves = list(np.random.default_rng(0).choice([-1, 1], (16, raw.shape[-1])).astype(np.float32))
     moved = np.zeros(raw.shape[:2], bool)
+    tokens = tokens_of(pool, ids=batch.ids, mask=batch.mask, words=batch.words)[:, :, None]
     for move in np.float32(margin) * np.stack(moves):
-        moved |= (encode(raw - move, pool.codec) != encode(raw + move, pool.codec)).any(axis=(2, 3))
+        either = encode(raw - move, pool.codec, tokens) != encode(raw + move, pool.codec, tokens)
+        moved |= either.any(axis=(2, 3))
     stable: np.ndarray = ~(moved & seen).any(axis=1)
     return stable
 
@@ -233,9 +235,11 @@ def _assert_stored(
 
 def kept_features(values: np.ndarray, pool: Pool, batch: TokenBatch) -> FeatureBatch:
     """Values (positions of all texts, layers, width) as a reader of a store gets them for a stored pool."""
-    coded = through(values, pool.codec)
     if pool.positions in ("first", "mean"):
+        tokens = tokens_of(pool, ids=batch.ids, mask=batch.mask, words=batch.words)
+        coded = through(values, pool.codec, tokens)
         return FeatureBatch(values=coded[:, None], mask=np.ones((len(coded), 1), bool))
+    coded = through(values, pool.codec, batch.ids[batch.mask][:, None])
     padded = np.zeros((*batch.mask.shape, *values.shape[1:]), np.float32)
     padded[batch.mask] = coded
     if pool.positions == "all":

@@ -18,7 +18,7 @@ from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.plan import TRUNK, Codec, Delta, Dense, Embed, Head, Layers, Path, Pool, Positions, Prompt, joined
 from polyhead.store import codecs
 from polyhead.store.codec import calibrate
-from polyhead.store.codecs import EXACT, FeatureCodec
+from polyhead.store.codecs import EXACT, FeatureCodec, TokenCodec
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.trunk.data import TextSettings, TrunkData
@@ -34,9 +34,15 @@ PLAIN = Codec(name=EXACT)
 
 
 def _fixed(codec: FeatureCodec) -> Codec:
-    """The codec as values of about -5 to 5 are written, arrays for vectors of width 16."""
+    """The codec as values of about -5 to 5 are written, arrays for vectors of width 16 of tokens of the tiny trunk."""
     if codec.has_arrays:
-        return calibrate(np.random.default_rng(0).standard_normal((512, 16)).astype(np.float32), name=codec.name)
+        rng = np.random.default_rng(0)
+        values, tokens = rng.standard_normal((512, 16)).astype(np.float32), rng.integers(-1, len(PIECES), 512)
+        words = rng.standard_normal((len(PIECES), 16)).astype(np.float32)
+        values += words[tokens] * (tokens >= 0)[:, None]  # so that a token tells something
+        if not isinstance(codec, TokenCodec):
+            return calibrate(values, name=codec.name)
+        return calibrate(values, name=codec.name, tokens=tokens, words=words)
     return Codec(name=codec.name, scale=(0.04,), zero=(128.0,)) if codec.has_constants else Codec(name=codec.name)
 
 

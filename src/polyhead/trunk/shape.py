@@ -11,6 +11,7 @@ from polyhead.errors import TrunkError
 
 Family = Literal["bert", "roberta", "electra", "distilbert"]
 ArrayShape = tuple[str, tuple[int, ...]]
+WORD_VECTORS = "embeddings.word.weight"  # (vocabulary, width of the embedding)
 LEAST_EPSILON = 1e-30  # float32, in which backends add it to a variance, has a root of it
 
 
@@ -59,7 +60,7 @@ class Architecture(Value):
 def embedding_arrays(shape: Architecture) -> Iterator[ArrayShape]:
     """Names and shapes of the embedding block."""
     narrow = shape.embedding_width or shape.width
-    yield "embeddings.word.weight", (shape.vocabulary, narrow)
+    yield WORD_VECTORS, (shape.vocabulary, narrow)
     yield "embeddings.position.weight", (shape.positions, narrow)
     if shape.segments:
         yield "embeddings.segment.weight", (shape.segments, narrow)

@@ -11,7 +11,7 @@ import numpy as np
 from polyhead import cost
 from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
 from polyhead.engine.compile.encoder import Arrays
-from polyhead.engine.compile.heads import SlotForm, output_of
+from polyhead.engine.compile.heads import SlotForm, output_of, said_by
 from polyhead.engine.compile.program import Token
 from polyhead.engine.compile.seats import Group as Group
 from polyhead.engine.compile.seats import Seat as Seat
@@ -176,10 +176,14 @@ class Arrangement:
 
 
 def _are_one(groups: Sequence[Group[HeadForm, str]]) -> bool:
-    """Whether one graph may hold them: of the same states, no larger than that of one group, no rows of prompts."""
+    """Whether one graph may hold them: of the same states, no larger than that of one group.
+
+    Rows of prompts, and what a codec says of tokens, are inputs that a group has for itself.
+    """
     seats = sum(len(group.seats) for group in groups)
-    reads = {group.form.read for group in groups}
-    return len(reads) == 1 and seats <= SLOTS and all(group.form.form.pool.positions != "prompt" for group in groups)
+    pools = [group.form.form.pool for group in groups]
+    has_own = any(pool.positions == "prompt" or said_by(pool) is not None for pool in pools)
+    return len({group.form.read for group in groups}) == 1 and seats <= SLOTS and not has_own
 
 
 def is_plain(node: Node) -> bool:

@@ -9,7 +9,8 @@ learned mix over layers, w_l X_l, is folded into u and Wv as well: both then rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,8 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.engine.compile.encoder import Arrays, dense
 from polyhead.engine.compile.ops import Ops, Tensor
-from polyhead.plan import Activation, Codec, Head, Path, Pool
+from polyhead.plan import Activation, Head, Path, Pool
+from polyhead.store.codecs import NO_TOKEN, TokenCodec
 
 # Heads of attention of slots side by side, at most: what lies between products takes memory for each.
 SIDE = 128
@@ -53,10 +55,11 @@ def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Seq
     None is a spare slot, as wide as the first that is none. `outputs` names each slot's.
 
     Inputs: `state.0`, ... (rows, tokens, width); `places` (texts, positions), which of all rows' tokens are read, laid
-    end to end; of attention `keep` (texts, positions), added to scores; of a mean `share` (texts, 1, positions).
+    end to end; of attention `keep` (texts, positions), added to scores; of a mean `share` (texts, 1, positions);
+    of a codec that asks for tokens `said` (texts, positions, any), what it says of them (`said_by`).
     Prompt rows are each slot's own: of these `places` and `share` have (slots * texts) rows.
     """
-    read = [_coded(ops, state, form.pool.codec) for state in _read(ops, form)]
+    read = [_coded(ops, state, form.pool) for state in _read(ops, form)]
     if form.pool.layers == "mean" and len(read) > 1:
         read = [_mean(ops, read)]
     x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
@@ -149,12 +152,26 @@ def _mean(ops: Ops, parts: Sequence[Tensor]) -> Tensor:
     return ops.multiply(total, ops.constant(np.array(1.0 / len(parts), np.float32)))
 
 
-def _coded(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
+def said_by(pool: Pool) -> Callable[[np.ndarray], np.ndarray] | None:
+    """What the pool's codec says of tokens, int64 (...) to float32 (..., any); None where it is told none."""
+    codec = pool.codec
+    if not isinstance(codec.format, TokenCodec) or pool.positions in ("mean", "prompt"):
+        return None
+    return partial(codec.format.said, constants=codec)
+
+
+def _coded(ops: Ops, x: Tensor, pool: Pool) -> Tensor:
     """The values as a reader of the store gets them (see `store.codecs`); NaN where they are not finite."""
+    codec, say = pool.codec, said_by(pool)
     if codec.format.is_exact:
         return x
+    if isinstance(codec.format, TokenCodec) and say is not None:
+        said = ops.input("said", "float", (-1, -1, say(np.array([NO_TOKEN])).shape[-1]))
+        decoded = codec.format.graph_said(ops, x, said, codec)
+    else:
+        decoded = codec.format.graph(ops, x, codec)
     # 0 x is NaN where x is no finite number, which clipping and comparing would hide.
-    return ops.add(codec.format.graph(ops, x, codec), ops.multiply(x, ops.constant(np.zeros(1, np.float32))))
+    return ops.add(decoded, ops.multiply(x, ops.constant(np.zeros(1, np.float32))))
 
 
 def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: SlotForm) -> Tensor:

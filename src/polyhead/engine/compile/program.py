@@ -15,6 +15,7 @@ from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.layout import Layout, Shape
 from polyhead.engine.compile.ops import Build, Compiled, Runtime
 from polyhead.errors import BackendError, without_frames
+from polyhead.plan import Pool
 
 Token = tuple[str, int]  # an owner of arrays and which of its contents
 RARE = 64  # most graphs that stay compiled beside those which a call of all tasks runs
@@ -126,6 +127,7 @@ class GraphCall(Value, eq=False):
     answers: tuple[OutputPlace, ...] = ()
     is_joint: bool = False  # answers of several groups by one graph, each input under its name in a layout
     words: frozenset[str] = frozenset()  # outputs of these that are asked and have a row for each word
+    pool: Pool | None = None  # what poolers and heads read
     layers: int = 0
     is_shared: bool = False  # what fails here fails for all
     alone: Callable[[], Sequence[GraphCall]] = tuple  # the same in parts, a lane or a task each

@@ -17,7 +17,8 @@ from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.engine.compile.program import Graph, Graphs, InputState, Recipe
 from polyhead.engine.compile.walk import TEXTS, answered
 from polyhead.errors import BackendError
-from polyhead.plan import TRUNK, Layers, Path
+from polyhead.plan import TRUNK, Codec, Layers, Path
+from polyhead.store.codecs import EXACT
 from polyhead.store.features import FeatureBatch
 from polyhead.trunk.shape import Architecture
 
@@ -121,7 +122,10 @@ def _group_outputs(
     arranged: Arrangement, graphs: Graphs, group: Group[HeadForm, str], names: Sequence[str], features: FeatureBatch
 ) -> dict[str, np.ndarray]:
     path = arranged.tasks[names[0]].path
-    form = msgspec.structs.replace(group.form.form, mixed=is_averaged(path.pool))
+    # What was decoded is read as it is.
+    exact = Codec(name=EXACT, before_mean=path.pool.codec.before_mean)
+    pool = msgspec.structs.replace(group.form.form.pool, codec=exact)
+    form = msgspec.structs.replace(group.form.form, pool=pool, mixed=is_averaged(path.pool))
     group = Group(HeadForm(group.form.read, group.form.prompt, form), group.seats)
     graph = _heads_graph(arranged, graphs, group)
     rows, positions, layers, _ = features.values.shape

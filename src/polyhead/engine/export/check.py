@@ -10,7 +10,7 @@ import onnxruntime as ort
 import tokenizers
 
 from polyhead.bundle.notes import Probe
-from polyhead.engine.export.graphs import IDS, MASK, SEGMENTS, WORDS
+from polyhead.engine.export.graphs import IDS, MASK, SEGMENTS, WORDS, reads_states
 from polyhead.engine.export.record import Export, ModelFile, TaskFiles
 from polyhead.engine.pinned import Answering
 from polyhead.engine.session import Session
@@ -50,7 +50,7 @@ class ExportedModel:
             values[WORDS] = np.full((len(words), max(map(len, words))), -1, np.int64)
             for row, places in enumerate(words):
                 values[WORDS][row, : len(places)] = places
-        if IDS not in file.inputs:
+        if reads_states(file.inputs):
             assert self._export.trunk is not None
             values |= self.run(self._export.trunk, values)
         return self.run(file, values)

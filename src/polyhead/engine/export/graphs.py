@@ -17,15 +17,17 @@ from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.onnx.ops import OnnxOps
 from polyhead.engine.compile.arrangement import Read, form_of, states_read
 from polyhead.engine.compile.encoder import HIDDEN, Arrays, Run, embed
-from polyhead.engine.compile.heads import answers, compared_outputs, folded
+from polyhead.engine.compile.heads import answers, compared_outputs, folded, said_by
 from polyhead.engine.compile.ops import InputKind, Tensor
 from polyhead.plan import TRUNK, Layers, Path, Plan, Pool, Positions, joined, merge
+from polyhead.store.codecs import NO_TOKEN
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.trunk.data import TrunkData
 from polyhead.trunk.shape import Architecture
 
 Shape = tuple[int | str, ...]
+_STATE = "state_"
 
 
 class BuiltGraph(msgspec.Struct, frozen=True):
@@ -89,6 +91,8 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
     plan = merge({task.name: path})
     form = form_of(plan, _read(plan), path, shape, shared=False)
     ops.read(form.pool.positions, _own_rows(path))
+    if (say := said_by(form.pool)) is not None:
+        ops.say(say(np.arange(NO_TOKEN, shape.vocabulary)))
     pooler = {} if path.pool.part is None else _owners(loaded, trunk)[path.pool.part]
     slot = folded(path, loaded.arrays, _hidden(loaded), pooler, width=form.width)
     out = answers(ops, form, [slot], ["out"])["out"]
@@ -145,8 +149,13 @@ def _built(ops: OnnxOps, outputs: dict[str, Tensor], shapes: dict[str, Shape], l
     return BuiltGraph(model, ops.arrays)
 
 
+def reads_states(inputs: Collection[str]) -> bool:
+    """Whether a file with these inputs goes on from the trunk's states; else it runs the trunk's layers itself."""
+    return any(name.startswith(_STATE) for name in inputs)
+
+
 def _state(depth: int) -> str:
-    return f"state_{depth}"
+    return f"{_STATE}{depth}"
 
 
 def _pooled_depths(path: Path) -> Sequence[int]:
@@ -227,6 +236,11 @@ class TextOps(OnnxOps):
         if positions == "prompt":
             rows = own[1] - own[0]
             self.bound["share"] = self.constant(np.full((1, 1, rows), 1 / rows, np.float32))
+
+    def say(self, table: np.ndarray) -> None:
+        """Binds what a codec says of the tokens that are read, of a table (1 + vocabulary, any), of no token first."""
+        tokens = self.gather(self.reshape(self.input("ids", "int", (-1, -1)), (-1,)), self.bound["places"])
+        self.bound["said"] = self.gather(self.constant(table), self.add(tokens, self._number(1)))
 
     def _places(self, positions: Positions, own: tuple[int, int]) -> Tensor:
         """Which of all rows' positions, laid end to end, are read: (rows, places)."""

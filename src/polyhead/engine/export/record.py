@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from polyhead.config import Value
-from polyhead.engine.export.graphs import IDS
+from polyhead.engine.export.graphs import reads_states
 from polyhead.engine.inputs import InputType
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -178,7 +178,7 @@ def _file_notes(files: TaskFiles, longest: int) -> Iterator[str]:
     task, kind, file = files.task, kind_of(files.task), files.model
     reads, gives = (", ".join(f"`{name}`" for name in side) for side in (file.inputs, file.outputs))
     yield f"`{file.file}` reads {reads}, gives {gives}"
-    if IDS in file.inputs:
+    if not reads_states(file.inputs):
         yield "It runs the trunk's layers itself, since its prompts stand before the text"
     if files.max_tokens < longest:
         yield f"It reads texts of at most {files.max_tokens} tokens: truncate to these"

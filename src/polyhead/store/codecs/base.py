@@ -12,6 +12,8 @@ from polyhead.config import Value
 from polyhead.errors import StoreError
 from polyhead.registry import Registry
 
+NO_TOKEN = -1  # whose a vector is that is no token's
+
 
 class Constants(Protocol):
     """Numbers fixed from training features, as a plan's `Codec` node holds them: one a tensor or one a dimension."""
@@ -35,6 +37,7 @@ class Affine(Value, eq=False):
     matrix: np.ndarray  # (numbers, width), or one number a tensor or one a dimension
     shift: np.ndarray  # one number a tensor or one a dimension
     highest: np.ndarray | float = math.inf  # of the numbers; the lowest is 0 where this is finite
+    added: np.ndarray | None = None  # (rows, numbers): one of these rows is added to numbers from 0 to the highest
 
     def decoded(self, numbers: np.ndarray) -> np.ndarray:
         """float32 (..., numbers) as float32 (..., width)."""
@@ -108,6 +111,42 @@ class FeatureCodec(ABC):
             f"codec '{self.name}' has no form in compiled graphs",
             do="give it a method `graph`, or answer with a backend that compiles none: reference, torch",
         )
+
+
+class TokenCodec(FeatureCodec):
+    """A codec that is told of each vector whose it is: the number of its token in the vocabulary, -1 for no token.
+
+    A mean over tokens and the row of a prompt are no token's. What is written says by itself how it is read, so that
+    decoding is told nothing.
+    """
+
+    @abstractmethod
+    def encode_tokens(self, values: np.ndarray, tokens: np.ndarray, constants: Constants) -> np.ndarray:
+        """`encode`, with int64 (...) tokens; raises StoreError for one beyond the vocabulary."""
+
+    @abstractmethod
+    def learn_tokens(self, values: np.ndarray, tokens: np.ndarray, words: np.ndarray) -> dict[str, np.ndarray]:
+        """`learn`, with int64 (rows,) tokens and the trunk's word vectors, float32 (vocabulary, any)."""
+
+    @abstractmethod
+    def said(self, tokens: np.ndarray, constants: Constants) -> np.ndarray:
+        """What `graph_said` is given of int64 (...) tokens: float32 (..., any), of no token as of any."""
+
+    @abstractmethod
+    def graph_said(self, ops: Any, x: Any, said: Any, constants: Constants) -> Any:
+        """`graph`, with a tensor of what is `said` of the tokens of `x`, which may stand for all of them."""
+
+    def encode(self, values: np.ndarray, constants: Constants) -> np.ndarray:
+        """Vectors that are no token's."""
+        return self.encode_tokens(values, np.full(values.shape[:-1], NO_TOKEN, np.int64), constants)
+
+    def learn(self, values: np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays for vectors that are no token's."""
+        return self.learn_tokens(values, np.full(len(values), NO_TOKEN, np.int64), np.zeros((0, 0), np.float32))
+
+    def graph(self, ops: Any, x: Any, constants: Constants) -> Any:
+        """Of vectors that are no token's."""
+        return self.graph_said(ops, x, ops.constant(self.said(np.array([NO_TOKEN]), constants)), constants)
 
 
 CODECS: Registry[FeatureCodec] = Registry("codec")

@@ -62,16 +62,13 @@ class Components(FeatureCodec):
             # In float64 a vector's levels do not depend on what is beside it in a product.
             rows = np.clip(flat[start : start + AT_ONCE], -LARGEST, LARGEST).astype(np.float64)
             levels = np.clip(np.rint(rows @ code.turn + code.offset), 0, code.top).astype(np.uint8)
-            planes = [(levels[:, : len(bits)] >> bits - 1 - place) & 1 for place, bits in _planes(code.bits)]
-            packed = np.packbits(np.concatenate(planes, axis=1), axis=1)
-            raw[start : start + AT_ONCE] = 0
-            raw[start : start + AT_ONCE, : packed.shape[1]] = packed
+            pack(levels, code.bits, raw[start : start + AT_ONCE])
         return raw.reshape(*values.shape[:-1], -1)
 
     def decode(self, raw: np.ndarray, width: int, constants: Constants) -> np.ndarray:
         """uint8 (..., row_bytes) as float32 (..., width)."""
         code = self._code(constants, width)
-        levels = _levels(raw.reshape(-1, raw.shape[-1]), code.bits).astype(np.float32)
+        levels = levels_of(raw.reshape(-1, raw.shape[-1]), code.bits).astype(np.float32)
         values: np.ndarray = levels @ code.back + code.shift
         return values.reshape(*raw.shape[:-1], width)
 
@@ -87,7 +84,7 @@ class Components(FeatureCodec):
 
     def numbers(self, raw: np.ndarray, constants: Constants, out: np.ndarray) -> None:
         """The levels of the components."""
-        out[...] = _levels(raw, _code_of(constants.arrays).bits)
+        out[...] = levels_of(raw, _code_of(constants.arrays).bits)
 
     def learn(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """The table, from training features (rows, width)."""
@@ -146,10 +143,10 @@ class Pca4(Components):
     mean_bits = 4
 
 
-def allocated(variance: np.ndarray, bits: int) -> np.ndarray:
-    """Bits of each component, int64 (n,): one after another where the mean squared error falls most."""
+def allocated(variance: np.ndarray, bits: int, *, most: int = len(ERRORS) - 1) -> np.ndarray:
+    """Bits of each component, at most `most`, int64 (n,): one by one where the mean squared error falls most."""
     given = np.zeros(len(variance), np.int64)
-    gains = -np.diff(ERRORS, append=ERRORS[-1])  # of the next bit; none after the last
+    gains = -np.diff(ERRORS[: most + 1], append=ERRORS[most])  # of the next bit; none after the last
     for _ in range(bits):
         gain = variance * gains[given]
         best = int(gain.argmax())
@@ -179,16 +176,23 @@ def fitted(values: np.ndarray, bits: np.ndarray, *, least: float) -> tuple[np.nd
     return step, zero
 
 
-def _planes(bits: np.ndarray) -> list[tuple[int, np.ndarray]]:
+def planes(bits: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """For each place of a bit, the highest first, the bits of the components that have it: the first ones."""
     return [(place, bits[: int((bits > place).sum())]) for place in range(int(bits[0]))]
 
 
-def _levels(raw: np.ndarray, bits: np.ndarray) -> np.ndarray:
+def pack(levels: np.ndarray, bits: np.ndarray, out: np.ndarray) -> None:
+    """Writes uint8 (rows, components) bit by bit into `out`, uint8 (rows, bytes), zeros behind them."""
+    several = [(levels[:, : len(each)] >> each - 1 - place) & 1 for place, each in planes(bits)]
+    packed = np.packbits(np.concatenate(several, axis=1), axis=1)
+    out[:, : packed.shape[1]], out[:, packed.shape[1] :] = packed, 0
+
+
+def levels_of(raw: np.ndarray, bits: np.ndarray) -> np.ndarray:
     """The level of each component, uint8 (rows, components), of uint8 (rows, row_bytes)."""
     unpacked = np.unpackbits(raw, axis=1, count=int(bits.sum()))
     levels, start = unpacked[:, : len(bits)], len(bits)
-    for _, several in _planes(bits)[1:]:  # the next bit of those that have one, which are the first
+    for _, several in planes(bits)[1:]:  # the next bit of those that have one, which are the first
         longer, stop = levels[:, : len(several)], start + len(several)
         longer += longer
         longer += unpacked[:, start:stop]

@@ -23,7 +23,7 @@ FOLDER = "codecs"  # of a bundle or a store
 LARGEST = 2**28  # bytes of a file
 RESTORE = "restore the folder from a copy"
 
-Table = Mapping[str, np.ndarray]  # float32 arrays by name
+Table = Mapping[str, np.ndarray]  # arrays by name, uint8 or float32
 
 _TABLES: dict[str, Table] = {}
 
@@ -34,17 +34,19 @@ def is_digest(text: str) -> bool:
 
 
 def table_digest(table: Table) -> str:
-    """SHA-256, in hex, over names, shapes and float32 numbers, in the order of the names."""
+    """SHA-256, in hex, over names, shapes and numbers, float32 or uint8, in the order of the names."""
     total = hashlib.sha256()
     for name in sorted(table):
-        array = np.ascontiguousarray(table[name], "<f4")
-        total.update(f"{name}\0{array.shape}\0".encode() + array.tobytes())
+        array = _kept(table[name])
+        kind = "uint8\0" if array.dtype == np.uint8 else ""  # what is not float32 says so
+        total.update(f"{name}\0{array.shape}\0{kind}".encode())
+        total.update(array.data if array.size else b"")
     return total.hexdigest()
 
 
 def keep_table(table: Table) -> str:
-    """Makes the arrays known to this process, as float32, and gives their digest."""
-    kept = {name: np.ascontiguousarray(array, np.float32) for name, array in table.items()}
+    """Makes the arrays known to this process, uint8 ones as they are, others as float32, and gives their digest."""
+    kept = {name: _kept(array) for name, array in table.items()}
     digest = table_digest(kept)
     _TABLES.setdefault(digest, kept)
     return digest
@@ -78,7 +80,7 @@ def take_table(content: bytes, digest: str, path: Path) -> None:
         table = load(content)
     except (SafetensorError, ValueError, KeyError) as error:
         raise CorruptFile(f"{path} is no safetensors file", got=error, do=RESTORE, path=path) from None
-    if any(array.dtype != np.float32 for array in table.values()) or table_digest(table) != digest:
+    if any(array.dtype not in (np.float32, np.uint8) for array in table.values()) or table_digest(table) != digest:
         raise CorruptFile(f"{path} does not hold the arrays of digest {digest}", do=RESTORE, path=path)
     keep_table(table)
 
@@ -101,3 +103,7 @@ def read_tables(root: Path, digests: Iterable[str]) -> None:
             raise StoreError(f"{path} cannot be read", got=error.strerror or error, do=RESTORE) from None
         except CorruptFile as error:
             raise StoreError(error.what, got=error.got, do=RESTORE) from None
+
+
+def _kept(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array, np.uint8 if array.dtype == np.uint8 else "<f4")

@@ -15,22 +15,22 @@ import torch
 from polyhead import plan as planning
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.prefix import with_every_token
-from polyhead.engine.fill import EncodeFeatures, batch_values, batches
+from polyhead.engine.fill import EncodeFeatures, batch_values, batches, fixed_codec, sample_values
 from polyhead.files import open_plain, remove_leftovers, replace_file
 from polyhead.model import TextBatch, stored_values
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Codec, Path
-from polyhead.store.codec import calibrate
-from polyhead.store.codecs import EXACT
+from polyhead.store.codecs import EXACT, NO_TOKEN
 from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.strategies.base import with_codec
 from polyhead.text.encodings import Encodings
 from polyhead.text.processes import Piece, TokenizerPool
-from polyhead.text.tokenize import Encoded, Input, Tokenizer, encoded_at, windows_of
+from polyhead.text.tokenize import Input, Tokenizer, encoded_at, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per, value_key
 from polyhead.trunk.data import TrunkData
+from polyhead.trunk.shape import WORD_VECTORS
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
 FLUSH_BYTES = 256 * 2**20  # of float32 values waiting, over all stores: then each writes a segment
@@ -77,8 +77,9 @@ class Extractor(FeatureSource):
         raw = msgspec.structs.replace(pool, codec=Codec(name=EXACT, before_mean=pool.codec.before_mean))
         path = with_every_token(Path(nodes=(*path.stored().nodes[:-1], raw)))
         spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
-        values = list(self._values([inputs[i] for i in spaced], path))
-        return calibrate(np.concatenate(values), name=pool.codec.name, per=per, before_mean=pool.codec.before_mean)
+        chosen = [inputs[i] for i in spaced]
+        values = sample_values(self.features, path, chosen, self.tokenizer, budget=TOKEN_BUDGET)
+        return fixed_codec(pool.codec, values, per=per, words=self.data.arrays[WORD_VECTORS])
 
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
         """Encodes every input that some store lacks, once for all stores; a kill loses the unwritten rest only."""
@@ -113,12 +114,6 @@ class Extractor(FeatureSource):
         with torch.inference_mode():
             return stored_values(self.trunk, paths, TextBatch(ids=ids, mask=mask, segments=segments, words=words))
 
-    def _values(self, inputs: Sequence[Input], path: Path) -> Iterator[np.ndarray]:
-        for size in sorted({len(texts) for texts in inputs}):
-            encodings = self.tokenizer.encodings([texts for texts in inputs if len(texts) == size])
-            for _, batch in batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET):
-                yield from self.features([path], batch)
-
     def _pieces(self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]) -> Iterator[Piece]:
         """Pieces of the inputs that hold a lacking one; the next piece is tokenized while the trunk reads this one."""
         windows = windows_of(self.tokenizer.max_tokens)
@@ -142,21 +137,23 @@ class _Open:
         self.request = request
         self.keys: list[bytes] = []
         self.values: list[np.ndarray] = []
+        self.tokens: list[np.ndarray] = []
         self.bytes = 0
 
     def window(self, index: int) -> int:
         return 0 if self.request.windows is None else self.request.windows[index]
 
-    def add(self, key: bytes, value: np.ndarray) -> None:
+    def add(self, key: bytes, value: np.ndarray, tokens: np.ndarray) -> None:
         self.keys.append(key)
         self.values.append(value)
+        self.tokens.append(tokens)
         self.bytes += value.nbytes
 
-    def taken(self) -> tuple[list[bytes], list[np.ndarray]]:
-        """What is not yet written, which it forgets."""
-        keys, values = self.keys, self.values
-        self.keys, self.values, self.bytes = [], [], 0
-        return keys, values
+    def taken(self) -> tuple[list[bytes], list[np.ndarray], list[np.ndarray]]:
+        """Keys, values and tokens that are not yet written, which it forgets."""
+        taken = self.keys, self.values, self.tokens
+        self.keys, self.values, self.tokens, self.bytes = [], [], [], 0
+        return taken
 
 
 class _Pending:
@@ -191,27 +188,25 @@ class _Pending:
         values = dict(zip(paths, batch_values(encode, paths, batch), strict=True)) if paths else {}
         for store, rows in zip(self.stores, lacking, strict=True):
             for row, key, index in rows:
-                value = values[store.path].of(row)
+                value, own = values[store.path].of(row), values[store.path].tokens_of(row)
                 if store.request.words is not None:
-                    value = _of_words(value, encoded_at(encodings, int(entries[row])), store.request.words[index])
-                store.add(key, value)
+                    places = first_subtokens(encoded_at(encodings, int(entries[row])), store.request.words[index])
+                    value = np.asarray(value[np.maximum(places, 0)] * (places >= 0)[:, None, None])
+                    own = np.where(places >= 0, own[np.maximum(places, 0)], NO_TOKEN)
+                store.add(key, value, own)
         if sum(store.bytes for store in self.stores) >= FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Writes one fragment to each store, whatever number of requests wait for it."""
-        by_store: dict[FeatureStore, dict[bytes, np.ndarray]] = {}
+        by_store: dict[FeatureStore, dict[bytes, tuple[np.ndarray, np.ndarray]]] = {}
         for waiting in self.stores:
-            by_store.setdefault(waiting.store, {}).update(zip(*waiting.taken(), strict=True))
-        for store, values in by_store.items():
-            if values:
-                store.append(list(values), list(values.values()))
-
-
-def _of_words(value: np.ndarray, encoded: Encoded, words: np.ndarray) -> np.ndarray:
-    """The value at the first token of each word, (words, layers, width); 0 where the word has none."""
-    tokens = first_subtokens(encoded, words)
-    return np.asarray(value[np.maximum(tokens, 0)] * (tokens >= 0)[:, None, None])
+            keys, values, tokens = waiting.taken()
+            by_store.setdefault(waiting.store, {}).update(zip(keys, zip(values, tokens, strict=True), strict=True))
+        for store, rows in by_store.items():
+            if rows:
+                values, tokens = map(list, zip(*rows.values(), strict=True))
+                store.append(list(rows), values, tokens)
 
 
 KEY_BYTES = len(document_id(("",)))

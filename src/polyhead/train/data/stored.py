@@ -22,6 +22,7 @@ from polyhead.jobs.taps import in_words, kept_in_words
 from polyhead.plan import Path
 from polyhead.project.tables import Project
 from polyhead.store.codec import encode
+from polyhead.store.codecs import NO_TOKEN
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, window_id
 from polyhead.store.corpus.open import open_corpus
 from polyhead.strategies.base import with_codec
@@ -205,7 +206,8 @@ class StoredFeatures(FeatureSource):
         windows = windows_of(self.tokenizer.max_tokens) if is_windowed else None
         encoded = {(texts[e.row], e.window): e for e in self.tokenizer.encode(texts, windows=windows)}
         column = self.corpus.schema.column(self.digest(request.path))
-        nothing = encode(np.zeros((column.layers, column.width), np.float32), column.codec).reshape(1, -1)
+        zeros, no_token = np.zeros((column.layers, column.width), np.float32), np.array([NO_TOKEN])
+        nothing = encode(zeros, column.codec, no_token).reshape(1, -1)
         parts = []
         for place, index in enumerate(chosen):
             row = packed.data[packed.offsets[place] : packed.offsets[place + 1]]

@@ -20,7 +20,8 @@ from polyhead.engine.backends.prefix import check_features, depth_of, stored_pat
 from polyhead.engine.backends.reference.layer import Array, Arrays, dense, gelu, norm, run_layers, softmax
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import TRUNK, Activation, Embed, Layers, Path, Plan, Pool
-from polyhead.store.codec import through
+from polyhead.store.codec import through, tokens_of
+from polyhead.store.codecs import NO_TOKEN
 from polyhead.store.features import FeatureBatch
 from polyhead.trunk.data import TrunkData
 
@@ -252,7 +253,10 @@ def _own_rows(node: Pool, states: _States) -> slice:
 def _stored(states: _States, node: Pool, batch: TokenBatch) -> Array:
     """The stored form of a pool, through its codec: (rows, positions, layers, width)."""
     pool = node.stored()
-    return through(np.ascontiguousarray(_uncoded(states, pool, batch), np.float32), pool.codec)
+    value = np.ascontiguousarray(_uncoded(states, pool, batch), np.float32)
+    tokens = tokens_of(pool, ids=batch.ids, mask=batch.mask, words=batch.words)
+    before = value.shape[1] - tokens.shape[1]  # rows of prompts, which are no tokens
+    return through(value, pool.codec, np.pad(tokens, ((0, 0), (before, 0)), constant_values=NO_TOKEN)[:, :, None])
 
 
 def _uncoded(states: _States, pool: Pool, batch: TokenBatch) -> Array:
