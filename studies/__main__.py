@@ -18,6 +18,7 @@ PAPERS = {
     "stickland2019": "Stickland and Murray 2019: functions of each task's own in one encoder.",
     "defaults": "Polyhead's defaults beside simple baselines.",
     "codecs": "Features of every token in few bytes, and one vector a document beside them.",
+    "sample": "The packaged sample: its tasks in five folds, beside simple baselines.",
     "claims": "Print every claim of the results files, those that do not hold first.",
 }
 # module -> what it makes; the modules are scripts with arguments of their own (`--help` lists them)
@@ -34,6 +35,7 @@ RUNS = {
     "codecs.run": "Score codecs at equal bytes on five TweetEval tasks, by paired seeds.",
     "codecs.run_vector": "Score one vector a document against every token at one bit.",
     "defaults.run_entities": "Score entities learned from few sentences, and full fine-tuning.",
+    "sample.run": "Score the packaged sample's tasks in five folds, and weigh the demo.",
 }
 
 
@@ -48,7 +50,7 @@ class _Papers(click.Group):
             return None
         if cmd_name == "claims":
             command: click.Command = importlib.import_module("studies.claims").command
-        elif cmd_name in ("defaults", "codecs"):
+        elif cmd_name in ("defaults", "codecs", "sample"):
             command = click.Group(cmd_name, help=PAPERS[cmd_name])
         else:
             command = importlib.import_module(f"studies.{cmd_name}.commands").command
