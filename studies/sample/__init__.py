@@ -1,1 +1,1 @@
-"""The packaged sample: how its tasks score in five folds beside simple baselines, what it holds, and near-duplicates."""
+"""The packaged sample: how its tasks score in five folds, what it holds, and which rows are too much alike."""

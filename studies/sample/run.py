@@ -36,14 +36,16 @@ NAME = "sample_scores"
 def main() -> None:
     options = parsed(study_arguments(__doc__, f"{NAME}.jsonl"))
     messages, pairs = sample_rows("messages"), sample_rows("pairs")
+    folds = [f"fold {fold + 1}" for fold in range(FOLDS)]
     if not options.report:
         study = resumed(options.rows[0], NAME)
-        say(str(study.row(lambda: trained(messages, pairs), run=PACKAGED)))
-        for fold in range(FOLDS):
-            say(str(study.row(lambda fold=fold: of_fold(messages, pairs, fold), run=f"fold {fold + 1}")))
-        say(str(study.row(demo, run=DEMO)))
+        say(str(study.row(lambda: trained(messages, pairs), what=PACKAGED)))
+        for fold, name in enumerate(folds):
+            say(str(study.row(lambda fold=fold: of_fold(messages, pairs, fold), what=name)))
+        say(str(study.row(demo, what=DEMO)))
     rows = rows_of(options.rows)
-    lacking = [f"fold {fold + 1}" for fold in range(FOLDS) if not any(row["run"] == f"fold {fold + 1}" for row in rows)]
+    made = {row["what"] for row in rows}
+    lacking = [name for name in (PACKAGED, *folds, DEMO) if name not in made]
     report(NAME, command=command(), rows=rows, claims=claims(rows, messages, pairs), lacking=lacking)
 
 
@@ -130,7 +132,7 @@ def claims(rows: list[dict], messages: list[dict], pairs: list[dict]) -> list[Cl
                 note=", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items()),
             )
         )
-    for row in (row for row in rows if row["run"] == DEMO):
+    for row in (row for row in rows if row["what"] == DEMO):
         seconds = row["processor_seconds"]
         text = "`polyhead demo` on one thread, after installation: eight tasks trained, scored and answered"
         claimed.append(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from studies.sample.texts import Row
 from studies.shared.rows import deviation_of
@@ -20,13 +19,14 @@ LABELS = {
     "next_step": STEPS,
     "repeat_contact": ("yes", "no"),
 }
+URGENCIES = ((0.0, 0.2), (0.3, 0.4), (0.5, 0.7), (0.8, 1.0))
 SPANS = ("product", "order_number", "date", "person")
 
 
 def score_table(rows: Sequence[Row]) -> list[str]:
     """Each task's mean over folds with its standard deviation, and its score on the packaged splits, with baselines."""
     folds = fold_rows(rows)
-    packaged = next((row["tasks"] for row in rows if row["run"] == PACKAGED), {})
+    packaged: Row = next((row["tasks"] for row in rows if row["what"] == PACKAGED), {})
     head = f"{len(folds)} folds"
     table = [
         f"| task | kind | metric | {head} | linear | constant | packaged test | linear | constant |",
@@ -42,7 +42,7 @@ def score_table(rows: Sequence[Row]) -> list[str]:
 
 def fold_rows(rows: Sequence[Row]) -> list[Row]:
     """The rows of folds, in order."""
-    return sorted((row for row in rows if str(row["run"]).startswith("fold ")), key=lambda row: str(row["run"]))
+    return sorted((row for row in rows if str(row["what"]).startswith("fold ")), key=lambda row: str(row["what"]))
 
 
 def over_linear(rows: Sequence[Row]) -> dict[str, float]:
@@ -64,40 +64,31 @@ def count_table(messages: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
     """How many rows of each split have each label."""
     lines = ["| | train | validation | test | all |", "| --- | ---: | ---: | ---: | ---: |"]
 
-    def add(what: str, rows: Sequence[Row], count: Callable[[Row], int] = lambda row: 1) -> None:
-        by_split = [sum(count(row) for row in rows if row["split"] == split) for split in SPLITS]
-        lines.append(_line(what, [str(number) for number in (*by_split, sum(by_split))]))
+    def add(what: str, counts: Sequence[int], rows: Sequence[Row] = messages) -> None:
+        """`counts`: how often each of the rows has it."""
+        by_split = dict.fromkeys(SPLITS, 0)
+        for row, count in zip(rows, counts, strict=True):
+            by_split[row["split"]] += count
+        lines.append(_line(what, [str(number) for number in (*by_split.values(), sum(by_split.values()))]))
 
-    add("messages", messages)
+    add("messages", [1] * len(messages))
     for topic in TOPICS:
-        add(f"topic `{topic}`", messages, lambda row, topic=topic: topic in row["topics"])  # type: ignore[misc]
-    add("two or more topics", messages, lambda row: len(row["topics"]) > 1)
-    add("no topic", messages, lambda row: not row["topics"])
+        add(f"topic `{topic}`", [topic in row["topics"] for row in messages])
+    add("two or more topics", [len(row["topics"]) > 1 for row in messages])
+    add("no topic", [not row["topics"] for row in messages])
     for task, labels in LABELS.items():
         for label in labels:
-            add(f"{task} `{label}`", messages, lambda row, task=task, label=label: row[task] == label)  # type: ignore[misc]
-    for title, test in URGENCIES.items():
-        add(title, messages, lambda row, test=test: test(row["urgency"]))  # type: ignore[misc]
+            add(f"{task} `{label}`", [row[task] == label for row in messages])
+    for low, high in URGENCIES:
+        add(f"urgency {low} to {high}", [low <= row["urgency"] <= high for row in messages])
     lines.append(_line("mean urgency", [f"{value:.2f}" for value in _mean_urgency(messages)]))
     for label in SPANS:
-        add(f"span `{label}`", messages, lambda row, label=label: _spans(row, label))  # type: ignore[misc]
-    add("no span", messages, lambda row: not row["spans"])
-    add("pairs", pairs)
+        add(f"span `{label}`", [sum(span["label"] == label for span in row["spans"]) for row in messages])
+    add("no span", [not row["spans"] for row in messages])
+    add("pairs", [1] * len(pairs), pairs)
     for label in ("yes", "no"):
-        add(f"same_request `{label}`", pairs, lambda row, label=label: row["same_request"] == label)  # type: ignore[misc]
+        add(f"same_request `{label}`", [pair["same_request"] == label for pair in pairs], pairs)
     return lines
-
-
-URGENCIES: dict[str, Callable[[Any], bool]] = {
-    "urgency 0.0 to 0.2": lambda value: value <= 0.2,
-    "urgency 0.3 and 0.4": lambda value: 0.3 <= value <= 0.4,
-    "urgency 0.5 to 0.7": lambda value: 0.5 <= value <= 0.7,
-    "urgency 0.8 to 1.0": lambda value: value >= 0.8,
-}
-
-
-def _spans(row: Row, label: str) -> int:
-    return sum(span["label"] == label for span in row["spans"])
 
 
 def _mean_urgency(messages: Sequence[Row]) -> list[float]:
