@@ -29,7 +29,7 @@ $(VENV)/.dev: $(VENV)/.train
 	$(PIP) --no-deps $(INFINITY)
 	touch $@
 
-demo: $(VENV)/.train      ## train, evaluate and answer six tasks in one pass on the packaged sample
+demo: $(VENV)/.train      ## train, evaluate and answer eight tasks in one pass on the packaged sample
 	$(PY) -m polyhead demo
 
 test: $(VENV)/.dev        ## the test suite, in two processes; tests of precision again, capped to AVX2

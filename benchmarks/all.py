@@ -35,6 +35,7 @@ COMMANDS = (
     "benchmarks.right_snippet",
     "studies defaults run-entities",
     "studies defaults run",
+    "studies sample run",
     "benchmarks.readme",
     "benchmarks.first_light_newcomer",
     "benchmarks.readme",

@@ -31,6 +31,8 @@ from polyhead.seq2seq import data as seq2seq_data
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
 from studies.results import Claim, Results, read_results
+from studies.sample.table import count_table, score_table
+from studies.sample.texts import sample_rows
 from studies.settings import RESULTS, ROOT
 
 STRUCTS = (
@@ -95,7 +97,7 @@ HEADLINES = {
     "first-light.emotion": "emotion, pooled attention over the frozen trunk, macro-F1 on test",
     "first-light.head-training": "speed of training a head over kept features, over fine-tuning the trunk",
     "right.snippet": "the Python snippet above, after installation, on two AVX2 cores of which one is busy",
-    "first-light.demo-seconds": "`make demo` after installation: six tasks trained, scored and answered",
+    "front-door.sample-demo": "`polyhead demo` on one thread: eight tasks trained, scored and answered",
 }
 AREAS = {  # results files and pictures by the first letters of their names
     "First light": ("first_light",),
@@ -106,6 +108,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "The store": ("store",),
     "Right by default": ("right",),
     "The server": ("server",),
+    "The sample": ("sample",),
     "The house": ("house",),
 }
 HELP_WIDTH = 100
@@ -131,6 +134,13 @@ def pages() -> dict[FilePath, str]:
         ROOT / "docs/cli.md": filled(ROOT / "docs/cli.md", {"help": lambda _: help_texts()}),
         ROOT / "docs/conditioning.md": filled(ROOT / "docs/conditioning.md", {"costs": lambda _: cost_table()}),
         ROOT / "docs/scale-out.md": filled(ROOT / "docs/scale-out.md", {"scale": lambda _: store_scale.table()}),
+        ROOT / "docs/sample.md": filled(
+            ROOT / "docs/sample.md",
+            {
+                "counts": lambda _: count_table(sample_rows("messages"), sample_rows("pairs")),
+                "scores": lambda _: sample_scores(),
+            },
+        ),
         ROOT / "docs/tasks-and-data.md": filled(
             ROOT / "docs/tasks-and-data.md",
             {f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS},
@@ -187,6 +197,13 @@ def measured(folder: FilePath = RESULTS) -> list[str]:
     return lines[:-1]
 
 
+def sample_scores(folder: FilePath = RESULTS) -> list[str]:
+    """How the packaged sample's tasks score, and where that was measured."""
+    measured_files = [file for file in read_results(folder) if file.name == "sample_scores"]
+    lines = [line for file in measured_files for line in [*score_table(file.rows), "", _source(file, up="../")]]
+    return lines or [NOTHING]
+
+
 def _plain(rows: list[list[str]]) -> list[str]:
     """A table, numbers to the right."""
     head, *rest = (f"| {' | '.join(row)} |" for row in rows)
@@ -207,10 +224,10 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _source(file: Results) -> str:
+def _source(file: Results, *, up: str = "../../") -> str:
     torch = f", torch {file.versions['torch']}" if "torch" in file.versions else ""
     path = f"results/{file.name}.json"
-    return f"[`{path}`](../../{path}): `{file.command}`, {file.date}, {file.hardware}{torch}"
+    return f"[`{path}`]({up}{path}): `{file.command}`, {file.date}, {file.hardware}{torch}"
 
 
 def help_texts() -> list[str]:

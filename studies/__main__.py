@@ -19,6 +19,7 @@ PAPERS = {
     "defaults": "Polyhead's defaults beside simple baselines.",
     "codecs": "Features of every token in few bytes, and one vector a document beside them.",
     "similarity": "Questions that no task of a bundle answers: how good and how coherent answers by similarity are.",
+    "sample": "The packaged sample: its tasks in five folds, beside simple baselines.",
     "claims": "Print every claim of the results files, those that do not hold first.",
 }
 # module -> what it makes; the modules are scripts with arguments of their own (`--help` lists them)
@@ -37,6 +38,7 @@ RUNS = {
     "similarity.run": "Score answers by similarity on five sets, whole test splits.",
     "similarity.run_jevbench": "Run a conformance suite and a benchmark of coherence against a server.",
     "defaults.run_entities": "Score entities learned from few sentences, and full fine-tuning.",
+    "sample.run": "Score the packaged sample's tasks in five folds, and weigh the demo.",
 }
 
 
@@ -51,7 +53,7 @@ class _Papers(click.Group):
             return None
         if cmd_name == "claims":
             command: click.Command = importlib.import_module("studies.claims").command
-        elif cmd_name in ("defaults", "codecs", "similarity"):
+        elif cmd_name in ("defaults", "codecs", "sample", "similarity"):
             command = click.Group(cmd_name, help=PAPERS[cmd_name])
         else:
             command = importlib.import_module(f"studies.{cmd_name}.commands").command

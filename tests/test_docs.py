@@ -269,9 +269,11 @@ def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
     kept = {
         "topics": "attention",
         "sentiment": "attention",
-        "urgency": "linear, last 2 layers",
-        "question": "linear, last 4 layers",
-        "details": "linear",
+        "urgency": "linear, last 4 layers",
+        "question": "attention",
+        "next_step": "linear, last 4 layers",
+        "repeat_contact": "linear, last 2 layers",
+        "details": "hidden layer",
         "same_request": "linear, last 2 layers",
     }
     paths = {}
@@ -311,7 +313,7 @@ def test_the_plan_drawn_in_conditioning_is_that_of_its_projects(tmp_path):
 
 def test_generated_parts_are_current(generated):
     pages = generated.pages()
-    assert len(pages) == 6
+    assert len(pages) == 7
     for page, text in pages.items():
         assert page.read_text(encoding="utf-8") == text, f"{page.name} is out of date: python -m benchmarks.readme"
 

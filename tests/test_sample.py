@@ -6,12 +6,17 @@ import json
 import re
 from collections import Counter
 
+from polyhead.project.tables import read_project
+from studies.sample.texts import near_duplicates
+
 SAMPLE = importlib.resources.files("polyhead.sample")
 SPLITS = ("train", "validation", "test")
 TOPICS = ("delivery", "refund", "defect", "billing", "account", "product_info", "praise")
 SENTIMENTS = ("negative", "neutral", "positive")
 ANSWERS = ("yes", "no")
+STEPS = ("escalate", "return_or_refund", "replace_or_repair", "investigate", "update", "answer", "acknowledge")
 SPAN_LABELS = ("product", "order_number", "date", "person")
+KINDS = ("multi_label", "regression", "single_label", "tagging")
 
 
 def rows_of(name):
@@ -35,20 +40,37 @@ def values_of(row):
     yield from (("topics", topic) for topic in row["topics"])
     yield from (("spans", span["label"]) for span in row["spans"])
     yield ("sentiment", row["sentiment"])
-    yield ("question", row["question"])
+    yield from ((task, row[task]) for task in ("question", "next_step", "repeat_contact"))
 
 
 def spans_of(rows):
     return [(row["text"], span) for row in rows for span in row["spans"]]
 
 
-def test_sample_holds_at_least_300_messages_and_200_pairs():
-    assert len(MESSAGES) >= 300
-    assert len(PAIRS) >= 200
+def test_sample_holds_at_least_600_messages_and_250_pairs():
+    assert len(MESSAGES) >= 600
+    assert len(PAIRS) >= 250
+
+
+def test_sample_has_seven_tasks_of_four_kinds_over_messages_and_one_over_pairs():
+    with importlib.resources.as_file(SAMPLE / "polyhead.toml") as file:
+        tasks = read_project(file).tasks
+    assert [entry.train.path for entry in tasks] == 7 * ["messages.jsonl"] + ["pairs.jsonl"]
+    assert sorted({entry.kind for entry in tasks[:7]}) == list(KINDS)
+
+
+def test_sample_project_declares_the_labels_that_the_rows_have():
+    with importlib.resources.as_file(SAMPLE / "polyhead.toml") as file:
+        declared = {entry.name: set(entry.labels) for entry in read_project(file).tasks}
+    for task in ("topics", "sentiment", "question", "next_step", "repeat_contact"):
+        assert declared[task] == {label for row in MESSAGES for name, label in values_of(row) if name == task}, task
+    assert declared["details"] == {"O", *(f"{side}-{label}" for side in "BI" for label in SPAN_LABELS)}
+    assert declared["same_request"] == {pair["same_request"] for pair in PAIRS}
 
 
 def test_sample_rows_have_exactly_the_documented_fields():
-    fields = ["id", "text", "topics", "sentiment", "urgency", "question", "spans", "split"]
+    labels = ["topics", "sentiment", "urgency", "question", "next_step", "repeat_contact", "spans"]
+    fields = ["id", "text", *labels, "split"]
     assert all(list(row) == fields for row in MESSAGES)
     assert all(list(row) == ["id", "text_a", "text_b", "same_request", "split"] for row in PAIRS)
     assert all(list(span) == ["start", "end", "label"] for _, span in spans_of(MESSAGES))
@@ -65,6 +87,8 @@ def test_sample_uses_only_the_allowed_labels():
         assert len(set(row["topics"])) == len(row["topics"]), row["id"]
         assert row["sentiment"] in SENTIMENTS, row["id"]
         assert row["question"] in ANSWERS, row["id"]
+        assert row["next_step"] in STEPS, row["id"]
+        assert row["repeat_contact"] in ANSWERS, row["id"]
         assert row["split"] in SPLITS, row["id"]
         assert all(span["label"] in SPAN_LABELS for span in row["spans"]), row["id"]
     for pair in PAIRS:
@@ -78,10 +102,12 @@ def test_sample_urgency_lies_between_0_and_1_in_steps_of_a_tenth():
         assert row["urgency"] in [tenth / 10 for tenth in range(11)], row["id"]
 
 
-def test_sample_messages_have_5_to_60_words_and_no_outer_whitespace():
-    for row in MESSAGES:
-        assert row["text"] == row["text"].strip()
-        assert 5 <= len(words_of(row["text"])) <= 60, row["id"]
+def test_sample_messages_have_3_to_90_words_and_no_outer_whitespace():
+    lengths = {row["id"]: len(words_of(row["text"])) for row in MESSAGES}
+    assert all(row["text"] == row["text"].strip() for row in MESSAGES)
+    assert all(3 <= length <= 90 for length in lengths.values())
+    assert sum(length <= 8 for length in lengths.values()) >= 30
+    assert sum(length >= 50 for length in lengths.values()) >= 30
 
 
 def test_sample_spans_lie_inside_the_text_in_order_and_do_not_overlap():
@@ -140,39 +166,35 @@ def test_sample_has_every_label_in_every_split():
             assert found["spans", label] >= 10, (split, label)
         for sentiment in SENTIMENTS:
             assert found["sentiment", sentiment] >= 10, (split, sentiment)
+        for step in STEPS:
+            assert found["next_step", step] >= 5, (split, step)
         for answer in ANSWERS:
             assert found["question", answer] >= 10, (split, answer)
+            assert found["repeat_contact", answer] >= 10, (split, answer)
             assert sum(p["same_request"] == answer and p["split"] == split for p in PAIRS) >= 10
 
 
 def test_sample_has_enough_examples_of_every_label():
     found = Counter(value for row in MESSAGES for value in values_of(row))
-    assert all(found["spans", label] >= 60 for label in SPAN_LABELS)
-    assert all(found["topics", topic] >= 40 for topic in TOPICS)
-    assert {row["urgency"] for row in MESSAGES} == {tenth / 10 for tenth in range(11)}
+    assert all(found["spans", label] >= 100 for label in SPAN_LABELS)
+    assert all(found["topics", topic] >= 90 for topic in TOPICS)
+    assert all(found["next_step", step] >= 50 for step in STEPS)
+    assert found["repeat_contact", "yes"] >= 100
+    urgency = Counter(row["urgency"] for row in MESSAGES)
+    assert all(urgency[tenth / 10] >= 20 for tenth in range(11))
 
 
 def test_sample_proportions_stay_in_the_documented_ranges():
     total = len(MESSAGES)
     assert 0.25 <= sum(len(row["topics"]) > 1 for row in MESSAGES) / total <= 0.35
-    assert 1 <= sum(not row["topics"] for row in MESSAGES) <= 20
+    assert 30 <= sum(not row["topics"] for row in MESSAGES) <= 40
     assert 0.80 <= sum(bool(row["spans"]) for row in MESSAGES) / total <= 0.95
     assert 0.40 <= sum(pair["same_request"] == "yes" for pair in PAIRS) / len(PAIRS) <= 0.50
 
 
-def test_sample_has_no_two_messages_with_nearly_the_same_words():
-    bags = [(row["id"], frozenset(words_of(row["text"]))) for row in MESSAGES]
-    close = [(a, b) for (a, one), (b, other) in itertools.combinations(bags, 2) if overlap(one, other) > 0.6]
-    assert not close
-
-
-def test_sample_has_no_two_messages_sharing_a_run_of_six_words():
-    first_seen = {}
-    for row in MESSAGES:
-        words = words_of(row["text"])
-        for start in range(len(words) - 5):
-            run = tuple(words[start : start + 6])
-            assert first_seen.setdefault(run, row["id"]) == row["id"], run
+def test_sample_has_no_near_duplicates():
+    """No two rows share many words or a run of them, nor does one repeat another with its details exchanged."""
+    assert near_duplicates(MESSAGES, PAIRS) == []
 
 
 def test_sample_has_no_test_message_in_another_split():

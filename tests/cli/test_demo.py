@@ -17,7 +17,7 @@ def test_sample_is_counted_not_remembered():
         rows = len((folder / "messages.jsonl").read_text().splitlines())
         pairs = len((folder / "pairs.jsonl").read_text().splitlines())
     assert said == [f"{rows} customer-support messages", f"{pairs} pairs of them"]
-    assert len(project.tasks) == 6
+    assert len(project.tasks) == 8
 
 
 def test_demo_runs_all_three_steps(work, monkeypatch):
@@ -37,9 +37,9 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
     done = run("demo", "--folder", work / "demo", "--json", work / "told.json")
     assert done.code == 0, done.err
     told = json.loads((work / "told.json").read_text())
-    assert len(told["scores"]) == 6
+    assert len(told["scores"]) == 8
     assert len(told["answers"]) == len(demo.MESSAGES) + 1
-    assert "1. Train 6 tasks on 400 customer-support messages and 240 pairs of them" in done.out
+    assert "1. Train 8 tasks on 680 customer-support messages and 266 pairs of them" in done.out
     assert "1 encoder pass, 2 layers" in done.out
     assert "1 task answered" in done.out
     again = run("demo", "--folder", work / "demo")

@@ -38,9 +38,9 @@ PAIR = ("My kettle arrived broken, I want my money back.", "The kettle came dama
 )
 @json_option
 def command(folder: str, json_to: str | None) -> None:
-    """Train, evaluate and answer six tasks on the packaged sample, over one encoder.
+    """Train, evaluate and answer eight tasks on the packaged sample, over one encoder.
 
-    Needs no network, and takes about half a minute on two cores. Features are stored next to the bundle, so a second
+    Needs no network, and takes about a minute on two cores. Features are stored next to the bundle, so a second
     run is quick.
     """
     from polyhead.engine.evaluate import evaluate_bundle
@@ -85,7 +85,7 @@ def sample_project(folder: str) -> Iterator[tuple[Project, Path]]:
 
 
 def _counts(project: Project, sample: Path) -> list[str]:
-    """`400 customer-support messages`, `240 pairs of them`: counted in the files that the tasks read."""
+    """`680 customer-support messages`, `266 pairs of them`: counted in the files that the tasks read."""
     from polyhead.project.tables import DataFile
 
     files = {e.train.path: e.pair for e in project.tasks if isinstance(e.train, DataFile)}

@@ -42,7 +42,7 @@ VERBS = {
     "agree": "Compare a backend's answers with those that training gave.",
     "export": "Write tasks as ONNX files that run without polyhead.",
     "allocate": "Choose how deep each task's branch is, by a rule or within a budget.",
-    "demo": "Try everything on a packaged sample: train, evaluate and answer six tasks.",
+    "demo": "Try everything on a packaged sample: train, evaluate and answer eight tasks.",
 }
 FAILED, STOPPED = 1, 130
 AGAIN = 0.05  # seconds until an interrupt that Python could not raise comes again
