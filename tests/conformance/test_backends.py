@@ -1,9 +1,11 @@
 """Every registered backend passes every check of `polyhead.testing`."""
 
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 
+import compiled
 from polyhead.engine.backends import BACKENDS, open_backend
 from polyhead.store.codecs import EXACT
 from polyhead.testing import BATCHES, CODECS, yield_backend_checks, yield_deterministic_checks
@@ -31,11 +33,13 @@ def name(request, monkeypatch):
 
 
 def ran(checks):
-    """How many checks there were; all of them hold."""
+    """How many checks there were; all of them hold. The check of two backends compiles for each of them."""
     count = 0
     for check in checks:
+        again = check.name.startswith("gives the same bits twice")
         try:
-            check.run()
+            with compiled.anew() if again else nullcontext():
+                check.run()
         except Exception as error:
             raise AssertionError(f"{check.subject}: {check.name}: {error}") from error
         count += 1

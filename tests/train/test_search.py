@@ -117,11 +117,16 @@ def test_a_search_again_finds_the_same_bytes(home, kept, search):
     assert bytes_of(one.best.arrays) == bytes_of(two.best.arrays) and one.candidates == two.candidates
 
 
+@pytest.fixture(scope="module")
+def halved(home, kept):
+    """What halving finds that was not interrupted."""
+    return halving(branches(home, kept), DEPTHS, SEEDS)
+
+
 @pytest.mark.parametrize("after", [2, 7, 9], ids=["first rung", "second rung", "last rung"])
-def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept, tmp_path, monkeypatch, after):
+def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept, halved, tmp_path, monkeypatch, after):
     """Candidates that went further than the rung that is judged again must not push others out."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
-    wanted = halving(branches(home, kept), DEPTHS, SEEDS)
     save, count = fitting.Curriculum.save, [0]
 
     def saved(run):
@@ -141,8 +146,8 @@ def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept,
         patched.setattr(fitting.Curriculum, "epoch", lambda run, *given: epochs.append(run) or epoch(run, *given))
         found = halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
     assert len(epochs) == 13 - after  # 3 x 1 + 1 x 2 + 2 x 4, less what was done
-    assert bytes_of(found.best.arrays) == bytes_of(wanted.best.arrays)
-    assert found.candidates == wanted.candidates
+    assert bytes_of(found.best.arrays) == bytes_of(halved.best.arrays)
+    assert found.candidates == halved.candidates
 
 
 def test_a_candidate_that_lost_patience_says_how_long_it_really_trained(home, kept, trained):
