@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import cases
 from polyhead.cost import cost_of
 from polyhead.cost.allocate import Option, Price, allocation_of, best_under, by_rule, frontier, greedy, price_of
 from polyhead.errors import ConfigError
@@ -103,9 +104,9 @@ def test_the_order_of_adding_scores_makes_no_point_of_the_frontier():
     assert [(a.cost, round(2 * a.score, 9)) for a in frontier(options, LAYERS)] == [(0, 0.1), (1, 0.3), (3, 0.5)]
 
 
-@pytest.mark.parametrize("unit", ["layers", "flops", "bytes"])
-@pytest.mark.parametrize("shape", [BERT, SMALL], ids=["bert", "narrow-embedding"])
-@pytest.mark.parametrize("taps", [(7, 2, 2), (0, 0, 0), (3, 0, 4)], ids=["mixed", "no-trunk", "one-at-zero"])
+@cases("unit", ["layers", "flops", "bytes"])
+@cases("shape", [BERT, SMALL], ids=["bert", "narrow-embedding"])
+@cases("taps", [(7, 2, 2), (0, 0, 0), (3, 0, 4)], ids=["mixed", "no-trunk", "one-at-zero"])
 def test_an_allocation_costs_what_its_merged_plan_costs(unit, shape, taps):
     """Real paths without poolers and heads, merged and counted as any plan is."""
     taps = [min(tap, shape.layers - 1) for tap in taps]

@@ -17,6 +17,7 @@ import pytest
 
 import polyhead
 import search
+from cases import cases
 from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
 from polyhead.engine.backends import BACKENDS
@@ -413,7 +414,7 @@ def anchors_of(page):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@cases("page", PAGES, ids=named)
 def test_links_resolve(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if re.match(r"https?://|mailto:", target):
@@ -429,7 +430,7 @@ def test_links_resolve(page):
 FOLDERS = ("src", "docs", "tests", "benchmarks", "studies", "examples", "results", "changes", "train", "cli")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@cases("page", PAGES, ids=named)
 def test_files_that_the_page_names_exist(page):
     """`folder/file.ext` and `folder/` in code spans, from the root or from src/polyhead; <...> is a placeholder."""
     for span in re.findall(r"`([^`\n]+)`", prose_of(page)):
@@ -441,7 +442,7 @@ def test_files_that_the_page_names_exist(page):
             assert is_made or any(path.exists() for path in there), f"{page.name} names {span}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@cases("page", PAGES, ids=named)
 def test_names_of_the_package_that_the_page_names_exist(page):
     """`polyhead.module.Name` in code spans."""
     for name in re.findall(r"`(polyhead(?:\.\w+)+)", prose_of(page)):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from cases import cases
 from polyhead.strategies import Branch
 from polyhead.train.branch.run import Candidate, grid, halving, spread
 from polyhead.train.loop import fit as fitting
@@ -186,8 +187,8 @@ class Curves:
         return SimpleNamespace(layers=path, key=course.key)
 
 
-@pytest.mark.parametrize("search", [grid, halving])
-@pytest.mark.parametrize(
+@cases("search", [grid, halving])
+@cases(
     ("scores", "chosen"),
     [
         ({(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.5}, (1, 1)),
@@ -204,7 +205,7 @@ def test_ties_go_to_fewer_layers_then_to_the_smaller_seed(search, scores, chosen
     assert search(curves, sorted(depths), sorted(seeds)).best.key == chosen
 
 
-@pytest.mark.parametrize(
+@cases(
     ("count", "epochs", "wanted"),
     [
         (1, 3, [3]),
@@ -233,7 +234,7 @@ def test_a_late_riser_is_lost_by_halving_and_found_by_the_grid():
     assert halving(Curves(curves), range(1, 7), (1,)).best.layers == 1
 
 
-@pytest.mark.parametrize("seed", range(20))
+@cases("seed", range(20))
 def test_halving_on_random_curves_is_what_its_definition_says(seed):
     chance = np.random.default_rng(seed)
     epochs, depths, seeds = (range(1, chance.integers(2, 7)) for _ in range(3))
