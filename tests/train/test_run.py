@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import search
 import tiny
 from disk import run_forking
 from features import of_torch
@@ -493,7 +494,8 @@ def test_each_task_keeps_its_own_way_of_uint8_constants(home, tmp_path):
 
 @pytest.mark.parametrize("codec", ["float16", "uint8", "sign", "pca1"])
 @pytest.mark.parametrize("before", [False, True], ids=["after the mean", "before the mean"])
-def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, codec, before):
+def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, monkeypatch, codec, before):
+    search.shorten(monkeypatch)
     folder = copied(home, tmp_path)
     strategy = Pooled(of=2, heads=2, hidden=8, codec=codec, codec_before_mean=before)
     training = msgspec.structs.replace(tiny.TRAINING, epochs=1)
