@@ -61,7 +61,7 @@ def every_choice(options, price):
         yield price.base + depth * price.shared + private * price.private, score, depth, indices, chosen
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(instances())
 def test_frontier_is_what_brute_force_finds(instance):
     options, price = instance
@@ -81,7 +81,7 @@ def test_frontier_is_what_brute_force_finds(instance):
         assert allocation.layers == depth + sum(one.layers for one in chosen.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(instances(), st.integers(0, 60))
 def test_best_under_a_budget_is_what_brute_force_finds(instance, budget):
     options, price = instance

@@ -33,7 +33,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", RO
 PAGES += [*sorted((ROOT / "studies").rglob("README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 DECISIONS = sorted((ROOT / "docs" / "project" / "decisions").glob("*.md"))
 FENCE = re.compile(r"^```(?P<kind>\w*)(?: (?P<file>\S+))?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-EPOCHS = 2  # that blocks train, in place of the project's
+EPOCHS = 1  # that blocks train, in place of the project's
 NEEDED = {
     "docs/stores.md": ("pyarrow", "lance", "duckdb", "polars")
 }  # packages of blocks that are not of every install
@@ -91,7 +91,7 @@ def short(project, *, epochs, tasks=None):
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
-    """A folder to run blocks in, where every project trains for two epochs over a tiny trunk."""
+    """A folder to run blocks in, where every project trains for an epoch over a tiny trunk."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
     from polyhead.project import tables as project
