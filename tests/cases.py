@@ -3,6 +3,8 @@
 import functools
 import inspect
 
+from _pytest.mark import ParameterSet
+
 
 def cases(names, values, ids=None):
     """As `pytest.mark.parametrize`, but all cases are one item; the one that fails is named.
@@ -16,11 +18,12 @@ def cases(names, values, ids=None):
         @functools.wraps(test)
         def every(**given):
             for number, value in enumerate(values):
-                named = dict(zip(names, value if len(names) > 1 else (value,), strict=True))
+                row, label = _read(number, value, ids)
+                named = dict(zip(names, row if len(names) > 1 else (row,), strict=True))
                 try:
                     test(**named, **given)
                 except BaseException as error:
-                    error.add_note(f"case {number} of {len(values)}: {_label(number, value, ids)}")
+                    error.add_note(f"case {number} of {len(values)}: {label}")
                     raise
 
         signature = inspect.signature(test)
@@ -31,7 +34,11 @@ def cases(names, values, ids=None):
     return decorated
 
 
-def _label(number, value, ids):
+def _read(number, value, ids):
+    """What a case gives, and what it is called."""
+    if isinstance(value, ParameterSet):
+        assert not value.marks, "marks are for cases that are items of their own"
+        return value.values if len(value.values) > 1 else value.values[0], value.id
     if ids is None:
-        return repr(value)[:200]
-    return str(ids(value) if callable(ids) else ids[number])
+        return value, repr(value)[:200]
+    return value, ids(value) if callable(ids) else ids[number]

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import socket
+import sys
 import tempfile
 import zlib
 
@@ -65,6 +66,11 @@ def pytest_collection_finish(session):
     """What was collected stays to the end: the garbage collector need not go through it again and again."""
     gc.collect()
     gc.freeze()
+    if "hypothesis" in sys.modules:  # a busy machine is no failure
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("any speed")
 
 
 @pytest.fixture(scope="session", autouse=True)
