@@ -127,5 +127,5 @@ def one_blas_thread() -> Iterator[None]:
 
 @lru_cache
 def _openblas() -> ThreadpoolController:
-    """Finds numpy's library among all that are loaded, once: that takes tens of milliseconds."""
+    """Finds numpy's library among all that are loaded, once: that takes milliseconds."""
     return ThreadpoolController().select(internal_api="openblas")
