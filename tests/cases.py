@@ -13,6 +13,7 @@ def cases(names, values, ids=None):
     """
     names, values = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names], [*values]
     assert values, "a test without a case"
+    ids = ids if ids is None or callable(ids) else [*ids]
 
     def decorated(test):
         @functools.wraps(test)
