@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import cases
 from polyhead.cost import cost_of
 from polyhead.cost.allocate import Option, Price, allocation_of, best_under, by_rule, frontier, greedy, price_of
 from polyhead.errors import ConfigError
@@ -60,7 +61,7 @@ def every_choice(options, price):
         yield price.base + depth * price.shared + private * price.private, score, depth, indices, chosen
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(instances())
 def test_frontier_is_what_brute_force_finds(instance):
     options, price = instance
@@ -80,7 +81,7 @@ def test_frontier_is_what_brute_force_finds(instance):
         assert allocation.layers == depth + sum(one.layers for one in chosen.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(instances(), st.integers(0, 60))
 def test_best_under_a_budget_is_what_brute_force_finds(instance, budget):
     options, price = instance
@@ -103,9 +104,9 @@ def test_the_order_of_adding_scores_makes_no_point_of_the_frontier():
     assert [(a.cost, round(2 * a.score, 9)) for a in frontier(options, LAYERS)] == [(0, 0.1), (1, 0.3), (3, 0.5)]
 
 
-@pytest.mark.parametrize("unit", ["layers", "flops", "bytes"])
-@pytest.mark.parametrize("shape", [BERT, SMALL], ids=["bert", "narrow-embedding"])
-@pytest.mark.parametrize("taps", [(7, 2, 2), (0, 0, 0), (3, 0, 4)], ids=["mixed", "no-trunk", "one-at-zero"])
+@cases("unit", ["layers", "flops", "bytes"])
+@cases("shape", [BERT, SMALL], ids=["bert", "narrow-embedding"])
+@cases("taps", [(7, 2, 2), (0, 0, 0), (3, 0, 4)], ids=["mixed", "no-trunk", "one-at-zero"])
 def test_an_allocation_costs_what_its_merged_plan_costs(unit, shape, taps):
     """Real paths without poolers and heads, merged and counted as any plan is."""
     taps = [min(tap, shape.layers - 1) for tap in taps]

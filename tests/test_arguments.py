@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import polyhead
+from cases import cases
 from polyhead import (
     Bundle,
     Codec,
@@ -242,7 +243,7 @@ def test_lists_become_the_tuples_that_fields_are():
             Pairs(**wrong)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hint", "good", "bad"),
     [
         (int, [0, np.int32(1)], [True, 1.0, "1", None]),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import cases
 from polyhead.config import Value, digested, from_json, read_toml, to_json, to_value
 from polyhead.errors import BadName, ConfigError
 from tiny import to_toml
@@ -259,7 +260,7 @@ WRONG_CHOICES = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG_CHOICES)
+@cases("case", WRONG_CHOICES)
 def test_a_wrong_choice_names_those_that_are_allowed_and_the_nearest(case):
     """It said 'Invalid enum value', and no more."""
     data, path, allowed, nearest = WRONG_CHOICES[case]
@@ -376,7 +377,7 @@ def test_numbers_that_are_not_finite_are_named_as_they_are(tmp_path, number):
         read_toml(path, Project)
 
 
-@pytest.mark.parametrize("key", ["a`b", "a.b", "a b", "", "$", "[0]", "x" * 1000, "\u202e"])
+@cases("key", ["a`b", "a.b", "a b", "", "$", "[0]", "x" * 1000, "\u202e"])
 def test_hostile_keys_are_an_error_like_any_other(key):
     with pytest.raises(ConfigError):
         to_value({key: 1}, Project, source="a test")

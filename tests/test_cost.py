@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import cases
 from polyhead.cost import (
     added,
     arrays_of,
@@ -215,8 +216,8 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize("row", STORAGE, ids=lambda row: row.replace(" ", "-"))
-@pytest.mark.parametrize("codec", CODECS)
+@cases("row", STORAGE, ids=lambda row: row.replace(" ", "-"))
+@cases("codec", CODECS)
 def test_stored_bytes_are_those_of_the_storage_table(row, codec):
     assert POOLS[row]
     for pool in POOLS[row]:
@@ -403,7 +404,7 @@ def test_isolated_prompts_share_the_text_with_tasks_that_have_none():
 # 5.a.3, 5.a.4: deltas and narrow layers on top
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "millions", "ratio"),
     [
         ({}, 14.49, 1.132),
@@ -564,7 +565,7 @@ def test_a_whole_layer_on_top_of_each_task_has_the_published_parameters():
 # 5.a.6, A.5: FLOPs of 8 tasks on one text of 128 tokens
 
 
-@pytest.mark.parametrize(
+@cases(
     ("plan", "gflops"),
     [
         (eight(lambda task: pooled(task, BERT, trunk=task)), 178.8),
@@ -830,7 +831,7 @@ def test_a_path_without_that_owner_has_no_part():
     assert part_arrays(pooled("a", BERT), BERT, "task:b") == {}
 
 
-@pytest.mark.parametrize(
+@cases(
     "layers",
     [
         Layers(start=0, stop=13),

@@ -17,6 +17,7 @@ import pytest
 
 import polyhead
 import search
+from cases import cases
 from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
 from polyhead.engine.backends import BACKENDS
@@ -32,7 +33,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", RO
 PAGES += [*sorted((ROOT / "studies").rglob("README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 DECISIONS = sorted((ROOT / "docs" / "project" / "decisions").glob("*.md"))
 FENCE = re.compile(r"^```(?P<kind>\w*)(?: (?P<file>\S+))?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-EPOCHS = 2  # that blocks train, in place of the project's
+EPOCHS = 1  # that blocks train, in place of the project's
 NEEDED = {
     "docs/stores.md": ("pyarrow", "lance", "duckdb", "polars")
 }  # packages of blocks that are not of every install
@@ -92,7 +93,7 @@ def short(project, *, epochs, tasks=None):
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
-    """A folder to run blocks in, where every project trains for two epochs over a tiny trunk."""
+    """A folder to run blocks in, where every project trains for an epoch over a tiny trunk."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
     from polyhead.project import tables as project
@@ -417,7 +418,7 @@ def anchors_of(page):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@cases("page", PAGES, ids=named)
 def test_links_resolve(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if re.match(r"https?://|mailto:", target):
@@ -433,7 +434,7 @@ def test_links_resolve(page):
 FOLDERS = ("src", "docs", "tests", "benchmarks", "studies", "examples", "results", "changes", "train", "cli")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@cases("page", PAGES, ids=named)
 def test_files_that_the_page_names_exist(page):
     """`folder/file.ext` and `folder/` in code spans, from the root or from src/polyhead; <...> is a placeholder."""
     for span in re.findall(r"`([^`\n]+)`", prose_of(page)):
@@ -445,7 +446,7 @@ def test_files_that_the_page_names_exist(page):
             assert is_made or any(path.exists() for path in there), f"{page.name} names {span}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@cases("page", PAGES, ids=named)
 def test_names_of_the_package_that_the_page_names_exist(page):
     """`polyhead.module.Name` in code spans."""
     for name in re.findall(r"`(polyhead(?:\.\w+)+)", prose_of(page)):

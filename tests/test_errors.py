@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from cases import cases
 from polyhead import errors
 from polyhead.errors import MissingExtra, PolyheadError, UnknownTask
 
@@ -30,12 +31,12 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes():
     assert drawn() == {name: value.__bases__[0].__name__ for name, value in CLASSES.items()}
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@cases("name", CLASSES)
 def test_every_error_says_what_it_is(name):
     assert (CLASSES[name].__doc__ or "").strip().endswith(".")
 
 
-@pytest.mark.parametrize("name", sorted(set(CLASSES) - {"MissingExtra"}))
+@cases("name", sorted(set(CLASSES) - {"MissingExtra"}))
 def test_every_error_carries_the_four_facts(name):
     error = CLASSES[name]("the task is unknown", got="x", allowed=("a", "b"), do="add it", row=17)
     assert str(error) == "the task is unknown. Got: x. Allowed: a, b. Do: add it."
@@ -44,7 +45,7 @@ def test_every_error_carries_the_four_facts(name):
     assert error.facts == {"row": 17}
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@cases("name", CLASSES)
 def test_an_error_told_with_its_place_is_the_same_error(name):
     facts = {"got": "x", "allowed": "y", "do": "add it"}
     error = (
@@ -81,8 +82,8 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize("fact", ["got", "allowed"])
+@cases("text", HOSTILE.values(), ids=HOSTILE)
+@cases("fact", ["got", "allowed"])
 def test_hostile_values_are_shown_escaped(text, fact):
     for value in (text, [text, "b"], {text}):
         message = str(PolyheadError("it failed", **{fact: value}))

@@ -11,6 +11,7 @@ import scipy.stats
 import seqeval.metrics
 import sklearn.metrics
 
+from cases import cases
 from polyhead import metrics
 from polyhead.errors import DataError, EmptyData
 
@@ -47,7 +48,7 @@ def test_label_metrics_equal_scikit_learn(seed):
     assert metrics.matthews(targets, found) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", ROUNDS)
+@cases("seed", ROUNDS)
 def test_f1_of_a_label_equals_scikit_learn(seed):
     targets, found = random_labels(seed, labels=2)
     for label in (0, 1):
@@ -55,7 +56,7 @@ def test_f1_of_a_label_equals_scikit_learn(seed):
         assert metrics.f1_of(label)(targets, found) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("seed", ROUNDS)
+@cases("seed", ROUNDS)
 def test_set_metrics_equal_scikit_learn(seed):
     targets, found = sets(seed)
     if targets.shape[1] == 1:  # scikit-learn reads one column as plain labels
@@ -66,7 +67,7 @@ def test_set_metrics_equal_scikit_learn(seed):
     assert metrics.accuracy(targets, found) == pytest.approx(sklearn.metrics.accuracy_score(targets, found))
 
 
-@pytest.mark.parametrize("seed", ROUNDS)
+@cases("seed", ROUNDS)
 def test_correlations_equal_scipy_with_and_without_ties(seed):
     rng = np.random.default_rng(seed)
     rows = int(rng.integers(3, 80))
@@ -98,7 +99,7 @@ def test_nothing_true_and_nothing_given_is_zero():
     assert metrics.accuracy(nothing, nothing) == 1.0
 
 
-@pytest.mark.parametrize(
+@cases(
     "score",
     [metrics.accuracy, metrics.macro_f1, metrics.micro_f1, metrics.macro_recall, metrics.matthews]
     + [metrics.pearson, metrics.spearman, metrics.span_f1, metrics.f1_of(0)],
@@ -123,7 +124,7 @@ def seqeval_f1(targets, found):
 TAGS = ["O", "B-a", "I-a", "B-b", "I-b", "B-a-c", "I-a-c"]
 
 
-@pytest.mark.parametrize("seed", ROUNDS)
+@cases("seed", ROUNDS)
 def test_span_f1_equals_seqeval_on_random_tags(seed):
     chance = random.Random(seed)
     targets = [chance.choices(TAGS, k=chance.randint(1, 12)) for _ in range(chance.randint(1, 12))]
@@ -194,7 +195,7 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("seed", ROUNDS)
+@cases("seed", ROUNDS)
 def test_answers_are_scored_as_the_squad_script_does(seed):
     chance = random.Random(seed)
     draw = lambda most: " ".join(chance.choices(PARTS, k=chance.randint(0, most)))  # noqa: E731
@@ -205,7 +206,7 @@ def test_answers_are_scored_as_the_squad_script_does(seed):
     assert metrics.answer_f1(targets, said) == pytest.approx(np.mean([f1 for _, f1 in rows]))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("golds", "said", "exact", "f1"),
     [
         (["the Denver Broncos"], "Denver Broncos!", 1, 1),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import cases
 from polyhead.errors import PlanError
 from polyhead.plan import (
     TRUNK,
@@ -328,7 +329,7 @@ def test_an_unknown_task_is_refused_with_the_known_ones():
 # what means nothing is refused
 
 
-@pytest.mark.parametrize(
+@cases(
     "nodes",
     [
         (),

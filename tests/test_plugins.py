@@ -3,12 +3,13 @@
 import csv
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 import tiny
-from cli.commands import SOURCE, shell
+from cli.commands import SOURCE, run, shell
 
 OWN = Path(__file__).parent / "one_file"
 LEVELS = ("none", "one", "more")
@@ -98,14 +99,15 @@ def test_a_plugin_may_not_take_a_name_that_is_taken(own, tmp_path):
     shell(["inspect", "bundle"], env=own).refuses("plugin 'kind'", "single_label")
 
 
-def test_nothing_is_imported_because_a_file_names_it(tmp_path):
+def test_nothing_is_imported_because_a_file_names_it(tmp_path, monkeypatch):
     """A module beside the project and the bundle is somebody else's, perhaps."""
     tiny.project(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     marker = tmp_path / "imported"
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')")
     project = tmp_path / "polyhead.toml"
     project.write_text('plugins = ["evil"]\ntrunk = { name = "trunk" }\n')
-    shell(["train", project], before=f"import os; os.chdir({str(tmp_path)!r})").refuses("unknown key 'plugins'")
+    run("train", project, cwd=tmp_path).refuses("unknown key 'plugins'")
     project.write_text('trunk = { name = "trunk" }\n[[tasks]]\nname = "mood"\nkind = "evil"\ntrain = "evil.py"\n')
-    shell(["train", project], before=f"import os; os.chdir({str(tmp_path)!r})").refuses("evil")
-    assert not marker.exists()
+    run("train", project, cwd=tmp_path).refuses("evil")
+    assert not marker.exists() and "evil" not in sys.modules

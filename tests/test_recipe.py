@@ -5,6 +5,7 @@ import math
 import msgspec
 import pytest
 
+from cases import cases
 from polyhead.config import Value, read_toml, to_value
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Recipe, Sampling, Smoothing, Weighting
@@ -53,7 +54,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@cases("name", REFUSED)
 def test_wrong_values_are_refused(name):
     kind, given = REFUSED[name]
     with pytest.raises(ConfigError) as found:

@@ -121,5 +121,11 @@ def _read(cap: str) -> Processor:
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Within, numpy's products of matrices take one thread of this process: beside busy processors more are slower."""
-    with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
+    with _openblas().limit(limits=1):
         yield
+
+
+@lru_cache
+def _openblas() -> ThreadpoolController:
+    """Finds numpy's library among all that are loaded, once: that takes milliseconds."""
+    return ThreadpoolController().select(internal_api="openblas")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from cases import cases
 from polyhead.bundle.owners import owner_named
 from polyhead.errors import TrunkError
 from polyhead.importing.scan import (
@@ -64,7 +65,7 @@ def test_prefix_of_k_is_layers_0_to_k_minus_1(tap):
     assert found.differs == ("" if tap == 4 else f"layer {tap + 1}")
 
 
-@pytest.mark.parametrize("name", [name for name in BASE.arrays if name.startswith("layers.1.")])
+@cases("name", [name for name in BASE.arrays if name.startswith("layers.1.")])
 def test_one_bit_in_the_second_layer_leaves_a_prefix_of_one(name):
     found = shared(model("a"), model("b", changed=[name]))
     assert (found.layers, found.differs) == (1, "layer 2")

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from cases import cases
 from cli.commands import environment, interruptible, run, shell
 from polyhead.cli.main import VERBS
 
@@ -19,7 +20,7 @@ def test_help_names_every_verb():
         assert said.split()[0] in done.out
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@cases("verb", VERBS)
 def test_every_verb_explains_every_option(verb):
     done = run(verb, "--help")
     assert done.code == 0

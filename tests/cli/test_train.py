@@ -280,7 +280,7 @@ def test_a_bundle_cannot_stand_where_something_else_is(work):
 
 def test_a_killed_training_goes_on_and_gives_the_same_bytes(work, tmp_path_factory):
     training = msgspec.structs.replace(tiny.TRAINING, epochs=40, patience=40)
-    path = write_project(work, "mood", "topics", "urgency", training=training)
+    path = write_project(work, "mood", "topics", training=training)
     whole = tmp_path_factory.mktemp("whole") / "bundle"
     assert run("train", path, "--bundle", whole).code == 0
     process = subprocess.Popen(
@@ -298,7 +298,7 @@ def test_a_killed_training_goes_on_and_gives_the_same_bytes(work, tmp_path_facto
     assert run("inspect", work / "bundle", "--verify").code == 0
     done = run("train", path)
     assert done.code == 0, done.err
-    for task in ("mood", "topics", "urgency"):
+    for task in ("mood", "topics"):
         assert tiny.part_bytes(work / "bundle", task) == tiny.part_bytes(whole, task)
 
 

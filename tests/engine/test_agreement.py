@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bundle.test_write import contents
+from cases import cases
 from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
 from polyhead.certify import Answering
@@ -38,7 +39,7 @@ SURELY_GOOD = {"label": "good", "scores": {"good": 1.0, "bad": 0.0}}
 ANNA, LAMP = (0, 4, "person"), (5, 9, "product")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("task", "first", "second", "share"),
     [
         ("mood", [GOOD] * 4, [SURELY_GOOD] * 4, 1.0),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bundle.test_write import contents
+from cases import cases
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.files import write_arrays
 from polyhead.bundle.manifest import TaskRecord
@@ -215,7 +216,7 @@ def test_a_norm_that_could_divide_by_nothing_is_refused(epsilon):
     Architecture(**shape, norm_epsilon=1e-12)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("scale", "zero"),
     [(value, 0.0) for value in (0.0, -1.0, NAN, INF, 1e-45, 1e39)] + [(1.0, value) for value in (NAN, INF)],
 )

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from cases import cases
 from graphs import NumpyRuntime
 from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
@@ -22,8 +23,8 @@ def laid(lengths, **settings):
     return batch, Layout(batch, Shape(first_position=0, segments=2, width=16, **settings))
 
 
-@pytest.mark.parametrize("prompts", [(), (2, 1, 3)], ids=["plain", "prompted"])
-@pytest.mark.parametrize("lengths", [RAGGED, (5,), (70, 2, 3, 64), (4, 4)], ids=str)
+@cases("prompts", [(), (2, 1, 3)], ids=["plain", "prompted"])
+@cases("lengths", [RAGGED, (5,), (70, 2, 3, 64), (4, 4)], ids=str)
 def test_every_token_stands_where_its_place_says(lengths, prompts):
     batch, found = laid(lengths, prompts=prompts)
     for name, array in (("ids", batch.ids), ("segments", batch.segments)):
@@ -60,7 +61,7 @@ def test_layers_see_few_shapes_whatever_is_asked():
     assert len(seen) <= 220
 
 
-@pytest.mark.parametrize("size", [1, 5, 8, 9, 31, 33, 63, 64, 65, 100, 129, 300, 511, 512])
+@cases("size", [1, 5, 8, 9, 31, 33, 63, 64, 65, 100, 129, 300, 511, 512])
 def test_a_size_is_filled_up_by_an_eighth_at_most(size):
     rows, positions = few(size, size)
     assert size <= rows <= max(size, size * 1.125) and size <= positions <= max(size, size * 1.125)

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from cases import cases
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
@@ -39,7 +40,7 @@ def session(tmp_path_factory):
     return Session(root)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@cases("seed", range(10))
 def test_a_search_finds_in_each_window_what_looking_at_every_word_finds(seed):
     """Words in order, and in any order, that overlap, hold each other, or are empty."""
     rng = np.random.default_rng(seed)

@@ -7,6 +7,8 @@ from math import erf
 import numpy as np
 import pytest
 
+from cases import cases
+
 pytest.importorskip("onnxruntime")
 
 from polyhead.engine.backends import open_backend
@@ -70,7 +72,7 @@ ONE = {
 }
 
 
-@pytest.mark.parametrize("name", ONE)
+@cases("name", ONE)
 def test_operator_is_numpys(name):
     build, wanted = ONE[name]
     np.testing.assert_allclose(run(build, x=X), wanted, rtol=1e-5, atol=1e-5)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import cases
 from polyhead.engine.backends import open_backend, open_runtime
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.pinned import numerics_of
@@ -39,7 +40,7 @@ def told(flags):
     return f"{name}flags\t\t: fpu sse4_1 {flags}\n\nprocessor\t: 1\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "cap", "bits", "bfloat16"),
     [
         ("haswell", "", 7, False),

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from cases import cases
 from polyhead import cost
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
@@ -335,8 +336,8 @@ def tiny_trunk_codec():
     return Codec(name="float32")
 
 
-@pytest.mark.parametrize("count", [21, 22, 23, 30], ids=str)
-@pytest.mark.parametrize("max_tokens", [47, 48], ids=["odd", "even"])
+@cases("count", [21, 22, 23, 30], ids=str)
+@cases("max_tokens", [47, 48], ids=["odd", "even"])
 def test_the_first_window_of_a_long_pair_is_its_cut_form(count, max_tokens):
     from polyhead.text.tokenize import Windows
     from polyhead.trunk.data import TextSettings

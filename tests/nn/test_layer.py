@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from cases import cases
 from polyhead.errors import PlanError
 from polyhead.nn.layer import Layer, LayerDelta, fill_normal, visible
 from polyhead.trunk.shape import layer_arrays
@@ -91,9 +92,9 @@ def test_layer_without_a_second_norm_refuses_a_deltas_term(shape, hidden, mask):
         Layer(width=8, heads=2, **shape)(hidden, mask, Times(1))
 
 
-@pytest.mark.parametrize("feed_forward", [12, 0])
-@pytest.mark.parametrize("attention", [True, False])
-@pytest.mark.parametrize("residual", [True, False])
+@cases("feed_forward", [12, 0])
+@cases("attention", [True, False])
+@cases("residual", [True, False])
 def test_array_names_are_those_of_the_halves_that_are_there(feed_forward, attention, residual):
     half = {"attention": attention, "residual": residual}
     made = Layer(width=8, heads=2, feed_forward=feed_forward, **half)

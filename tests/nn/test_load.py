@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from cases import cases
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.nn import load
 from polyhead.nn.load import MINILM_PACKAGE, load_trunk
@@ -141,7 +142,7 @@ def test_folder_without_a_config_is_refused(tmp_path):
         load_trunk(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["./absent", "/absent/model", "a/b/c", "", "../x", "a b", "x\n", "~nobody/x"])
+@cases("name", ["./absent", "/absent/model", "a/b/c", "", "../x", "a b", "x\n", "~nobody/x"])
 def test_names_that_are_neither_folder_nor_hub_id_are_refused(name):
     with pytest.raises(TrunkNotFound, match="hub id"):
         load_trunk(name)

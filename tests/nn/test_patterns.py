@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import cases
 from polyhead.errors import TrunkError
 from polyhead.importing.patterns import Matcher
 from polyhead.importing.peft import _layer_number, _patterned
@@ -57,7 +58,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("expression", HOSTILE)
+@cases("expression", HOSTILE)
 def test_expressions_that_take_exponential_time_are_matched_at_once(expression):
     begun = time.process_time()
     assert not Matcher("f").fits(expression, "a" * 1000)
@@ -88,7 +89,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("expression", REFUSED)
+@cases("expression", REFUSED)
 def test_what_is_not_read_is_refused_by_its_name(expression):
     with pytest.raises(TrunkError, match=REFUSED[expression]):
         Matcher("adapter_config.json").fits(expression, "a")

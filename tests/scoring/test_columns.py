@@ -2,6 +2,7 @@
 
 import pytest
 
+from cases import cases
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
 from polyhead.jobs.columns import Roles, Survey, check_fit, joint_word, roles_of, word_of
@@ -51,7 +52,7 @@ def test_lists_are_read_from_cells():
     assert tokens.input == ("the lamp",) and tokens.words.tolist() == [[0, 3], [4, 8]]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("named", "columns", "error", "said"),
     [
         ({"text": "titel"}, {"title": "text"}, MissingColumn, "did you mean 'title'"),

@@ -9,6 +9,7 @@ import json
 
 import pytest
 
+from cases import cases
 from polyhead.engine.inputs import Passage
 from polyhead.errors import ConfigError, DataError
 from polyhead.jobs import parquet as tables
@@ -390,7 +391,7 @@ def test_records_that_we_write_are_those_of_the_csv_module():
     assert "\r\n" not in raw
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "text"),
     [
         ("a", "a"),

@@ -4,6 +4,7 @@ import datetime
 
 import pytest
 
+from cases import cases
 from polyhead.jobs.parquet import values_of
 from polyhead.jobs.rows import text_of
 from scoring.scored import read, run
@@ -39,7 +40,7 @@ def plain_arrays():
     }
 
 
-@pytest.mark.parametrize("name", list(plain_arrays()))
+@cases("name", list(plain_arrays()))
 def test_ordinary_values_are_those_of_pyarrow_from_any_row_on(name):
     array = plain_arrays()[name]
     for start in range(len(array) + 1):

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from cases import cases
 from models import TASKS, answers, assert_by_the_book, filled, model_of, paths_of, texts_of
 from polyhead import cost, plan
 from polyhead.errors import ConfigError, PlanError
@@ -83,7 +84,7 @@ def test_adapters_stand_in_their_layers_with_plain_ones_between():
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("adapter", "size", "tied"),
     [
         (Adapter(), 102, True),
@@ -106,7 +107,7 @@ def test_sizes_that_are_not_given_follow_the_width_and_fit_the_heads(adapter, si
     assert (delta.size, delta.tied) == (size, tied)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "fields"),
     [
         ("'scale' cannot have this size. Got: 3", {"delta": "scale", "size": 3}),
@@ -125,7 +126,7 @@ def test_an_adapter_that_can_stand_in_no_trunk_is_refused_by_its_key(said, field
         Adapter(**fields)
 
 
-@pytest.mark.parametrize(
+@cases(
     "fields",
     [
         {"delta": "low_rank", "heads": 12},

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import by_hand
+from cases import cases
 from models import LENGTHS, TASKS, answers, assert_by_the_book, model_of, paths_of, texts_of
 from polyhead import cost, plan
 from polyhead.errors import ConfigError
@@ -92,7 +93,7 @@ def test_two_hidden_layers_weigh_what_the_papers_do():
     assert dense == [204 * 252, 252 * 252, 252 * 204] and sum(dense) + 144 == 4 * 204**2
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "said"),
     [
         ({"form": "layer", "width": 8}, "width would change nothing.*Got: 8"),

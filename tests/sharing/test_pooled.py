@@ -2,9 +2,9 @@
 
 import msgspec
 import numpy as np
-import pytest
 import torch
 
+from cases import cases
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
 from polyhead.sharing.part import PooledPart, compared
 from polyhead.strategies import Pooled
@@ -43,8 +43,8 @@ def test_heads_are_one_for_64_dimensions_unless_said():
     assert path_of(positions="mean").pool.heads == 0
 
 
-@pytest.mark.parametrize("layers", ["last", "mean", "learned"])
-@pytest.mark.parametrize("positions", ["first", "mean", "attention"])
+@cases("layers", ["last", "mean", "learned"])
+@cases("positions", ["first", "mean", "attention"])
 def test_a_pool_has_a_part_exactly_where_something_is_learned(layers, positions):
     pool = path_of(layers=layers, positions=positions).pool
     assert (pool.part is not None) == (layers == "learned" or positions == "attention")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import by_hand
+from cases import cases
 from models import LENGTHS, TASKS, answers, assert_by_the_book, model_of, numbered, paths_of, texts_of
 from polyhead import cost, plan
 from polyhead.bundle.owners import check_family
@@ -37,7 +38,7 @@ def texts(trunk):
 # paths
 
 
-@pytest.mark.parametrize("name", ["", "a b", "../x", "a:b", "a+b", "a..b", "a.", "-a", "é", "x" * 65, "a\n"])
+@cases("name", ["", "a b", "../x", "a:b", "a+b", "a..b", "a.", "-a", "é", "x" * 65, "a\n"])
 def test_a_group_is_named_as_a_task_may_be(name):
     """Since its shared rows are kept in a folder of this name: refused where the project is read."""
     with pytest.raises(BadName):

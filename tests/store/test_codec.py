@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from cases import cases
 from polyhead.cost import row_bytes
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
@@ -138,9 +139,9 @@ def test_missing_constants_and_foreign_bytes_are_refused():
         calibrate(np.array([[np.inf]], np.float32), name="uint8")
 
 
-@pytest.mark.parametrize("name", [*CODECS])
-@pytest.mark.parametrize("width", [16, 21])
-@pytest.mark.parametrize("per", ["tensor", "dimension"])
+@cases("name", [*CODECS])
+@cases("width", [16, 21])
+@cases("per", ["tensor", "dimension"])
 def test_numbers_of_every_codec_through_its_affine_map_are_what_it_decodes(name, width, per):
     values = np.random.default_rng(width).normal(0.3, 2, (40, width)).astype(np.float32)
     values *= np.linspace(3, 0.1, width, dtype=np.float32)  # components of several bits, and of none
@@ -160,8 +161,8 @@ def test_numbers_of_every_codec_through_its_affine_map_are_what_it_decodes(name,
         assert ((own >= 0) & (own <= affine.highest)).all(axis=2).any(axis=1).all()
 
 
-@pytest.mark.parametrize("codec", SOME)
-@pytest.mark.parametrize("shape", [(0, 16), (0, 2, 16), (3, 0, 16)])
+@cases("codec", SOME)
+@cases("shape", [(0, 16), (0, 2, 16), (3, 0, 16)])
 def test_no_vectors_are_no_bytes_and_no_values(codec, shape):
     """Several codecs could not shape an empty array: a document without a token could not be decoded by itself."""
     raw = encode(np.empty(shape, np.float32), SOME[codec], np.zeros(shape[:-1], np.int64))

@@ -11,7 +11,7 @@ from polyhead.plan import Codec, Pool
 from polyhead.store.codec import calibrate, decode, encode, through
 from polyhead.store.codecs import CODECS, FeatureCodec, register_codec
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_trunk
-from polyhead.testing.backends import stable_rows
+from polyhead.testing.stable import stable_rows
 from tiny import write_data, write_trunk
 
 with CODECS.temporary():

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from cases import cases
 from polyhead.errors import CorruptFile, PlanError, StoreError
 from polyhead.plan import Codec
 from polyhead.store.codec import calibrate, decode, encode, through
@@ -53,7 +54,7 @@ def test_a_gaussian_loses_what_the_published_quantizers_lose(name, bits):
     assert encode(values, codec).shape[1] == bits * WIDTH // 8
 
 
-@pytest.mark.parametrize("bits", range(1, 9))
+@cases("bits", range(1, 9))
 def test_the_table_of_quantizers_is_the_best_that_a_gaussian_allows(bits):
     """Integrated numerically around each step, levels equally far apart and symmetric."""
     x = np.linspace(-8, 8, 200_001)
@@ -69,7 +70,7 @@ def test_the_table_of_quantizers_is_the_best_that_a_gaussian_allows(bits):
     assert min(error(STEPS[bits] * f) for f in (0.97, 1.03)) >= error(STEPS[bits]) * (1 - 1e-3)
 
 
-@pytest.mark.parametrize("total", range(1, 9))
+@cases("total", range(1, 9))
 def test_no_other_allocation_of_so_many_bits_loses_less(total):
     variance = np.array([3.0, 1.0, 0.4, 0.05])
     losses = {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
+from cases import cases
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
 from polyhead.metrics import spans_of
 from polyhead.tasks.kinds import KINDS, kind_of
@@ -120,7 +121,7 @@ def test_every_kind_has_a_case():
     assert {case.values[0].task.kind for case in ALL} == set(KINDS) - {"summarization"}  # its outputs are texts
 
 
-@pytest.mark.parametrize("case", ALL)
+@cases("case", ALL)
 def test_perfect_outputs_score_the_maximum_of_every_metric(case):
     kind = kind_of(case.task)
     scores = case.scores(*perfect(case))
@@ -129,7 +130,7 @@ def test_perfect_outputs_score_the_maximum_of_every_metric(case):
     assert all(type(score) is float and score == pytest.approx(1.0) for score in scores.values()), scores
 
 
-@pytest.mark.parametrize("case", ALL)
+@cases("case", ALL)
 def test_decoding_gives_back_what_was_encoded(case):
     for label, output in zip(case.labels, perfect(case)[0], strict=True):
         answer = case.decoded(output)
@@ -150,7 +151,7 @@ def test_decoding_gives_back_what_was_encoded(case):
             assert tags_of(spans, words_of(case.text)) == label
 
 
-@pytest.mark.parametrize("case", ALL)
+@cases("case", ALL)
 def test_answers_are_plain_and_the_same_every_time(case):
     kind = kind_of(case.task)
     output = np.sin(np.arange(kind.width(case.task) * (case.count or 1)) * 2.0)
@@ -160,7 +161,7 @@ def test_answers_are_plain_and_the_same_every_time(case):
     assert json.loads(first) == case.decoded(output)
 
 
-@pytest.mark.parametrize("case", ALL)
+@cases("case", ALL)
 def test_a_wrong_label_names_task_file_and_row(case):
     with pytest.raises(BadValue, match=r"task 't', train\.jsonl row 17") as caught:
         case.encoded(case.wrong, row=17, source="data/train.jsonl")
@@ -168,14 +169,14 @@ def test_a_wrong_label_names_task_file_and_row(case):
     assert caught.value.allowed
 
 
-@pytest.mark.parametrize("case", ALL)
-@pytest.mark.parametrize("label", [{}, 1.5e9, math.nan, math.inf, [1.5], [None], [[]], object(), 10**400, True])
+@cases("case", ALL)
+@cases("label", [{}, 1.5e9, math.nan, math.inf, [1.5], [None], [[]], object(), 10**400, True])
 def test_a_label_of_the_wrong_type_is_refused(case, label):
     with pytest.raises(BadValue, match="row 3"):
         case.encoded(label, row=3, source="a.csv")
 
 
-@pytest.mark.parametrize("case", ALL)
+@cases("case", ALL)
 def test_targets_and_weights_have_the_declared_form(case):
     kind = kind_of(case.task)
     outputs, targets = perfect(case)
@@ -193,7 +194,7 @@ def test_targets_and_weights_have_the_declared_form(case):
     assert outputs[0].shape[-1] == (len(case.options) or kind.width(case.task))
 
 
-@pytest.mark.parametrize("case", ALL)
+@cases("case", ALL)
 def test_splits_that_do_not_match_or_are_empty_are_refused(case):
     outputs, targets = perfect(case)
     with pytest.raises(EmptyData):
@@ -202,7 +203,7 @@ def test_splits_that_do_not_match_or_are_empty_are_refused(case):
         kind_of(case.task).evaluate(case.task, outputs, targets[:-1], [])
 
 
-@pytest.mark.parametrize("case", ALL)
+@cases("case", ALL)
 def test_windows_that_agree_merge_to_what_they_say(case):
     output = perfect(case)[0][0]
     merged = kind_of(case.task).merge_windows(case.task, [output, output])
@@ -210,7 +211,7 @@ def test_windows_that_agree_merge_to_what_they_say(case):
     np.testing.assert_array_equal(merged, output)
 
 
-@pytest.mark.parametrize("case", ALL)
+@cases("case", ALL)
 def test_an_unknown_metric_is_refused_with_the_known_ones(case):
     with pytest.raises(ConfigError, match="accuracy|pearson|exact_match"):
         msgspec.structs.replace(case.task, metric="bleu")
@@ -274,7 +275,7 @@ def test_positive_label_makes_its_f1_the_default():
     assert scores["f1"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@cases("seed", range(10))
 def test_single_label_and_tagging_weights_equal_scikit_learn(seed):
     rng = np.random.default_rng(seed)
     targets = np.concatenate([np.arange(4), rng.choice(4, 50, p=[0.7, 0.1, 0.1, 0.1])])
@@ -330,8 +331,8 @@ def test_spans_hold_offsets_text_and_the_mean_score():
     ]
 
 
-@pytest.mark.parametrize("decoder", ["greedy", "constrained"])
-@pytest.mark.parametrize("seed", range(20))
+@cases("decoder", ["greedy", "constrained"])
+@cases("seed", range(20))
 def test_spans_of_many_texts_are_those_that_conlleval_reads_in_each(decoder, seed):
     """Also where words were not read, texts have no word, and an I-x stands behind another name or at the start."""
     labels, rng = ("O", "B-x", "I-x", "B-y", "I-y"), np.random.default_rng(seed)
@@ -416,8 +417,8 @@ def test_importing_the_kinds_first_works():
         subprocess.run([sys.executable, "-c", f"import {name}"], check=True)
 
 
-@pytest.mark.parametrize("labels", [2, 9, 150], ids=str)
-@pytest.mark.parametrize("name", ["single_label", "multi_label", "regression"])
+@cases("labels", [2, 9, 150], ids=str)
+@cases("name", ["single_label", "multi_label", "regression"])
 def test_many_rows_are_answered_as_each_alone_to_the_bit(name, labels):
     names = tuple(f"l{i}" for i in range(labels))
     task = Task(name="t", kind=name, **({"range": (0.0, 3.0)} if name == "regression" else {"labels": names}))

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from cases import cases
 from polyhead.engine.inputs import Passage, checked_inputs
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks import limits, rows
@@ -134,7 +135,7 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("name", INPUTS)
+@cases("name", INPUTS)
 def test_an_input_that_is_too_long_is_named(name):
     assert len(checked_inputs(["a", ("b", "c")])) == 2
     with pytest.raises(BadValue, match="input 1 is too long"):

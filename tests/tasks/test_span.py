@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import cases
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import kind_of
@@ -152,7 +153,7 @@ def every_span(outputs):
                 yield score, first, last
 
 
-@pytest.mark.parametrize("seed", range(30))
+@cases("seed", range(30))
 def test_the_best_span_is_the_best_of_all(seed):
     outputs = drawn(seed)
     found, best = best_span(outputs), max(every_span(outputs), default=None)
@@ -175,7 +176,7 @@ def test_spans_are_not_longer_than_the_limit_and_equals_take_the_first_and_short
     assert best_span(even[:1]) is None and best_span(np.full((3, 2), np.nan)) is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@cases("seed", range(20))
 def test_windows_give_the_best_span_of_any_and_the_least_null(seed):
     """Each window reads a stretch of the words; a span may not reach from one into another."""
     rng = np.random.default_rng(seed)

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from cases import cases
 from polyhead.errors import EmptyData
 from polyhead.tasks.read import Examples, ReadReport
 from polyhead.tasks.split import TaskExamples, overlapping, split, split_together
@@ -39,7 +40,7 @@ def sides(given, fraction=0.2, seed=1, task=TASK):
     return kept, held
 
 
-@pytest.mark.parametrize("seed", range(10))
+@cases("seed", range(10))
 def test_each_label_gives_its_share(seed):
     given = many(seed)
     kept, held = sides(given)
@@ -56,7 +57,7 @@ def test_the_same_seed_gives_the_same_rows_and_another_does_not():
     assert sides(many(0))[1].rows != sides(many(0), seed=2)[1].rows
 
 
-@pytest.mark.parametrize("seed", range(10))
+@cases("seed", range(10))
 def test_equal_inputs_never_land_on_both_sides(seed):
     rng = np.random.default_rng(seed)
     pairs = [tuple(rng.choice(["x y", "X  y", "z", "w ", "q"], 2)) for _ in range(60)]

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from cases import cases
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingExtra
 from polyhead.project.recipes import Joint
 from polyhead.project.tables import Project, TaskEntry
@@ -70,7 +71,7 @@ def test_summaries_become_targets_and_answers(label):
     assert json.loads(json.dumps(answer)) == {"summary": str(target[0])}
 
 
-@pytest.mark.parametrize("label", [None, 3, True, "", "  ", [], ["a", ""], ["a", 3], [["a"]], {"a": 1}])
+@cases("label", [None, 3, True, "", "  ", [], ["a", ""], ["a", 3], [["a"]], {"a": 1}])
 def test_what_is_no_summary_is_refused(label):
     with pytest.raises(BadValue, match=r"task 'brief', train\.jsonl row 4"):
         KIND.encode(TASK, label, Example(row=4, source="data/train.jsonl"))

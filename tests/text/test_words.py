@@ -5,6 +5,7 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+from cases import cases
 from polyhead.text.tokenize import Tokenizer, Windows
 from polyhead.text.words import best_windows, first_subtokens, places_of, read_words, words_in, words_in_each, words_of
 from polyhead.trunk.data import TextSettings
@@ -106,7 +107,7 @@ def test_one_window_reads_every_word():
     assert best[:, 1].tolist() == first_subtokens(windows[0], words_of(text)).tolist()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@cases("seed", range(20))
 def test_no_word_that_begins_in_a_window_is_lost(seed):
     rng = np.random.default_rng(seed)
     text = " ".join("".join(rng.choice(list("abcde"), rng.integers(1, 7))) for _ in range(30))

@@ -117,7 +117,7 @@ def test_every_family_answers_as_in_transformers(family, tmp_path):
     outcome = import_folders(wanted(*(tmp_path / t for t in models)), tmp_path / "b", TEXTS)
     assert all(one.parity.max_abs_difference < LIMIT for one in outcome.tasks)
     assert "all dense maps of layers 1 to 4" in outcome.tasks[0].adapter
-    fast, plain = Session(tmp_path / "b"), Session(tmp_path / "b", backend="reference")
+    fast, plain = (Session(tmp_path / "b", backend=name) for name in ("torch", "reference"))
     for task, model in models.items():
         assert_answers(fast, task, model)
         for a, b in zip(fast.outputs(task, TEXTS[:6]), plain.outputs(task, TEXTS[:6]), strict=True):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tiny
+from cases import cases
 from polyhead.bundle.journal import FILE, Attempt, keep_attempts, read_attempts
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
@@ -338,7 +339,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@cases("case", CASES)
 def test_what_a_run_trains_and_what_it_leaves(case):
     lines, attempts, removed, wish, todo, left = CASES[case]
     decisions = Decisions(lines=lines, removed=removed, attempts=attempts)
@@ -354,9 +355,9 @@ def test_what_a_run_trains_and_what_it_leaves(case):
     assert all(f"--retrain {name}" in line for name, line in zip(found.left, found.lines(), strict=True))
 
 
-@pytest.mark.parametrize("new", [set(), {"u"}, {"v"}, {"u", "v"}], ids=["none", "first", "second", "both"])
-@pytest.mark.parametrize("held", ["", "u", "v", "uv"])
-@pytest.mark.parametrize("named", ["", "u", "v", "uv"])
+@cases("new", [set(), {"u"}, {"v"}, {"u", "v"}], ids=["none", "first", "second", "both"])
+@cases("held", ["", "u", "v", "uv"])
+@cases("named", ["", "u", "v", "uv"])
 def test_a_unit_is_trained_whole_or_not_at_all(new, held, named):
     decisions = Decisions(lines=dict.fromkeys(held, PINNED), removed=(), attempts={})
     tags = dict.fromkeys("auv", "tag")

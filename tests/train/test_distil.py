@@ -7,6 +7,7 @@ import torch
 from scipy.special import expit, log_expit, log_softmax, softmax
 
 import tiny
+from cases import cases
 from polyhead.errors import TrainError
 from polyhead.sharing.make import arrays_of_part
 from polyhead.strategies import Branch
@@ -98,8 +99,8 @@ def test_every_loss_has_a_teachers_term():
     assert set(SHAPES) == set(TARGETS) == set(LOSSES) - {"token_cross_entropy"}  # no branch writes texts
 
 
-@pytest.mark.parametrize("tau", TEMPERATURES)
-@pytest.mark.parametrize("name", SHAPES)
+@cases("tau", TEMPERATURES)
+@cases("name", SHAPES)
 def test_the_loss_is_the_labels_term_and_the_teachers(name, tau):
     student, teacher = drawn(name, 1), drawn(name, 2)
     found, _ = loss_of(name, student, teacher, tau=tau)
@@ -116,8 +117,8 @@ def test_the_teachers_term_pulls_by_tau_times_the_difference_of_probabilities(na
     np.testing.assert_allclose((gradient - hard_gradient(name, student))[read], expected[read], atol=1e-12)
 
 
-@pytest.mark.parametrize("tau", TEMPERATURES)
-@pytest.mark.parametrize("name", SHAPES)
+@cases("tau", TEMPERATURES)
+@cases("name", SHAPES)
 def test_a_student_that_answers_as_its_teacher_learns_from_the_labels_alone(name, tau):
     student = drawn(name, 1)
     _, gradient = loss_of(name, student, student.copy(), tau=tau)

@@ -27,7 +27,7 @@ from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.run import train_project
 
 NAMES = ("mood", "urgency")
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=3e-3, batch=4)
+TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=1, learning_rate=3e-3, batch=4)
 GROUP = Prompted(hidden=6)
 STRATEGIES = {
     "group": GROUP,
@@ -184,7 +184,7 @@ def test_a_prompt_that_learned_and_is_idle_now_stays_to_the_bit(home):
     """In training itself, where moments and decay would go on moving it; shared rows learn with every task."""
     turns = Sampling(kind="schedule", schedule=({"mood": 1.0, "urgency": 1.0}, {"mood": 1.0}))
     recipe = Joint(families=(), micro_batches=1, steps=4, sampling=turns, layer_dropout=0.0)
-    made = course_of(home, Prompted(hidden=6, shared=1), frozen=False, recipe=recipe, weight_decay=0.1)
+    made = course_of(home, Prompted(hidden=6, shared=1), frozen=False, recipe=recipe, epochs=2, weight_decay=0.1)
     model, scores, seen = made.module.model, made.scores, []
 
     def state():

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from cases import cases
 from polyhead.train.data.examples import without_unread
 from polyhead.train.loop.loss import (
     LOSSES,
@@ -28,7 +29,7 @@ def questions(seed):
     return scores, right, torch.cat(scores)[:, None].requires_grad_(), torch.tensor(rows)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@cases("seed", range(10))
 def test_ranking_is_cross_entropy_over_padded_options(seed):
     scores, right, outputs, targets = questions(seed)
     padded = torch.nn.utils.rnn.pad_sequence(scores, batch_first=True, padding_value=-torch.inf).requires_grad_()

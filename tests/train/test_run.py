@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import search
 import tiny
 from disk import run_forking
 from features import of_torch
@@ -267,7 +268,7 @@ def test_interruption_between_tasks_keeps_uint8_constants_of_a_chosen_pooler(hom
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import msgspec, torch
+import msgspec, torch, torch._dynamo  # which optimizers import: once, not in each fork
 torch.set_num_threads(1)
 import tiny
 from disk import exit_code
@@ -493,10 +494,12 @@ def test_each_task_keeps_its_own_way_of_uint8_constants(home, tmp_path):
 
 @pytest.mark.parametrize("codec", ["float16", "uint8", "sign", "pca1", "token1"])
 @pytest.mark.parametrize("before", [False, True], ids=["after the mean", "before the mean"])
-def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, codec, before):
+def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, monkeypatch, codec, before):
+    search.shorten(monkeypatch)
     folder = copied(home, tmp_path)
     strategy = Pooled(of=2, heads=2, hidden=8, codec=codec, codec_before_mean=before)
-    outcome = train_project(tiny.project(folder, "mood", "names", strategy=strategy), folder=folder)
+    training = msgspec.structs.replace(tiny.TRAINING, epochs=1)
+    outcome = train_project(tiny.project(folder, "mood", "names", strategy=strategy, training=training), folder=folder)
     found = evaluate_bundle(
         Session(folder / "bundle"), tiny.project(folder, "mood", "names"), folder=folder, split="test"
     )

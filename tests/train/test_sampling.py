@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from cases import cases
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.train.recipes.sampling import Mixture, apportioned, size_shares
@@ -139,7 +140,7 @@ def test_draws_follow_the_shares(name, scheme):
         assert len(shares) == 1 or chisquare([found[task] for task in shares], wanted).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("name", SAMPLINGS)
+@cases("name", SAMPLINGS)
 def test_shares_sum_to_one_and_expectations_to_the_runs_micro_batches(name):
     mix = mixture(SAMPLINGS[name])
     for epoch in range(4):
@@ -148,8 +149,8 @@ def test_shares_sum_to_one_and_expectations_to_the_runs_micro_batches(name):
     assert sum(one.micro_batches for one in mix.expected()) == pytest.approx(total)
 
 
-@pytest.mark.parametrize("scheme", ["heterogeneous", "batch", "dataset"])
-@pytest.mark.parametrize("name", SEQUENTIAL)
+@cases("scheme", ["heterogeneous", "batch", "dataset"])
+@cases("name", SEQUENTIAL)
 def test_epochs_have_their_size_and_depend_on_nothing_before(name, scheme):
     mix = mixture(SEQUENTIAL[name], scheme=scheme, steps=21, micro_batches=4)
     whole = [list(mix.updates(epoch)) for epoch in range(4)]
@@ -217,7 +218,7 @@ def test_shuffled_batches_repeat_for_a_whole_update():
         assert all(len(set(update)) == 1 for update in updates)
 
 
-@pytest.mark.parametrize("name", SEQUENTIAL)
+@cases("name", SEQUENTIAL)
 def test_one_after_the_other_reads_each_task_in_one_piece(name):
     mix = mixture(SEQUENTIAL[name], scheme="dataset", steps=33, micro_batches=2)
     order = [update[0] for update in drawn(mix)]
@@ -250,7 +251,7 @@ def test_apportioned_by_largest_remainders(shares, total, wanted):
     assert apportioned(np.array(shares), total).tolist() == wanted
 
 
-@pytest.mark.parametrize("seed", range(20))
+@cases("seed", range(20))
 def test_apportioned_sums_to_the_total_and_stays_within_one(seed):
     chance = np.random.default_rng(seed)
     shares, total = chance.dirichlet(np.full(30, 0.2)), int(chance.integers(1, 1000))

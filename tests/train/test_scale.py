@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tiny
+from cases import cases
 from pair import Job, course_of, learn
 from polyhead.config import to_value
 from polyhead.errors import ConfigError, MissingExtra
@@ -99,8 +100,8 @@ def drawn(texts, batch, **named):
     return [piece.tolist() for piece in texts.drawn(batch, np.random.default_rng(3), **named)]
 
 
-@pytest.mark.parametrize("has_options", [False, True], ids=["texts", "options"])
-@pytest.mark.parametrize("budget", [1, 64, 100, 10**6])
+@cases("has_options", [False, True], ids=["texts", "options"])
+@cases("budget", [1, 64, 100, 10**6])
 def test_a_budget_bounds_padded_tokens_and_loses_no_example(budget, has_options):
     chance = np.random.default_rng(0)
     lengths = chance.integers(2, 90, size=8 * SORTED_CHUNK + 5)

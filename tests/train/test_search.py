@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from cases import cases
 from polyhead.strategies import Branch
 from polyhead.train.branch.run import Candidate, grid, halving, spread
 from polyhead.train.loop import fit as fitting
@@ -117,11 +118,16 @@ def test_a_search_again_finds_the_same_bytes(home, kept, search):
     assert bytes_of(one.best.arrays) == bytes_of(two.best.arrays) and one.candidates == two.candidates
 
 
+@pytest.fixture(scope="module")
+def halved(home, kept):
+    """What halving finds that was not interrupted."""
+    return halving(branches(home, kept), DEPTHS, SEEDS)
+
+
 @pytest.mark.parametrize("after", [2, 7, 9], ids=["first rung", "second rung", "last rung"])
-def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept, tmp_path, monkeypatch, after):
+def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept, halved, tmp_path, monkeypatch, after):
     """Candidates that went further than the rung that is judged again must not push others out."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
-    wanted = halving(branches(home, kept), DEPTHS, SEEDS)
     save, count = fitting.Curriculum.save, [0]
 
     def saved(run):
@@ -141,8 +147,8 @@ def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept,
         patched.setattr(fitting.Curriculum, "epoch", lambda run, *given: epochs.append(run) or epoch(run, *given))
         found = halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
     assert len(epochs) == 13 - after  # 3 x 1 + 1 x 2 + 2 x 4, less what was done
-    assert bytes_of(found.best.arrays) == bytes_of(wanted.best.arrays)
-    assert found.candidates == wanted.candidates
+    assert bytes_of(found.best.arrays) == bytes_of(halved.best.arrays)
+    assert found.candidates == halved.candidates
 
 
 def test_a_candidate_that_lost_patience_says_how_long_it_really_trained(home, kept, trained):
@@ -181,8 +187,8 @@ class Curves:
         return SimpleNamespace(layers=path, key=course.key)
 
 
-@pytest.mark.parametrize("search", [grid, halving])
-@pytest.mark.parametrize(
+@cases("search", [grid, halving])
+@cases(
     ("scores", "chosen"),
     [
         ({(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.5}, (1, 1)),
@@ -199,7 +205,7 @@ def test_ties_go_to_fewer_layers_then_to_the_smaller_seed(search, scores, chosen
     assert search(curves, sorted(depths), sorted(seeds)).best.key == chosen
 
 
-@pytest.mark.parametrize(
+@cases(
     ("count", "epochs", "wanted"),
     [
         (1, 3, [3]),
@@ -228,7 +234,7 @@ def test_a_late_riser_is_lost_by_halving_and_found_by_the_grid():
     assert halving(Curves(curves), range(1, 7), (1,)).best.layers == 1
 
 
-@pytest.mark.parametrize("seed", range(20))
+@cases("seed", range(20))
 def test_halving_on_random_curves_is_what_its_definition_says(seed):
     chance = np.random.default_rng(seed)
     epochs, depths, seeds = (range(1, chance.integers(2, 7)) for _ in range(3))

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
+from cases import cases
 from polyhead.nn.ends import Head
 from polyhead.nn.trunk import Trunk
 from polyhead.project.recipes import Smoothing
@@ -80,8 +81,8 @@ def by_hand(loss, one, other):
     ]
 
 
-@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
-@pytest.mark.parametrize("loss", TARGETS)
+@cases("scaled", [False, True], ids=["plain", "scaled"])
+@cases("loss", TARGETS)
 def test_the_divergence_is_torchs_both_ways(loss, scaled):
     one, other = drawn(loss, 1), drawn(loss, 2)
     wanted = np.mean([value / (math.log(n) if scaled else 1) for value, n in by_hand(loss, one, other)])

@@ -157,22 +157,23 @@ def student(taught, name, **changes):
 def test_a_task_learns_from_the_scores_of_a_backfill(taught, name, labels):
     """Without a single label, and with its labels in another order than the oracle's."""
     folder, _ = taught
-    store = open_corpus(str(folder / "store"))
-    (column,) = [
-        column for column, facts in store.described().items() if facts.task == name and "scores" in facts.arrays
-    ]
-    for soft in (f"store:{name}", f"store:{column}"):
-        declared = student(taught, name, soft=soft, labels=labels, validation=tiny.files("bare")["train"])
-        declared = msgspec.structs.replace(declared, bundle=f"students-{soft.removeprefix('store:')}")
-        outcome = train_project(declared, folder=folder, features=folder / "store")
-        texts = [(row["text"],) for row in rows_of(folder, "train")]
-        oracle = Session(folder / "bundle", backend="reference").columns(texts, tasks=[name])[name]
-        own = Session(folder / declared.bundle, backend="reference").columns(texts, tasks=["student"])["student"]
-        order = [list(tiny.ENTRIES[name].labels).index(label) for label in labels]
-        if name == "mood":  # without labels the metric is that against the oracle's own answers
-            agreed = (own.scores.argmax(axis=1) == oracle.scores[:, order].argmax(axis=1)).mean()
-            assert outcome.trained["student"]["validation"]["accuracy"] == pytest.approx(agreed)
-        assert np.corrcoef(own.scores.ravel(), oracle.scores[:, order].ravel())[0, 1] > 0.8
+    store, soft = open_corpus(str(folder / "store")), f"store:{name}"
+    if name == "topics":  # by the column's own name, as by the task's
+        (column,) = [
+            column for column, facts in store.described().items() if facts.task == name and "scores" in facts.arrays
+        ]
+        soft = f"store:{column}"
+    declared = student(taught, name, soft=soft, labels=labels, validation=tiny.files("bare")["train"])
+    declared = msgspec.structs.replace(declared, bundle=f"students-{name}")
+    outcome = train_project(declared, folder=folder, features=folder / "store")
+    texts = [(row["text"],) for row in rows_of(folder, "train")]
+    oracle = Session(folder / "bundle", backend="reference").columns(texts, tasks=[name])[name]
+    own = Session(folder / declared.bundle, backend="reference").columns(texts, tasks=["student"])["student"]
+    order = [list(tiny.ENTRIES[name].labels).index(label) for label in labels]
+    if name == "mood":  # without labels the metric is that against the oracle's own answers
+        agreed = (own.scores.argmax(axis=1) == oracle.scores[:, order].argmax(axis=1)).mean()
+        assert outcome.trained["student"]["validation"]["accuracy"] == pytest.approx(agreed)
+    assert np.corrcoef(own.scores.ravel(), oracle.scores[:, order].ravel())[0, 1] > 0.8
 
 
 @pytest.mark.parametrize(

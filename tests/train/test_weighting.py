@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from cases import cases
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Weighting
 from polyhead.tasks.kinds import KINDS, kind_of
@@ -87,8 +88,8 @@ def test_every_kind_is_looked_at():
     assert set(KINDS) == set(TASKS) == set(TARGETS) == set(SHAPES)
 
 
-@pytest.mark.parametrize("height", [0.0, -3.5, 7.0])
-@pytest.mark.parametrize("kind", TASKS)
+@cases("height", [0.0, -3.5, 7.0])
+@cases("kind", TASKS)
 def test_a_uniform_guess_loses_exactly_one(kind, height):
     """Any logits that are all alike; two values of a label are alike at 0 only; a regression guesses the mean."""
     height = {"multi_label": 0.0, "regression": float(VALUES.mean())}.get(kind, height)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.files import check_hash, hash_inside, read_inside, write_arrays, write_shared
-from polyhead.bundle.format import CARD, LARGEST_TEXT, PROBES, SCORES, TASK
+from polyhead.bundle.format import CARD, CODEC, LARGEST_TEXT, PROBES, SCORES, TASK
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.versions import versions_in
 from polyhead.config import Value, to_json
@@ -81,8 +81,8 @@ class NotesDraft(Value, eq=False):
     ) -> str:
         """Writes all files of one version into a new folder; returns the SHA-256 of its task.json, written last.
 
-        `arrays` is the name of their file and the arrays, `files` holds further files by name, which several versions
-        may have alike. `record` makes the bytes of task.json from the SHA-256 of every other file but the card. Raises
+        `arrays` is the name of their file and the arrays, `files` holds further files by name; several versions
+        may share one codec's table. `record` makes the bytes of task.json from the SHA-256 of every other file but the card. Raises
         BundleError for notes that JSON cannot hold.
         """
         try:
@@ -91,7 +91,11 @@ class NotesDraft(Value, eq=False):
             card = self.card.encode()
             folder.mkdir()
             hashes = {arrays[0]: write_arrays(folder / arrays[0], arrays[1])}
-            hashes |= {name: write_shared(folder / name, content) for name, content in (files or {}).items()}
+            for name, content in (files or {}).items():
+                # A table is named by what it holds and never changes; any other file is a version's own.
+                hashes[name] = (
+                    write_shared(folder / name, content) if name == CODEC else write_file(folder / name, [content])
+                )
             hashes |= {name: write_file(folder / name, [content]) for name, content in contents.items()}
             write_file(folder / CARD, [card])  # people may edit the card, so it has no hash
             digest = write_file(folder / TASK, [record(hashes)])

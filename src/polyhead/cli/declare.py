@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -18,6 +17,7 @@ from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import as_float, spelled
 from polyhead.tasks.read import ReadReport, read
 from polyhead.tasks.rows import DATASETS, Rows
+from polyhead.tasks.shares import parsed
 from polyhead.tasks.split import split
 from polyhead.tasks.task import Kind
 
@@ -195,7 +195,7 @@ def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
 def _labels_of(options: InitOptions, value: object, *, from_cells: bool, where: str) -> list[object]:
     kind = options.known_kind
     if isinstance(value, str) and (from_cells or options.separator):
-        value = _listed(value) if options.spans else kind.parse(value, options.separator)
+        value = parsed(value) if options.spans else kind.parse(value, options.separator)
     if "range" in kind.uses:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(as_float(value)):
             raise BadValue(
@@ -215,13 +215,6 @@ def _labels_of(options: InitOptions, value: object, *, from_cells: bool, where: 
         )
     several = [item.get("label") if isinstance(item, dict) else None for item in value] if options.spans else value
     return [_spelled(item, where, "give labels as strings") for item in several]
-
-
-def _listed(cell: str) -> object:
-    try:
-        return json.loads(cell)
-    except (ValueError, RecursionError):
-        return cell
 
 
 def _spelled(value: object, where: str, do: str) -> str:

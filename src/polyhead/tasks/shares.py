@@ -38,7 +38,7 @@ def value_of(cells: Sequence[object], *, several: bool, from_cells: bool) -> obj
         return None
     if several:
         return [_number(value) if from_cells else value for value in values]
-    return _parsed(values[0]) if isinstance(values[0], str) else values[0]
+    return parsed(values[0]) if isinstance(values[0], str) else values[0]
 
 
 def shares_of(task: Task, value: object, example: Example) -> np.ndarray:
@@ -71,7 +71,7 @@ def _share(number: object) -> float | None:
     return value if math.isfinite(value) and 0 <= value <= 1 else None
 
 
-def _parsed(cell: str) -> object:
+def parsed(cell: str) -> object:
     """The list or the object that a cell spells; the cell where it spells neither."""
     try:
         return json.loads(cell)

@@ -8,8 +8,9 @@ For this project's tests, and for those of anyone who adds a backend or a strate
 Nothing is downloaded and nothing needs a network. torch is imported inside functions only.
 """
 
-from polyhead.testing.backends import BATCHES, stable_rows, yield_backend_checks
+from polyhead.testing.backends import BATCHES, yield_backend_checks
 from polyhead.testing.deterministic import yield_deterministic_checks
+from polyhead.testing.stable import stable_rows
 from polyhead.testing.strategies import yield_strategy_checks
 from polyhead.testing.tiny import (
     CODECS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache, partial
 
 import msgspec
 import numpy as np
@@ -15,43 +16,36 @@ from polyhead.testing.tiny import Check, prompted_path, tiny_batch, tiny_owned, 
 from polyhead.trunk.data import TrunkData
 
 LENGTHS = (7, 2, 12, 5, 1)
+Case = tuple[TrunkData, Mapping[str, LoadedTask]]
 
 
 def yield_deterministic_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
     """Checks of the backends that `make` opens in deterministic mode, for trunks of several widths and many tasks."""
-    sizes = ((16, 2), (48, 2), (384, 1))
-    for width, layers in sizes:
+    beside, changing = _cases()
+    for name, (trunk, tasks) in beside.items():
+        run = partial(_assert_same_beside_others, make, trunk, tasks)
+        yield Check(subject=subject, name=f"gives the same bits {name}", run=run)
+    run = partial(_assert_same_while_others_change, make, *changing)
+    yield Check(subject=subject, name="gives the same bits while tasks come, change and go", run=run)
+
+
+@cache  # the same for every backend that is checked
+def _cases() -> tuple[dict[str, Case], Case]:
+    """Trunks with tasks, some of which are asked and loaded beside others; and one whose tasks come and go."""
+    beside: dict[str, Case] = {}
+    for width, layers, count in ((16, 2, 20), (48, 2, 20), (384, 1, 18)):
         trunk = tiny_trunk(width=width, layers=layers)
-        tasks = _pooled(trunk, 20 if width < 100 else 18)
-        yield Check(
-            subject=subject,
-            name=f"gives the same bits with more tasks, {width} wide",
-            run=lambda trunk=trunk, tasks=tasks: _assert_same_beside_others(make, trunk, tasks),  # type: ignore[misc]
-        )
-    wide = tiny_trunk(width=384, layers=1, max_tokens=56)
-    prompts = _isolated(wide, 18)
-    yield Check(
-        subject=subject,
-        name="gives the same bits with more isolated prompts, 384 wide",
-        run=lambda: _assert_same_beside_others(make, wide, prompts),
-    )
-    trunk = tiny_trunk(max_tokens=56)
-    alike = tiny_siblings(trunk)
-    yield Check(
-        subject=subject,
-        name="gives the same bits beside tasks alike but for their arrays",
-        run=lambda: _assert_same_beside_others(make, trunk, alike),
-    )
-    yield Check(
-        subject=subject,
-        name="gives the same bits while tasks come, change and go",
-        run=lambda: _assert_same_while_others_change(make, trunk, {**_pooled(trunk, 6), **alike}),
-    )
+        beside[f"with more tasks, {width} wide"] = (trunk, _pooled(trunk, count))
+    wide, small = tiny_trunk(width=384, layers=1, max_tokens=56), tiny_trunk(max_tokens=56)
+    alike = tiny_siblings(small)
+    beside["with more isolated prompts, 384 wide"] = (wide, _isolated(wide, 18))
+    beside["beside tasks alike but for their arrays"] = (small, alike)
+    return beside, (small, {**_pooled(small, 6), **alike})
 
 
 def _pooled(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
     """Tasks that read the last layer in several ways, some with branches of their own above a tap."""
-    depth, paths = trunk.architecture.layers, dict[str, Path]()
+    depth, embed, paths = trunk.architecture.layers, Embed(trunk=trunk.digest), dict[str, Path]()
     for number in range(count):
         part = f"task:p{number}"
         pool = Pool(positions="attention", heads=trunk.architecture.heads, part=part)
@@ -62,7 +56,7 @@ def _pooled(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
             below = (Layers(start=0, stop=depth - 1),) if depth > 1 else ()
             own = (*below, Layers(start=depth - 1, stop=depth, weights=part))
         head = Head(kind="single_label", width=2 + number % 3, part=part, hidden=24)
-        paths[f"p{number}"] = Path(nodes=(Embed(trunk=trunk.digest), *own, pool, head))
+        paths[f"p{number}"] = Path(nodes=(embed, *own, pool, head))
     return tiny_owned(paths, trunk.architecture)
 
 

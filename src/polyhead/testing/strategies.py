@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -238,31 +240,35 @@ def _target(loss: LossName, outputs: Any) -> Any:
     return torch.zeros(outputs.shape[:-1], dtype=torch.int64)
 
 
+@lru_cache(maxsize=1)  # its checks come one after another
+def _bundle(strategy: Strategy) -> Bundle:
+    """A bundle of the tiny tasks; checks read it and change nothing."""
+    folder = tempfile.mkdtemp()
+    bundle = tiny_bundle(FilePath(folder) / "b", *_lowered(strategy))
+    weakref.finalize(bundle, shutil.rmtree, folder, ignore_errors=True)
+    return bundle
+
+
 def _assert_saved(strategy: Strategy) -> None:
-    trunk, paths = _lowered(strategy)
-    with tempfile.TemporaryDirectory() as folder:
-        bundle = tiny_bundle(FilePath(folder) / "b", trunk, paths)
-        assert bundle.trunk().digest == trunk.digest
-        assert set(bundle.tasks) == set(paths)
-        for seed, task in enumerate(tiny_tasks()):
-            if task.name not in paths:
-                continue
-            written = tiny_part(paths[task.name], trunk.architecture, f"task:{task.name}", seed=seed)
-            read = bundle.part(task.name)
-            assert set(read) == set(written) and all(read[n].tobytes() == written[n].tobytes() for n in read)
-            assert bundle.tasks[task.name].path == paths[task.name]
+    (trunk, paths), bundle = _lowered(strategy), _bundle(strategy)
+    assert bundle.trunk().digest == trunk.digest
+    assert set(bundle.tasks) == set(paths)
+    for seed, task in enumerate(tiny_tasks()):
+        if task.name not in paths:
+            continue
+        written = tiny_part(paths[task.name], trunk.architecture, f"task:{task.name}", seed=seed)
+        read = bundle.part(task.name)
+        assert set(read) == set(written) and all(read[n].tobytes() == written[n].tobytes() for n in read)
+        assert bundle.tasks[task.name].path == paths[task.name]
 
 
 def _assert_merged(strategy: Strategy) -> None:
-    trunk, paths = _lowered(strategy)
-    with tempfile.TemporaryDirectory() as folder:
-        bundle = tiny_bundle(FilePath(folder) / "b", trunk, paths)
-        session = Session(bundle, backend=TRAINING_BACKEND, deterministic=True)
-        together = session.predict(list(TEXTS))
-        for name in session.records:
-            alone = session.predict(list(TEXTS), tasks=[name])
-            for result, result_of_all in zip(alone, together, strict=True):
-                assert result.answers.get(name) == result_of_all.answers.get(name), name
+    session = Session(_bundle(strategy), backend=TRAINING_BACKEND, deterministic=True)
+    together = session.predict(list(TEXTS))
+    for name in session.records:
+        alone = session.predict(list(TEXTS), tasks=[name])
+        for result, result_of_all in zip(alone, together, strict=True):
+            assert result.answers.get(name) == result_of_all.answers.get(name), name
 
 
 def _assert_isolated(strategy: Strategy) -> None:
@@ -310,15 +316,12 @@ def _group(strategy: Strategy, trunk: TrunkData, names: Sequence[str]) -> dict[s
 
 
 def _assert_independent(strategy: Strategy) -> None:
-    trunk, paths = _lowered(strategy)
-    with tempfile.TemporaryDirectory() as folder:
-        bundle = tiny_bundle(FilePath(folder) / "b", trunk, paths)
-        session = Session(bundle, backend=TRAINING_BACKEND, precision="float32")
-        whole = outputs_by_task(session)
-        turned = {name: rows[::-1] for name, rows in outputs_by_task(session, TEXTS[::-1]).items()}
-        for name, rows in whole.items():
-            for one, other in zip(rows, turned[name], strict=True):
-                np.testing.assert_allclose(one, other, rtol=0, atol=session.backend.tolerance, err_msg=name)
+    session = Session(_bundle(strategy), backend=TRAINING_BACKEND, precision="float32")
+    whole = outputs_by_task(session)
+    turned = {name: rows[::-1] for name, rows in outputs_by_task(session, TEXTS[::-1]).items()}
+    for name, rows in whole.items():
+        for one, other in zip(rows, turned[name], strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=session.backend.tolerance, err_msg=name)
 
 
 def _assert_same(

@@ -124,23 +124,29 @@ def tiny_part(path: Path, shape: Architecture, owner: str, *, seed: int = 1) -> 
 
 def tiny_owned(paths: Mapping[str, Path], shape: Architecture) -> dict[str, LoadedTask]:
     """Each path with the arrays of every owner on it: an owner's are drawn once, from its name, for all paths."""
-    owned: dict[str, dict[str, np.ndarray]] = {}
-    for path in paths.values():
-        for array in cost.arrays_of_path(path, shape):
-            rng = np.random.default_rng(zlib.crc32(f"{array.owner} {array.name}".encode()))
-            owned.setdefault(array.owner, {}).setdefault(array.name, _drawn(array.name, array.shape, rng))
+    owned: dict[tuple[str, str], np.ndarray] = {}
     loaded: dict[str, LoadedTask] = {}
     for name, path in paths.items():
         read: dict[str, dict[str, np.ndarray]] = {}
         for array in cost.arrays_of_path(path, shape):
-            read.setdefault(array.owner, {})[array.name] = owned[array.owner][array.name]
-        read.pop(TRUNK)
+            if array.owner == TRUNK:
+                continue
+            key = array.owner, array.name
+            if key not in owned:
+                owned[key] = _drawn(array.name, array.shape, np.random.default_rng(zlib.crc32(" ".join(key).encode())))
+            read.setdefault(array.owner, {})[array.name] = owned[key]
         loaded[name] = LoadedTask(path=path, arrays=read.pop(path.head.part), others=read)
     return loaded
 
 
 def tiny_path(task: Task, trunk: TrunkData, *, pool: Pool, hidden: int = 8, stop: int | None = None) -> Path:
     """`Embed, Layers(0, stop), pool, Head`; the pool gets its part, and a tagging task reads words."""
+    return _pooled_path(
+        task, Embed(trunk=trunk.digest), trunk.architecture.layers if stop is None else stop, pool, hidden
+    )
+
+
+def _pooled_path(task: Task, embed: Embed, depth: int, pool: Pool, hidden: int) -> Path:
     owner = f"task:{task.name}"
     positions = "tokens" if kind_of(task).per_word else pool.positions
     learned = pool.layers == "learned" or positions == "attention"
@@ -155,18 +161,18 @@ def tiny_path(task: Task, trunk: TrunkData, *, pool: Pool, hidden: int = 8, stop
         part=owner if learned else None,
         codec=pool.codec,
     )
-    depth = trunk.architecture.layers if stop is None else stop
-    return Path(nodes=(Embed(trunk=trunk.digest), Layers(start=0, stop=depth), chosen, head))
+    return Path(nodes=(embed, Layers(start=0, stop=depth), chosen, head))
 
 
 def tiny_loaded(trunk: TrunkData, *, codec: Codec = PLAIN) -> dict[str, LoadedTask]:
     """Every tiny task with every layer mix and, for tasks over whole texts, every pooler: name -> path and arrays."""
     loaded: dict[str, LoadedTask] = {}
+    embed, depth = Embed(trunk=trunk.digest), trunk.architecture.layers
     for task in tiny_tasks():
         for pool in _pools(task, codec):
             name = f"{task.name}-{pool.layers}-{pool.positions}"
             named = msgspec.structs.replace(task, name=name)
-            path = tiny_path(named, trunk, pool=pool)
+            path = _pooled_path(named, embed, depth, pool, hidden=8)
             arrays = tiny_part(path, trunk.architecture, f"task:{name}", seed=len(loaded))
             loaded[name] = LoadedTask(path=path, arrays=arrays)
     return loaded

@@ -10,6 +10,8 @@ import sys
 import msgspec
 import pytest
 
+from cases import cases
+
 pytest.importorskip("transformers")
 
 import summarizers
@@ -232,8 +234,8 @@ def test_labels_of_a_summarizer_mean_nothing_and_are_not_made(loaded, labels):
     assert [one.text for one in model.write(["the lamp"])] == [one.text for one in Seq2Seq(loaded).write(["the lamp"])]
 
 
-@pytest.mark.parametrize("key", ["beams", "max_tokens", "summary_tokens"])
-@pytest.mark.parametrize("number", [10**6 + 1, 10**9, 2**63, 2**100, 0, -1])
+@cases("key", ["beams", "max_tokens", "summary_tokens"])
+@cases("number", [10**6 + 1, 10**9, 2**63, 2**100, 0, -1])
 def test_numbers_that_no_memory_holds_are_refused(key, number):
     with pytest.raises(ConfigError, match=key):
         SummarySettings(**({"max_tokens": 8, "summary_tokens": 8, "beams": 1} | {key: number}))
