@@ -81,9 +81,9 @@ class NotesDraft(Value, eq=False):
     ) -> str:
         """Writes all files of one version into a new folder; returns the SHA-256 of its task.json, written last.
 
-        `arrays` is the name of their file and the arrays, `files` holds further files by name; several versions
-        may share one codec's table. `record` makes the bytes of task.json from the SHA-256 of every other file but the card. Raises
-        BundleError for notes that JSON cannot hold.
+        `arrays` is the name of their file and the arrays, `files` holds further files by name; several versions may
+        share one codec's table. `record` makes the bytes of task.json from the SHA-256 of every other file but the
+        card. Raises BundleError for notes that JSON cannot hold.
         """
         try:
             probes = b"".join(msgspec.json.encode(probe) + b"\n" for probe in self.probes)
