@@ -176,8 +176,9 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             value=failed + len(made["wrong"]) + len(made["refused"]),
             unit="answers",
             holds=not (failed or made["wrong"] or made["refused"]),
-            note=f"{sum(row['sent'] for row in during_all):,} requests at 60 % of saturation, {made['looked']} of them "
-            f"looked into; {made['made']}; a change takes {made['seconds']['median']:.1f} s, at most {made['seconds']['most']:.1f}",
+            note=f"{sum(row['sent'] for row in during_all):,} requests at 60 % of saturation, and {made['looked']} looked "
+            f"into; {made['made']}; a change takes {made['seconds']['median']:.1f} s, at most "
+            f"{made['seconds']['most']:.1f}",
         ),
         Claim(
             id="server.changes-latency",
