@@ -106,7 +106,7 @@ def during(port: int, bodies: Path, rate: float, root: Path, uploads: dict[str, 
                 continue
             looked["answers"] += 1
             told.append(
-                (before, {name: (of["version"], of["digest"]) for name, of in versions.items() if name in uploads})
+                {name: (versions[name]["version"], versions[name]["digest"]) for name in uploads if name in versions}
             )
 
     told = list[dict[str, tuple[str, str]]]()
@@ -176,8 +176,8 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             value=failed + len(made["wrong"]) + len(made["refused"]),
             unit="answers",
             holds=not (failed or made["wrong"] or made["refused"]),
-            note=f"{sum(row['sent'] for row in during_all):,} requests at 60 % of saturation, and {made['looked']} looked "
-            f"into; {made['made']}; a change takes {made['seconds']['median']:.1f} s, at most "
+            note=f"{sum(row['sent'] for row in during_all):,} requests at 60 % of saturation, {made['looked']} of them "
+            f"looked into; {made['made']}; a change takes {made['seconds']['median']:.1f} s, at most "
             f"{made['seconds']['most']:.1f}",
         ),
         Claim(
