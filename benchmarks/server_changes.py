@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.one_pass_tasks import FOLDER, TASKS, bundle_of, copied, train, tweets
-from benchmarks.server_load import Row, load, server
+from benchmarks.server_load import CALLERS, Row, load, server
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.packed import packed
 from polyhead.bundle.read import Bundle
@@ -51,7 +51,7 @@ def main() -> None:
     bodies.write_text("".join(json.dumps({"inputs": [text]}) + "\n" for text in tweets(4096)))
     with server(root, "--backend", "openvino", "--precision", PRECISION, "--admin", "--no-keys") as (port, _):
         load(port, bodies, callers=16, seconds=5)
-        rate = SHARE * load(port, bodies, callers=64, seconds=15)["a_second"]
+        rate = SHARE * load(port, bodies, callers=CALLERS, seconds=15)["a_second"]
         rows += [{"what": "before", **load(port, bodies, rate=rate, seconds=SECONDS)} for _ in range(2)]
         rows += during(port, bodies, rate, root, uploads, options.changes)
         rows.append({"what": "afterwards", **load(port, bodies, rate=rate, seconds=SECONDS)})

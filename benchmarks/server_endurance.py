@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.one_pass_tasks import FOLDER, TASKS, bundle_of, train, tweets
-from benchmarks.server_load import Row, load, resident, server
+from benchmarks.server_load import CALLERS, Row, load, resident, server
 from studies.results import Claim
 from studies.settings import command, report, say
 
@@ -65,7 +65,7 @@ def overload(port: int, process: subprocess.Popen[bytes]) -> list[Row]:
     """What the server can do, ten times that, and the same as at first again."""
     bodies, rows = bodies_of("overload", deadline=LATE), list[Row]()
     load(port, bodies, callers=16, seconds=10)
-    before = load(port, bodies, callers=64, seconds=10)
+    before = load(port, bodies, callers=CALLERS, seconds=10)
     calm = load(port, bodies, rate=0.5 * before["a_second"], seconds=10)
     memory, ended = list[int](), threading.Event()
 

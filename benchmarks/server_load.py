@@ -32,7 +32,8 @@ from studies.settings import ROOT, command, report, say
 NAME, TASKS = "server_load", 22  # of the bundle: one reads pairs, and is not asked
 SERVED = (("minilm", "int8"), ("minilm", "bfloat16"), ("bert-base", "bfloat16"))
 SHARE = {"minilm": 1, "bert-base": 8}  # one in so many of the texts is enough
-RATES = (10, 20, 40, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1400)
+RATES = (10, 20, 40, 60, 80, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1400)
+CALLERS = 128  # at saturation
 LIMIT = 32.0  # milliseconds, of the 99th percentile
 Row = dict[str, Any]
 
@@ -50,7 +51,7 @@ def main() -> None:
         with server(shapes[shape], "--backend", "openvino", "--precision", precision) as (port, process):
             load(port, bodies, callers=16, seconds=5)  # what is compiled and cached at first
             for turn in range(options.repeats):
-                rows.append({**known, "what": "saturation", "turn": turn, **load(port, bodies, callers=64, seconds=15)})
+                rows.append({**known, "what": "saturation", "turn": turn, **load(port, bodies, callers=CALLERS, seconds=15)})
                 alone = paused(process, shapes[shape], precision, texts[: options.texts // SHARE[shape]])
                 rows.append(
                     {**known, "who": f"engine, {shape}, {precision}", "what": "in process", "turn": turn, **alone}

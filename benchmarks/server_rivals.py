@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.one_pass import BATCH
 from benchmarks.one_pass_tasks import FOLDER, PAIRED, TASKS, bundle_of, train, tweets
 from benchmarks.peers.rivals import HERE, OFFLINE, RIVALS, Rival, python_of
-from benchmarks.server_load import Row, curve, load, resident, server
+from benchmarks.server_load import CALLERS, Row, curve, load, resident, server
 from polyhead.bundle.read import Bundle
 from polyhead.nn.load import find_encoder
 from polyhead.tasks.kinds import kind_of
@@ -48,7 +48,7 @@ def main() -> None:
             with started(who, rival) as (port, pid):
                 known: Row = {"who": who, "beside": rival.name}
                 load(port, bodies, callers=16, seconds=5)
-                rows.append({**known, "what": "saturation", **load(port, bodies, callers=64, seconds=options.seconds)})
+                rows.append({**known, "what": "saturation", **load(port, bodies, callers=CALLERS, seconds=options.seconds)})
                 rows += curve(port, bodies, known, options)
                 rows.append({**known, "what": "memory", "bytes": resident(pid)})
                 say(json.dumps(rows[-1]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
@@ -24,6 +25,8 @@ from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError, Overloaded
 from polyhead.text.question import texts_of
+
+UNDER_WAY = 3  # batches at most: one that runs, and those of which the callers are told meanwhile
 
 
 class QueueLimits(Value):
@@ -76,8 +79,9 @@ class Queue:
         self._ready, self._order = threading.Condition(), count()
         self._lanes: dict[Hashable, list[tuple[float, int, Piece]]] = {}
         self._inputs = self._characters = 0  # that wait
-        self._is_closed = self._is_busy = False
+        self._is_closed, self._under_way = False, 0  # batches that run, or of which the callers are told
         self._rate = Rate()
+        self._telling = ThreadPoolExecutor(1, "polyhead-answers")
         self._thread = threading.Thread(target=self._work, name="polyhead-queue", daemon=True)
         self._thread.start()
 
@@ -143,7 +147,7 @@ class Queue:
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
-        return not self._inputs and not self._is_busy
+        return not self._inputs and not self._under_way
 
     def seconds(self, characters: float = 0.0, inputs: int = 0) -> float:
         """Estimated time until all that waits, and so much more, is answered."""
@@ -161,6 +165,7 @@ class Queue:
         error = BackendError("the queue was closed before this was answered", do="ask again")
         self._deliver([ticket.end_now for ticket in dict.fromkeys(dropped) if ticket.fail(error)])
         self._thread.join(timeout)
+        self._telling.shutdown(wait=not self._thread.is_alive())
 
     def _answered_at_once(self, ticket: Ticket) -> list[int]:
         """The numbers of inputs that some task reads; the others have their results."""
@@ -222,16 +227,17 @@ class Queue:
     def _work(self) -> None:
         while True:
             with self._ready:
-                self._is_busy = False
                 while not self._lanes and not self._is_closed:
                     self._ready.wait()
                 if not self._lanes:
                     return
                 pieces, dropped = self._take()
-                self._is_busy = bool(pieces)
+                self._under_way += bool(pieces)
             self._end_late(dropped)
             if pieces:
                 self._answer(pieces)
+                with self._ready:
+                    self._ready.wait_for(lambda: self._under_way < UNDER_WAY)
 
     def _take(self) -> tuple[list[Piece], list[Piece]]:
         """The pieces of the next batch, and those that nobody waits for or that are late."""
@@ -265,26 +271,52 @@ class Queue:
         self._finish(ended)
 
     def _answer(self, pieces: Sequence[Piece]) -> None:
-        """One batch; where it fails as a whole, each call by itself."""
+        """Runs one batch; what becomes of it is told by another thread, while the next batch runs."""
         began = monotonic()
         for piece in pieces:
             piece.ticket.taken = piece.ticket.taken or began
+        batch = SharedBatch(pieces)
         try:
-            batch = SharedBatch(pieces)
             columns = batch.run(self._deliver)
-            ended = batch.spread(columns)
         except Exception as error:
-            if len(pieces) > 1:
-                for piece in pieces:
-                    self._answer([piece])
-                return
+            self._telling.submit(self._end, partial(self._each_alone, pieces, error))
+        else:
+            self._telling.submit(self._end, partial(self._told, batch, columns, pieces, began, monotonic() - began))
+
+    def _end(self, tell: Callable[[], None]) -> None:
+        try:
+            tell()
+        finally:
+            with self._ready:
+                self._under_way -= 1
+                self._ready.notify_all()
+
+    def _each_alone(self, pieces: Sequence[Piece], error: Exception) -> None:
+        """Of a batch that failed as a whole each call by itself; a call that fails alone is at fault."""
+        if len(pieces) == 1:
             self._finish([piece.ticket for piece in pieces if piece.ticket.fail(error)])
             return
-        self._finish(ended)
-        self._tell(batch, columns, began)
+        for piece in pieces:
+            began = monotonic()
+            try:
+                batch = SharedBatch([piece])
+                columns = batch.run(self._deliver)
+            except Exception as own:
+                self._each_alone([piece], own)
+            else:
+                self._told(batch, columns, [piece], began, monotonic() - began)
 
-    def _tell(self, batch: SharedBatch, columns: Columns, began: float) -> None:
-        receipts, seconds = columns.receipts, monotonic() - began
+    def _told(
+        self, batch: SharedBatch, columns: Columns, pieces: Sequence[Piece], began: float, seconds: float
+    ) -> None:
+        """Each call's own answers; `seconds` is how long the batch ran."""
+        try:
+            ended = batch.spread(columns)
+        except Exception as error:
+            self._each_alone(pieces, error)
+            return
+        self._finish(ended)
+        receipts = columns.receipts
         tokens = int(receipts.tokens.sum())
         self._rate.learn(batch.characters, len(batch.inputs), tokens, seconds)
         self._observe(
