@@ -51,7 +51,9 @@ def main() -> None:
         with server(shapes[shape], "--backend", "openvino", "--precision", precision) as (port, process):
             load(port, bodies, callers=16, seconds=5)  # what is compiled and cached at first
             for turn in range(options.repeats):
-                rows.append({**known, "what": "saturation", "turn": turn, **load(port, bodies, callers=CALLERS, seconds=15)})
+                rows.append(
+                    {**known, "what": "saturation", "turn": turn, **load(port, bodies, callers=CALLERS, seconds=15)}
+                )
                 alone = paused(process, shapes[shape], precision, texts[: options.texts // SHARE[shape]])
                 rows.append(
                     {**known, "who": f"engine, {shape}, {precision}", "what": "in process", "turn": turn, **alone}

@@ -48,7 +48,9 @@ def main() -> None:
             with started(who, rival) as (port, pid):
                 known: Row = {"who": who, "beside": rival.name}
                 load(port, bodies, callers=16, seconds=5)
-                rows.append({**known, "what": "saturation", **load(port, bodies, callers=CALLERS, seconds=options.seconds)})
+                rows.append(
+                    {**known, "what": "saturation", **load(port, bodies, callers=CALLERS, seconds=options.seconds)}
+                )
                 rows += curve(port, bodies, known, options)
                 rows.append({**known, "what": "memory", "bytes": resident(pid)})
                 say(json.dumps(rows[-1]))
