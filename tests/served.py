@@ -69,21 +69,23 @@ class Running:
     @contextmanager
     def stalled(self):
         """Nothing that is asked inside is answered before its end."""
-        going, is_stalled = threading.Event(), threading.Event()
+        going, is_stalled, queue = threading.Event(), threading.Event(), self.service.queue
 
-        def wait(_):
+        def wait(pieces, answer=queue._answer):
+            answer(pieces)
+            wait_until(lambda: not queue._under_way)
             is_stalled.set()
             going.wait(SECONDS)
 
-        wait_until(lambda: self.service.queue.is_idle)
-        self.service.observers.append(wait)  # which the queue's own thread calls after each batch
+        wait_until(lambda: queue.is_idle)
+        queue._answer = wait  # of the queue's own thread, which runs the encoder
         try:
-            self.service.queue.submit(["good"], lambda _: None)
+            queue.submit(["good"], lambda _: None)
             assert is_stalled.wait(SECONDS)
             self.batches.clear()
             yield
         finally:
-            self.service.observers.remove(wait)
+            del queue._answer
             going.set()
 
 

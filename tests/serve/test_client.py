@@ -299,8 +299,7 @@ def test_a_cancelled_call_is_dropped_by_the_server(server):
     async def asked():
         async with AsyncClient(server.url, timeout=SECONDS) as client:
             task = asyncio.ensure_future(client.predict(["good"] * 3))
-            while server.service.queue.waiting != 3:
-                await asyncio.sleep(0.005)
+            await asyncio.to_thread(wait_until, lambda: server.service.queue.waiting == 3)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -317,8 +316,7 @@ def test_a_stream_that_is_not_read_to_its_end_frees_its_connection(server):
         async with AsyncClient(server.url, timeout=SECONDS) as client:
             stream = client.stream(["good"], tasks=["mood"])
             reading = asyncio.ensure_future(anext(aiter(stream)))
-            while server.service.queue.waiting != 1:
-                await asyncio.sleep(0.005)
+            await asyncio.to_thread(wait_until, lambda: server.service.queue.waiting == 1)
             reading.cancel()
             await stream.aclose()
             assert stream.end is None and client._client._connections._idle == []
