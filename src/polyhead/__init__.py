@@ -1,8 +1,8 @@
 """Polyhead: one shared encoder, every text task.
 
-    from polyhead import Session, read_project, train_project
-    train_project(read_project("polyhead.toml"), folder=Path("."))
-    Session("bundle").predict(["where is my parcel?"])
+    from polyhead import Model
+    model = Model("minilm").fit("topics", texts, labels)
+    model.predict(["where is my parcel?"])
 
 The names below are the public ones; they are loaded when first used, so that importing this package is cheap and
 needs no torch.
@@ -18,15 +18,20 @@ from polyhead._version import __version__ as __version__
 _HOMES = {
     "Bundle": "polyhead.bundle.read",
     "Codec": "polyhead.plan",
+    "DataFile": "polyhead.project.tables",
+    "Model": "polyhead.api.model",
     "Passage": "polyhead.engine.inputs",
     "Path": "polyhead.plan",
     "Plan": "polyhead.plan",
+    "PolyheadClassifier": "polyhead.api.estimators",
     "PolyheadError": "polyhead.errors",
+    "PolyheadRegressor": "polyhead.api.estimators",
     "Project": "polyhead.project.tables",
     "Question": "polyhead.text.question",
     "Result": "polyhead.engine.session",
     "Session": "polyhead.engine.session",
     "Task": "polyhead.tasks.task",
+    "TaskEntry": "polyhead.project.tables",
     "cost_of": "polyhead.cost",
     "load_trunk": "polyhead.nn.load",
     "merge": "polyhead.plan",
@@ -36,8 +41,11 @@ _HOMES = {
 __all__ = sorted([*_HOMES, "train_project"])
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path as FilePath
 
+    from polyhead.api.estimators import PolyheadClassifier, PolyheadRegressor
+    from polyhead.api.model import Model
     from polyhead.bundle.read import Bundle
     from polyhead.cost import cost_of
     from polyhead.engine.inputs import Passage
@@ -45,7 +53,7 @@ if TYPE_CHECKING:
     from polyhead.errors import PolyheadError
     from polyhead.nn.load import load_trunk
     from polyhead.plan import Codec, Path, Plan, merge
-    from polyhead.project.tables import Project, read_project
+    from polyhead.project.tables import DataFile, Project, TaskEntry, read_project
     from polyhead.tasks.task import Task
     from polyhead.text.question import Question
     from polyhead.train.loop.events import Events
@@ -61,12 +69,16 @@ def train_project(
     only: tuple[str, ...] = (),
     retrain: tuple[str, ...] = (),
     if_better: bool = False,
+    data: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Outcome:
     """Trains every declared task over the frozen trunk, and says on standard error how far it is.
 
-    `events` says otherwise: `polyhead.train.loop.events.Events()` is silent. See `polyhead.train.run.train_project`.
+    `data` holds rows in memory, task -> split -> a list of dicts or a frame, in place of files. `events` says otherwise:
+    `polyhead.train.loop.events.Events()` is silent. See `polyhead.train.run.train_project`.
     """
     import sys
+    import tempfile
+    from pathlib import Path as FilePath
 
     from polyhead.progress import ProgressDisplay
     from polyhead.project.tables import Project
@@ -78,15 +90,20 @@ def train_project(
     from polyhead.train.loop.events import Events
     from polyhead.train.run import train_project as train
 
-    return train(
-        project,
-        folder=folder,
-        cache=cache,
-        events=events or Events(say=display.line, show=display.show),
-        only=only,
-        retrain=retrain,
-        if_better=if_better,
-    )
+    with tempfile.TemporaryDirectory(prefix="polyhead-") as work:
+        if data is not None:
+            from polyhead.api.rows import with_data
+
+            project = with_data(project, data, FilePath(work))
+        return train(
+            project,
+            folder=folder,
+            cache=cache,
+            events=events or Events(say=display.line, show=display.show),
+            only=only,
+            retrain=retrain,
+            if_better=if_better,
+        )
 
 
 def __getattr__(name: str) -> Any:

@@ -373,7 +373,7 @@ def test_the_file_is_plain_toml_with_paths_beside_it(tmp_path):
     + [("datasets:owner/name/config:train", "config"), ("ü.csv", "task")],
 )
 def test_a_name_is_made_of_the_file(given, name):
-    from polyhead.cli.declare import _name_of
+    from polyhead.project.declare import _name_of
 
     assert _name_of(given) == name
 

@@ -13,7 +13,7 @@ from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import kinds_with
 
 if TYPE_CHECKING:
-    from polyhead.cli.declare import Declared
+    from polyhead.project.declare import Declared
 
 DATA = click.Path(dir_okay=False)
 
@@ -56,7 +56,7 @@ def command(output: str, json_to: str | None, **options: Any) -> None:
     DATA is a file (.jsonl, .csv, .tsv, each also .gz, or .parquet) or datasets:ID[/config][:split]. The command reads
     all of it, as `train` will. If the project file exists, the task is added at its end.
     """
-    from polyhead.cli.declare import InitOptions, declare
+    from polyhead.project.declare import InitOptions, declare
 
     printer, target = Printer(json_to), Path(output)
     if KINDS[options["kind"]].owns_model != (options["model"] is not None):
@@ -84,7 +84,7 @@ def _before(target: Path) -> str:
 
 
 def _after(before: str, declared: Declared, output: str) -> str:
-    from polyhead.cli.declare import project_text
+    from polyhead.project.declare import project_text
     from polyhead.config import to_value
     from polyhead.errors import ConfigError
     from polyhead.project.tables import Project

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from polyhead.config import Value
@@ -26,6 +27,12 @@ class Result(Value):
     skipped: dict[str, str] = {}  # tasks that do not fit this input
     failed: dict[str, str] = {}  # tasks that could not be computed
     late: tuple[str, ...] = ()  # tasks that were not done by the deadline
+    versions: dict[str, str] = {}  # of the asked tasks that lie in a bundle
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, as JSON holds them."""
+        plain: dict[str, object] = msgspec.to_builtins(self)
+        return plain
 
 
 class Column:
@@ -111,10 +118,17 @@ class Columns:
     """The answers of a call: one column for each task, in the order of the call, and the cost of each input."""
 
     def __init__(
-        self, inputs: Sequence[AnyInput], tasks: Mapping[str, Column], receipts: Receipts, *, flops: Flops
+        self,
+        inputs: Sequence[AnyInput],
+        tasks: Mapping[str, Column],
+        receipts: Receipts,
+        *,
+        flops: Flops,
+        versions: dict[str, str],
     ) -> None:
-        """`flops` says what tasks add to a pass."""
+        """`flops` says what tasks add to a pass; `versions` are those of tasks that lie in a bundle."""
         self.inputs, self.tasks, self.receipts, self._flops = inputs, dict(tasks), receipts, flops
+        self._versions = versions
         if len(inputs) <= FEW:
             together = _Together(self.tasks)
             for column in self.tasks.values():
@@ -150,7 +164,14 @@ class Columns:
             for row in column.late:
                 late[row] = (*late[row], name)
         return [
-            Result(answers=by_task, receipt=self.receipt(row), skipped=skipped[row], failed=failed[row], late=late[row])
+            Result(
+                answers=by_task,
+                receipt=self.receipt(row),
+                skipped=skipped[row],
+                failed=failed[row],
+                late=late[row],
+                versions=self._versions,
+            )
             for row, by_task in enumerate(answers)
         ]
 

@@ -102,6 +102,10 @@ class LoadedTasks:
             )
         return names
 
+    def versions_of(self, tasks: Iterable[str]) -> dict[str, str]:
+        """The versions of those of these tasks that lie in a bundle."""
+        return {name: self.versions[name] for name in tasks if name in self.versions}
+
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks, which gives their outputs in this order."""
         return self._plan(tuple(tasks))

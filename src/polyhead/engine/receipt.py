@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from polyhead.config import Value
@@ -44,6 +45,11 @@ class Receipt(Value):
     windows: int = 1
     repaired: int = 0  # lone surrogates that were replaced before reading
     added_flops: dict[str, int] = {}
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, as JSON holds them."""
+        plain: dict[str, object] = msgspec.to_builtins(self)
+        return plain
 
 
 class _Read(NamedTuple):

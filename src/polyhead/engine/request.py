@@ -65,6 +65,7 @@ class Request:
         self._end = None if seconds is None else monotonic() + seconds
         self._names, self._writing = loaded.summaries.apart(self.tasks)
         self._types, self._flops = types_of_inputs(self.inputs), loaded.flops
+        self._versions = loaded.versions_of(self.tasks)
         self._rows: dict[InputType | None, list[int]] = {}  # by type
         for row, input_type in enumerate(self._types):
             self._rows.setdefault(input_type, []).append(row)
@@ -106,7 +107,7 @@ class Request:
         if self._running is not None:
             receipts.add(*self._running)
         tasks = {task: self._column(task) for task in (*self._names, *self._writing)}
-        return Columns(self.inputs, tasks, receipts, flops=self._flops)
+        return Columns(self.inputs, tasks, receipts, flops=self._flops, versions=self._versions)
 
     def error(self, task: str) -> Exception | None:
         """Why the task failed, where it did."""

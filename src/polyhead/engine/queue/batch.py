@@ -62,8 +62,10 @@ class SharedBatch:
         """Gives each ticket its results; those that have all of theirs now."""
         by_task = {name: _OfTask(columns, name, is_raw=name in self.loaded.hidden) for name in self.tasks}
         flops = _OwnFlops(self.loaded)
-        ended = list[Ticket]()
+        ended, versions = list[Ticket](), dict[tuple[str, ...], dict[str, str]]()
         for ticket, number, row in self.places:
+            if (live := versions.get(ticket.tasks)) is None:
+                live = versions[ticket.tasks] = self.loaded.versions_of(ticket.tasks)
             answers, skipped, failed, late = dict[str, Any](), dict[str, str](), dict[str, str](), list[str]()
             for name in ticket.tasks:
                 own = by_task[name]
@@ -79,7 +81,9 @@ class SharedBatch:
                 else:
                     late.append(name)
             receipt = columns.receipts.at(row, flops.of(ticket.tasks))
-            result = Result(answers=answers, receipt=receipt, skipped=skipped, failed=failed, late=tuple(late))
+            result = Result(
+                answers=answers, receipt=receipt, skipped=skipped, failed=failed, late=tuple(late), versions=live
+            )
             if ticket.give(number, result):
                 ended.append(ticket)
         return ended

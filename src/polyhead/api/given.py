@@ -1,0 +1,128 @@
+"""What callers hand in: lists, arrays, columns and frames of their own library, as plain lists; and frames back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, nearest
+from polyhead.text.question import Question
+
+SEQUENCES = (list, tuple, np.ndarray)
+
+
+class Table:
+    """A frame of pandas, polars, pyarrow or another library that narwhals reads, or a `datasets.Dataset`."""
+
+    def __init__(self, names: Sequence[str], column: Callable[[str], list[Any]], frame: Any) -> None:
+        self.names, self._column, self._frame = tuple(names), column, frame
+
+    def column(self, name: str) -> list[Any]:
+        """Its cells, None where there is nothing; raises MissingColumn."""
+        if name not in self.names:
+            raise MissingColumn(
+                f"the table has no column '{name}'",
+                got=name,
+                allowed=list(self.names),
+                do=nearest(name, self.names) or "name the column",
+            )
+        return [None if isinstance(cell, float) and np.isnan(cell) else cell for cell in self._column(name)]
+
+    def answered(self, columns: Mapping[str, list[Any]]) -> Any:
+        """A frame of the same library, with the same index where it has one, of these columns; else a dict."""
+        if self._frame is None:
+            return dict(columns)
+        import narwhals as nw
+
+        backend = self._frame.implementation
+        series = [nw.new_series(name, cells, backend=backend) for name, cells in columns.items()]
+        return self._frame.with_columns(*series).select(*columns).to_native()
+
+
+def table_of(value: object) -> Table | None:
+    """The value as a table; None where it is none."""
+    if isinstance(value, str | bytes | Mapping) or isinstance(value, SEQUENCES):
+        return None
+    if type(value).__module__.partition(".")[0] == "datasets" and hasattr(value, "column_names"):
+        source: Any = value
+        return Table(source.column_names, lambda name: list(source[name]), None)
+    if not (hasattr(value, "columns") or hasattr(value, "column_names")):
+        return None
+    try:
+        import narwhals as nw
+    except ImportError:
+        raise MissingExtra(
+            "frames are read by narwhals, which is not installed",
+            do="pip install narwhals, or give lists in place of a frame",
+        ) from None
+    frame = nw.from_native(value, eager_only=True, pass_through=True)
+    if not isinstance(frame, nw.DataFrame):
+        raise BadValue(
+            "the table cannot be read",
+            got=type(value).__name__,
+            allowed="lists, arrays, a frame of pandas, polars or pyarrow, a Dataset",
+            do="collect a lazy frame first",
+        )
+    return Table(frame.columns, lambda name: frame[name].to_list(), frame)
+
+
+def listed(values: object, what: str) -> list[Any]:
+    """The values one by one; arrays of two dimensions give tuples. Raises BadValue for what holds none."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise BadValue(
+            f"{what} are given one a row",
+            got=values,
+            allowed="a list, an array, a column or series",
+            do=f"put a single one of {what} into a list" if isinstance(values, str) else None,
+        )
+    if table_of(values) is not None:
+        raise BadValue(
+            f"{what} are a whole table",
+            got=type(values).__name__,
+            do="name the column that holds them",
+        )
+    rows: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    return [tuple(row) if isinstance(row, list) and isinstance(values, np.ndarray) else plain(row) for row in rows]
+
+
+def plain(value: Any) -> Any:
+    """A number of numpy as one of Python; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def inputs_of(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Table | None]:
+    """The inputs of these texts, and the table that they come from, where they do.
+
+    `text` and `text_b` name the columns of a table. Raises BadValue for a row without a text, with its number.
+    """
+    table = table_of(texts)
+    if table is None:
+        rows = listed(texts, "texts")
+    elif text_b is None:
+        rows = table.column(text)
+    else:
+        rows = list(zip(table.column(text), table.column(text_b), strict=True))
+    if not rows:
+        raise EmptyData("there is no text", do="give one text or more")
+    for number, row in enumerate(rows):
+        if not _is_input(row):
+            raise BadValue(
+                f"row {number} is no text",
+                got=row,
+                allowed="a text, a pair of texts, a Question, or a list of words",
+                do="drop the row, or name the column that holds the texts",
+                row=number,
+            )
+    return [tuple(row) if _is_pair(row) else row for row in rows], table
+
+
+def _is_input(row: object) -> bool:
+    if isinstance(row, str | Question):
+        return True
+    return isinstance(row, list | tuple) and bool(row) and all(isinstance(part, str) for part in row)
+
+
+def _is_pair(row: object) -> bool:
+    return isinstance(row, tuple) and len(row) == 2

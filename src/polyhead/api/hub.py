@@ -1,0 +1,85 @@
+"""Bundles on the Hugging Face hub: uploaded as they lie, downloaded into a new folder and checked."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path as FilePath
+from typing import Any
+
+from polyhead._version import __version__
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.whole import check_absent, whole_bundle
+from polyhead.errors import BundleError, MissingExtra
+
+LEFT_OUT = [".lock", "**/.lock", "*.tmp", "**/*.tmp"]
+CARD = "README.md"
+
+
+def push(folder: FilePath, repository: str, *, private: bool = True, token: str | None = None) -> str:
+    """Uploads a bundle as `owner/name`; gives the address of the commit. Raises BundleError where the hub refuses."""
+    hub = _hub()
+    bundle = Bundle.open(folder)
+    try:
+        api = hub.HfApi(token=token)
+        api.create_repo(repository, private=private, exist_ok=True)
+        with tempfile.TemporaryDirectory() as work:
+            card = FilePath(work, CARD)
+            card.write_text(card_of(bundle, repository), encoding="utf-8")
+            api.upload_file(path_or_fileobj=str(card), path_in_repo=CARD, repo_id=repository)
+        done = api.upload_folder(folder_path=str(folder), repo_id=repository, ignore_patterns=LEFT_OUT)
+    except Exception as error:
+        raise _failed("upload the bundle to", repository, error) from error
+    return str(getattr(done, "commit_url", done))
+
+
+def pull(repository: str, folder: FilePath, *, revision: str | None = None, token: str | None = None) -> FilePath:
+    """Downloads the bundle `owner/name` into a new folder, which is there whole or not at all.
+
+    Raises BundleError where the hub refuses, or a file is not what the bundle says of it.
+    """
+    check_absent(folder.resolve())
+    hub = _hub()
+    try:
+        found = FilePath(hub.snapshot_download(repository, revision=revision, token=token))
+    except Exception as error:
+        raise _failed("download the bundle", repository, error) from error
+    with whole_bundle(folder) as building:
+        # The hub's cache holds links to its files.
+        shutil.copytree(found, building, symlinks=False, ignore=shutil.ignore_patterns(".git*", CARD, ".cache"))
+        Bundle.open(building).verify()
+    return folder
+
+
+def card_of(bundle: Bundle, repository: str) -> str:
+    """The page that the hub shows: the tasks with their scores, and how they are asked."""
+    rows = []
+    for name, record in bundle.tasks.items():
+        metric, value = bundle.headline(name)
+        score = "" if value is None else f"{value:.3f}"
+        rows.append(f"| {name} | {record.task.kind} | {', '.join(record.task.labels)} | {metric} | {score} |")
+    table = "\n".join(["| task | kind | labels | metric | score |", "|---|---|---|---|---|", *rows])
+    return (
+        f"---\nlibrary_name: polyhead\ntags: [polyhead, text-classification]\n---\n# {repository}\n\n"
+        f"{len(bundle.tasks)} tasks over one encoder ({bundle.trunk_name}), written by polyhead {__version__}.\n\n"
+        f"{table}\n\n```python\nfrom polyhead import Model\n\n"
+        f'model = Model.pull("{repository}", "bundle")\nmodel.predict(["a text"])\n```\n'
+    )
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise MissingExtra(
+            "the hub is reached by huggingface_hub, which is not installed", do="pip install huggingface_hub"
+        ) from None
+    return huggingface_hub
+
+
+def _failed(what: str, repository: str, error: Exception) -> BundleError:
+    return BundleError(
+        f"cannot {what} {repository}",
+        got=f"{type(error).__name__}: {error}",
+        do="check the name (owner/name), the network, and the token (`hf auth login`, or token=...)",
+    )

@@ -1,0 +1,335 @@
+"""A model: one encoder, any number of tasks over it, each learned, replaced and asked by name."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from polyhead.api.given import inputs_of
+from polyhead.api.rows import SETTINGS, Labelled, columns_for, write_rows
+from polyhead.arguments import typed
+from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.whole import whole_bundle
+from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.engine.session import Result, Session
+from polyhead.errors import BadValue, ConfigError, UnknownTask, nearest
+from polyhead.progress import ProgressDisplay
+from polyhead.project.declare import InitOptions, declare
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.tasks.guess import kind_of_labels
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import KINDS, Task
+from polyhead.text.words import joined
+
+if TYPE_CHECKING:
+    from polyhead.train.training import Outcome
+
+NOT_IN_A_BUNDLE = (".lock", "*.tmp")
+
+
+class Model:
+    """A bundle of tasks over one encoder, changed and asked in Python.
+
+        model = Model("minilm")
+        model.fit("topics", texts, labels)
+        model.predict(["where is my parcel?"])  # {"topics": ["delivery"]}
+
+    `trunk` is `minilm`, a Hugging Face folder or hub id, or the folder of a bundle, whose trunk it then is. `folder` is
+    where the bundle lies; without it it lies in a temporary folder, until `save`. What a folder holds already stays.
+    `verbose` says on standard error what is guessed, and how far training is.
+    """
+
+    @typed
+    def __init__(
+        self,
+        trunk: str = "minilm",
+        *,
+        folder: FilePath | str | None = None,
+        cache: FilePath | str | None = None,
+        backend: str | None = None,
+        precision: str | None = None,
+        deterministic: bool = False,
+        verbose: bool = True,
+    ) -> None:
+        self.trunk, self._cache, self.verbose = trunk, cache, verbose
+        self._how = {"backend": backend, "precision": precision, "deterministic": deterministic}
+        self._work = tempfile.TemporaryDirectory(prefix="polyhead-", ignore_cleanup_errors=True)
+        self.folder = FilePath(self._work.name, "bundle") if folder is None else FilePath(folder).resolve()
+        self._open: Session | None = None
+
+    @classmethod
+    def load(cls, folder: FilePath | str, **options: Any) -> Model:
+        """The model of a bundle's folder, changed where it lies. Raises BundleError for what is none."""
+        Bundle.open(folder)
+        return cls(str(folder), folder=folder, **options)
+
+    @property
+    def session(self) -> Session:
+        """What answers: for streams, columns and deadlines. Raises ConfigError as long as there is no task."""
+        if self._open is None:
+            if not (self.folder / BUNDLE).exists():
+                raise ConfigError("the model has no task yet", do="give it one: model.fit(name, texts, labels)")
+            self._open = Session(self.folder, **self._how)
+        return self._open
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """The tasks by name, each with its kind and labels."""
+        return dict(self.session.tasks) if (self.folder / BUNDLE).exists() else {}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The live version of each task."""
+        bundle = Bundle.open(self.folder, verify=False)
+        return {name: line.version for name, line in bundle.lines.items()}
+
+    def scores(self, task: str) -> dict[str, dict[str, float]]:
+        """What training measured: split, metric, value; `baselines` too, of the best simple answers."""
+        self._known(task)
+        return self.session.bundle.split_scores(task)
+
+    def fit(
+        self,
+        task: str,
+        texts: Any,
+        labels: Any,
+        *,
+        kind: str | None = None,
+        text: str = "text",
+        text_b: str | None = None,
+        test: Any = None,
+        if_better: bool = False,
+        **settings: Any,
+    ) -> Self:
+        """Learns a task, or a new version of one; no other task's answers move.
+
+        `texts` are strings, pairs of them, `Question`s, or lists of words; or a frame, of which `text`, `text_b` and
+        `labels` name columns. `kind` is guessed from the labels where it is not given. `test`, (texts, labels) or a
+        frame with the same columns, is scored and never learned from. `settings` are keys of a `[[tasks]]` table, such
+        as `metric`, `labels`, `strategy`. With `if_better` a live version stays unless the new one scores better.
+
+        Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit.
+        """
+        rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=f"task '{task}'")
+        entry = self._entry(task, rows, kind, settings)
+        if test is not None:
+            given = test if isinstance(test, tuple) else (test, labels)
+            tested = Labelled.of(*given, text=text, text_b=text_b, what=f"the test rows of task '{task}'")
+            file = FilePath(self._work.name, "data", f"{task}-test.jsonl")
+            write_rows(file, KINDS[entry["kind"]], tested)
+            entry["test"] = str(file)
+        self._train(TaskEntry(**entry), if_better=if_better)
+        return self
+
+    def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:
+        """Learns a task anew from these rows; whether the new version went live. See `fit`."""
+        self._known(task)
+        before = self.versions[task]
+        self.fit(task, texts, labels, if_better=if_better, **options)
+        return self.versions[task] != before
+
+    def rollback(self, task: str, version: str | None = None) -> str:
+        """Goes back to an earlier version, by default the one before; gives the live one."""
+        from polyhead.bundle.journal import finish
+        from polyhead.certify.rollback import roll_back
+
+        self._known(task)
+        done = roll_back(self.folder, [task], version)
+        finish(self.folder, done.begun)
+        self.session.refresh()
+        return done.certificate.after[task].version
+
+    def remove(self, task: str) -> None:
+        """Takes a task away, with all its versions."""
+        from polyhead.bundle.remove import unlist
+        from polyhead.certify import certified
+
+        self._known(task)
+        certified(self.folder, "remove", lambda: unlist(self.folder, [task]), changing=[task])
+        self.session.refresh()
+
+    def predict(
+        self, texts: Any, *, tasks: Iterable[str] | str | None = None, text: str = "text", text_b: str | None = None
+    ) -> Any:
+        """The answers: for one text {task: answer}, for several {task: [answer, ...]}, for a frame a frame like it.
+
+        An answer is what its task's labels were: a label, a list of them, a number, spans. It is None where a task does
+        not fit an input. One pass of the encoder answers all tasks of a text.
+        """
+        if isinstance(texts, str):
+            several = self.predict([texts], tasks=tasks)
+            return {name: answers[0] for name, answers in several.items()}
+        inputs, table = inputs_of(texts, text=text, text_b=text_b)
+        columns = self.session.columns([_read(given) for given in inputs], tasks=_names(tasks), words=_words(inputs))
+        answers: dict[str, list[Any]] = {}
+        for name, column in columns.tasks.items():
+            if len(column.rows) or tasks is not None:
+                kind, cells = kind_of(column.task), list[Any]([None] * len(inputs))
+                for row, answer in zip(column.rows.tolist(), column.answers, strict=True):
+                    cells[row] = kind.cell_of(answer)
+                answers[name] = cells
+        return answers if table is None else table.answered(answers)
+
+    def predict_proba(self, texts: Any, task: str, *, text: str = "text", text_b: str | None = None) -> np.ndarray:
+        """Probabilities, float32 (texts, labels), in the order of `tasks[task].labels`.
+
+        Raises BadValue for a task whose kind has none.
+        """
+        self._known(task)
+        inputs, _ = inputs_of(texts, text=text, text_b=text_b)
+        scores = self.session.columns([_read(given) for given in inputs], tasks=[task])[task].scores
+        if scores is None:
+            raise BadValue(
+                f"task '{task}' has no probability for each label", got=f"kind '{self.tasks[task].kind}'",
+                do="ask `results`, which has all that it answers",
+            )
+        return scores
+
+    def results(self, texts: Any, *, tasks: Iterable[str] | str | None = None) -> list[Result]:
+        """Everything about each text: answers with scores, versions, receipts, and why a task has no answer."""
+        inputs, _ = inputs_of(texts)
+        return self.session.predict([_read(given) for given in inputs], tasks=_names(tasks), words=_words(inputs))
+
+    def evaluate(
+        self, task: str, texts: Any, labels: Any, *, text: str = "text", text_b: str | None = None
+    ) -> dict[str, float]:
+        """Every metric of the task's kind on these rows."""
+        declared = self._known(task)
+        rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
+        kind, file = kind_of(declared), FilePath(self._work.name, "data", f"{task}-evaluated.jsonl")
+        write_rows(file, kind, rows)
+        shared = {name: getattr(declared, name) for name in Task.__struct_fields__}
+        columns = columns_for(kind, rows.inputs, rows.labels)
+        entry = TaskEntry(**shared, **columns, train=str(file), test=str(file))
+        score = evaluate_bundle(self.session, Project(tasks=(entry,)), folder=file.parent, only=[task])[0]
+        return score.scores
+
+    def save(self, folder: FilePath | str) -> FilePath:
+        """Writes the bundle to a new folder, for `Model.load`, `polyhead serve` and every other command."""
+        self.session  # noqa: B018  there is something to save
+        with whole_bundle(folder) as building:
+            shutil.copytree(self.folder, building, ignore=shutil.ignore_patterns(*NOT_IN_A_BUNDLE))
+        return FilePath(folder)
+
+    def push(self, repository: str, *, private: bool = True, token: str | None = None) -> str:
+        """Uploads the bundle to the Hugging Face hub; gives its address. See `polyhead.api.hub`."""
+        from polyhead.api.hub import push
+
+        self.session  # noqa: B018
+        return push(self.folder, repository, private=private, token=token)
+
+    @classmethod
+    def pull(
+        cls, repository: str, folder: FilePath | str, *, revision: str | None = None, token: str | None = None
+    ) -> Model:
+        """The model of a bundle that was pushed, downloaded into a new folder and checked file by file."""
+        from polyhead.api.hub import pull
+
+        return cls.load(pull(repository, FilePath(folder), revision=revision, token=token))
+
+    def __repr__(self) -> str:
+        lines = [f"Model({self.trunk!r}, folder={str(self.folder)!r})"]
+        for name, task in self.tasks.items():
+            metric, value = self.session.bundle.headline(name)
+            score = "" if value is None else f", {metric} {value:.3f}"
+            lines.append(f"  {name}: {task.kind}{f', {len(task.labels)} labels' if task.labels else ''}{score}")
+        return "\n".join(lines)
+
+    def __getstate__(self) -> dict[str, Any]:
+        packed = io.BytesIO()
+        if (self.folder / BUNDLE).exists():
+            with tarfile.open(fileobj=packed, mode="w") as archive:
+                archive.add(self.folder, arcname="bundle")
+        options = {"trunk": self.trunk, "verbose": self.verbose, "cache": self._cache}
+        return {"options": options | self._how, "bundle": packed.getvalue()}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(**state["options"])  # type: ignore[misc]
+        if state["bundle"]:
+            with tarfile.open(fileobj=io.BytesIO(state["bundle"])) as archive:
+                archive.extractall(self._work.name, filter="data")
+
+    def _known(self, task: str) -> Task:
+        if task not in self.tasks:
+            raise UnknownTask(
+                f"the model has no task '{task}'", got=task, allowed=sorted(self.tasks), do=nearest(task, self.tasks)
+            )
+        return self.tasks[task]
+
+    def _entry(self, task: str, rows: Labelled, kind: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The `[[tasks]]` table, with the labels found, those of the live version first."""
+        if unknown := sorted(set(settings) - set(SETTINGS)):
+            raise ConfigError(
+                f"task '{task}' has no such setting", got=unknown, allowed=SETTINGS, do=nearest(unknown[0], SETTINGS)
+            )
+        live = self.tasks.get(task)
+        if kind is None and live is not None:
+            kind = live.kind
+        if kind is None:
+            guess = kind_of_labels(rows.labels)
+            kind = guess.kind
+            self._say(f"{task}: kind {kind}, since {guess.why}; `kind=` says otherwise")
+        known, file = KINDS.named(kind), FilePath(self._work.name, "data", f"{task}.jsonl")
+        write_rows(file, known, rows)
+        columns = columns_for(known, rows.inputs, rows.labels)
+        asked = {key: columns.get(key) for key in ("tokens", "spans")} | {"text_b": columns.get("text_b")}
+        if "tags" in columns:
+            asked["label"] = columns["tags"]
+        entry = declare(InitOptions(data=str(file), kind=kind, name=task, **asked), file.parent).entry
+        entry |= {"train": str(file)}
+        if "pair" in entry and "pair" not in settings:
+            del entry["pair"]  # as a project file's default
+        if live is not None and live.labels and "labels" not in settings:
+            entry["labels"] = [*live.labels, *(label for label in entry["labels"] if label not in live.labels)]
+        entry |= settings
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+
+    def _train(self, entry: TaskEntry, *, if_better: bool) -> Outcome:
+        from polyhead import train_project
+        from polyhead.train.loop.events import Events
+
+        is_there = (self.folder / BUNDLE).exists()
+        trunk = str(self.folder) if is_there else self.trunk
+        project = Project(tasks=(entry,), bundle=str(self.folder), trunk=TrunkChoice(name=trunk))
+        outcome = train_project(
+            project,
+            folder=FilePath(self._work.name),
+            cache=self._cache or FilePath(self._work.name, "cache"),
+            events=None if self.verbose else Events(),
+            retrain=() if if_better else (entry.name,),
+            if_better=if_better,
+        )
+        if self._open is not None:
+            self._open.refresh()
+        return outcome
+
+    def _say(self, line: str) -> None:
+        ProgressDisplay(sys.stderr if self.verbose else None).line(line)
+
+
+def _names(tasks: Iterable[str] | str | None) -> list[str] | None:
+    if tasks is None:
+        return None
+    return [tasks] if isinstance(tasks, str) else list(tasks)
+
+
+def _read(given: Any) -> Any:
+    """The input as a session takes it: words as the text that they make."""
+    return joined(given)[0] if isinstance(given, list) else given
+
+
+def _words(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
+    """The places of the words of inputs that are lists of words."""
+    if not any(isinstance(given, list) for given in inputs):
+        return None
+    return [joined(given)[1] if isinstance(given, list) else None for given in inputs]

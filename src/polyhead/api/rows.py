@@ -1,0 +1,129 @@
+"""Labelled rows in memory as the file of a task, and the entry that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+import msgspec
+
+from polyhead.api.given import inputs_of, listed, table_of
+from polyhead.errors import BadValue, ConfigError, nearest
+from polyhead.files import replace_file
+from polyhead.project.tables import Project, TaskEntry
+from polyhead.tasks.task import KINDS, Kind
+from polyhead.text.question import Question
+
+SPANS, TOKENS, TAGS = "spans", "tokens", "tags"  # columns of labelled words
+PAIR = "text_b"
+SPLITS = ("train", "validation", "test")
+SETTINGS = tuple(name for name in TaskEntry.__struct_fields__ if name not in ("name", "kind", "train", "test"))
+
+
+class Labelled(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs and the label of each."""
+
+    inputs: list[Any]
+    labels: list[Any]
+
+    @classmethod
+    def of(cls, texts: object, labels: object, *, text: str, text_b: str | None, what: str) -> Labelled:
+        """Of lists, or of a table, whose column of labels is then named. Raises BadValue where their numbers differ."""
+        inputs, table = inputs_of(texts, text=text, text_b=text_b)
+        if table is not None and isinstance(labels, str):
+            rows = table.column(labels)
+        elif labels is None or isinstance(labels, str):
+            named = "the name of the column that holds them" if table_of(texts) is not None else "a list of labels"
+            raise BadValue(f"{what} has no labels", got=labels, allowed=named)
+        else:
+            rows = listed(labels, "labels")
+        if len(rows) != len(inputs):
+            raise BadValue(
+                f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels"
+            )
+        return cls(inputs=inputs, labels=rows)
+
+    def entry(self, name: str, kind: str, file: FilePath, settings: Mapping[str, Any]) -> TaskEntry:
+        """The task whose rows are written to `file`; raises ConfigError for a setting that there is none of."""
+        known = KINDS.named(kind)
+        columns = columns_for(known, self.inputs, self.labels)
+        write_rows(file, known, self)
+        if unknown := sorted(set(settings) - set(SETTINGS)):
+            raise ConfigError(
+                f"task '{name}' has no such setting",
+                got=unknown,
+                allowed=SETTINGS,
+                do=nearest(unknown[0], SETTINGS),
+            )
+        return TaskEntry(name=name, kind=kind, train=str(file), **{**columns, **settings})
+
+
+def columns_for(kind: Kind, inputs: Sequence[Any], labels: Sequence[Any]) -> dict[str, str]:
+    """The columns that an entry names, where rows of this kind look so."""
+    columns: dict[str, str] = {}
+    if isinstance(inputs[0], list):
+        columns |= {"tokens": TOKENS, "tags": TAGS}
+    elif SPANS in kind.column_keys:
+        columns |= {"spans": SPANS}
+    if isinstance(inputs[0], tuple) and kind.context_column is None:
+        columns |= {"text_b": PAIR}
+    return columns
+
+
+def write_rows(file: FilePath, kind: Kind, rows: Labelled) -> None:
+    """Writes them as JSON lines."""
+    columns, encoder = columns_for(kind, rows.inputs, rows.labels), msgspec.json.Encoder()
+    label = columns.get("tags") or columns.get("spans") or kind.label_key
+    lines = []
+    for number, (given, answer) in enumerate(zip(rows.inputs, rows.labels, strict=True)):
+        cells = {**cells_of(kind, given), label: answer}
+        try:
+            lines.append(encoder.encode(cells) + b"\n")
+        except (TypeError, ValueError) as error:
+            raise BadValue(f"the label of row {number} is no plain value", got=str(error), row=number) from None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, b"".join(lines))
+
+
+def cells_of(kind: Kind, given: Any) -> dict[str, Any]:
+    """The cells of one input."""
+    if isinstance(given, Question):
+        context = {kind.context_column or PAIR: given.context} if given.context else {}
+        return {kind.text_column: given.text, "choices": list(given.options), **context}
+    if isinstance(given, tuple):
+        return {kind.text_column: given[0], kind.context_column or PAIR: given[1]}
+    if isinstance(given, list):
+        return {TOKENS: given}
+    return {kind.text_column: given}
+
+
+def with_data(project: Project, data: Mapping[str, Mapping[str, Any]], folder: FilePath) -> Project:
+    """The project whose tasks read these tables, written into `folder`: task -> split -> rows.
+
+    Rows are a list of dicts, or a frame; their columns are those that the task's keys name. Raises ConfigError for a
+    task or split that there is none of, BadValue for rows that are no table.
+    """
+    names = [entry.name for entry in project.tasks]
+    if unknown := sorted(set(data) - set(names)):
+        raise ConfigError("the project has no such task", got=unknown, allowed=names, do=nearest(unknown[0], names))
+    entries = []
+    for entry in project.tasks:
+        files = {}
+        for split, rows in data.get(entry.name, {}).items():
+            if split not in SPLITS:
+                raise ConfigError(f"task '{entry.name}' has no such split", got=split, allowed=SPLITS)
+            files[split] = str(folder / f"{entry.name}-{split}.jsonl")
+            _write_table(FilePath(files[split]), rows, f"{split} of task '{entry.name}'")
+        entries.append(msgspec.structs.replace(entry, **files))
+    return msgspec.structs.replace(project, tasks=tuple(entries))
+
+
+def _write_table(file: FilePath, rows: Any, what: str) -> None:
+    table, encoder = table_of(rows), msgspec.json.Encoder()
+    if table is not None:
+        columns = [table.column(name) for name in table.names]
+        rows = [dict(zip(table.names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
+        raise BadValue(f"{what} is no table", got=type(rows).__name__, allowed="a list of dicts, or a frame")
+    replace_file(file, b"".join(encoder.encode(dict(row)) + b"\n" for row in rows))

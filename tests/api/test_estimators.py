@@ -1,0 +1,91 @@
+"""Estimators: scikit-learn's own checks, and its tools around them."""
+
+import pickle
+
+import numpy as np
+import pytest
+from tiny import write_trunk
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from sklearn.model_selection import GridSearchCV, cross_val_score  # noqa: E402
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import FunctionTransformer  # noqa: E402
+from sklearn.utils.estimator_checks import check_estimator  # noqa: E402
+
+from polyhead.api.estimators import PolyheadClassifier, PolyheadRegressor  # noqa: E402
+
+TEXTS = np.array([f"the {thing} is {word}" for thing in ("lamp", "kettle", "phone", "box") for word in
+                  ("good", "happy", "bad", "sad", "broken", "late")] * 2)
+MOODS = np.array(["good", "good", "bad", "bad", "bad", "bad"] * 8)
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory):
+    return str(write_trunk(tmp_path_factory.mktemp("estimators") / "trunk"))
+
+
+@pytest.mark.parametrize("estimator", [PolyheadClassifier, PolyheadRegressor])
+@pytest.mark.filterwarnings("ignore:Can't test estimator")
+def test_checks_of_scikit_learn_pass(estimator, trunk):
+    """Its checks for estimators of texts: those over matrices of numbers do not apply, and it leaves them out."""
+    outcomes = check_estimator(estimator(trunk, backend="reference"), on_fail=None)
+    failed = {each["check_name"]: each["exception"] for each in outcomes if each["status"] == "failed"}
+    assert failed == {} and sum(each["status"] == "passed" for each in outcomes) >= 10
+
+
+def test_labels_keep_their_type(trunk):
+    numbers = np.where(MOODS == "good", 3, 7)
+    fitted = PolyheadClassifier(trunk, backend="reference").fit(TEXTS, numbers)
+    assert fitted.classes_.tolist() == [3, 7]
+    answers = fitted.predict(TEXTS[:4])
+    assert answers.dtype == numbers.dtype and set(answers.tolist()) <= {3, 7}
+    shares = fitted.predict_proba(TEXTS)
+    assert shares.shape == (48, 2)
+    assert np.array_equal(fitted.classes_[shares.argmax(axis=1)], fitted.predict(TEXTS))
+    assert fitted.score(TEXTS, numbers) > 0.9
+
+
+def test_a_matrix_of_labels_is_answered_by_one(trunk):
+    matrix = np.stack([MOODS == "good", ["lamp" in text for text in TEXTS]], axis=1).astype(int)
+    fitted = PolyheadClassifier(trunk, backend="reference").fit(TEXTS, matrix)
+    answers = fitted.predict(TEXTS)
+    assert answers.shape == matrix.shape and set(np.unique(answers)) <= {0, 1}
+    assert np.mean(answers == matrix) > 0.8
+
+
+def test_search_cross_validation_and_pipelines(trunk):
+    classifier = PolyheadClassifier(trunk, backend="reference")
+    scores = cross_val_score(classifier, TEXTS, MOODS, cv=3)
+    assert scores.shape == (3,) and scores.mean() > 0.8
+    search = GridSearchCV(classifier, {"metric": ["accuracy", "macro_f1"]}, cv=2).fit(TEXTS, MOODS)
+    assert search.best_params_["metric"] in ("accuracy", "macro_f1") and search.predict(TEXTS[:2]).shape == (2,)
+    lower = FunctionTransformer(np.char.lower)
+    pipeline = make_pipeline(lower, classifier).fit(TEXTS, MOODS)
+    assert np.array_equal(pipeline.predict(np.char.upper(TEXTS[:5])), pipeline.predict(TEXTS[:5]))
+
+
+def test_numbers_are_learned(trunk):
+    values = np.where(MOODS == "good", 4.5, 1.0)
+    fitted = PolyheadRegressor(trunk, backend="reference").fit(TEXTS, values)
+    answers = fitted.predict(TEXTS)
+    assert answers.dtype == np.float64 and fitted.score(TEXTS, values) > 0.5
+    assert answers.min() >= 1.0 and answers.max() <= 4.5
+
+
+def test_two_columns_are_joined_or_compared(trunk):
+    columns = np.stack([TEXTS, TEXTS[::-1]], axis=1)
+    joined = PolyheadClassifier(trunk, backend="reference").fit(columns, MOODS)
+    assert joined.model_.tasks["answer"].pair == "none" and joined.n_features_in_ == 2
+    compared = PolyheadClassifier(trunk, pair="separate", backend="reference").fit(columns, MOODS)
+    assert compared.model_.tasks["answer"].pair == "separate"
+    with pytest.raises(ValueError, match="two columns"):
+        PolyheadClassifier(trunk, pair="joined").fit(TEXTS, MOODS)
+    with pytest.raises(ValueError, match="2 features"):
+        joined.predict(TEXTS)
+
+
+def test_a_fitted_estimator_is_pickled(trunk):
+    fitted = PolyheadClassifier(trunk, backend="reference").fit(TEXTS, MOODS)
+    assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict(TEXTS), fitted.predict(TEXTS))

@@ -1,0 +1,269 @@
+"""`Model`: tasks learned, asked, replaced and kept from Python, with lists, arrays and frames."""
+
+import json
+import pickle
+import random
+
+import numpy as np
+import pytest
+from tiny import write_trunk
+
+from polyhead import Model, Question, Session, errors
+from polyhead.bundle.read import Bundle
+
+pytest.importorskip("torch")
+
+GOOD, BAD, THINGS = ("good", "happy"), ("bad", "sad", "broken", "late"), ("lamp", "kettle", "phone", "box")
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory):
+    return str(write_trunk(tmp_path_factory.mktemp("model") / "trunk"))
+
+
+def rows(count=60, seed=1):
+    """Texts, and the mood and the thing of each."""
+    drawn = random.Random(seed)
+    moods = [drawn.choice(("good", "bad")) for _ in range(count)]
+    things = [drawn.choice(THINGS) for _ in range(count)]
+    words = {"good": GOOD, "bad": BAD}
+    texts = [f"the {thing} is {drawn.choice(words[mood])}" for mood, thing in zip(moods, things, strict=True)]
+    return texts, moods, things
+
+
+@pytest.fixture(scope="module")
+def model(trunk):
+    texts, moods, things = rows()
+    made = Model(trunk, backend="reference", verbose=False)
+    return made.fit("mood", texts, moods).fit("things", texts, [[thing] for thing in things])
+
+
+def test_a_task_is_learned_and_asked_in_a_line_each(model):
+    texts, moods, _ = rows(count=40, seed=2)
+    answers = model.predict(texts)
+    assert list(answers) == ["mood", "things"] and len(answers["mood"]) == 40
+    right = np.mean([answer == mood for answer, mood in zip(answers["mood"], moods, strict=True)])
+    assert right > 0.8, "words tell the moods apart"
+    assert model.predict(texts[0]) == {name: column[0] for name, column in answers.items()}
+    assert model.evaluate("mood", texts, moods)["accuracy"] == pytest.approx(right)
+
+
+def test_kinds_are_guessed_from_labels_and_said(trunk, capsys):
+    texts, moods, things = rows()
+    made = Model(trunk, backend="reference")
+    made.fit("mood", texts, moods)
+    said = capsys.readouterr().err
+    assert "mood: kind single_label" in said and "kind=" in said
+    made.fit("things", texts, [[thing, "any"] for thing in things]).fit("size", texts, [len(t) / 7 for t in texts])
+    assert {name: task.kind for name, task in made.tasks.items()} == {
+        "mood": "single_label",
+        "things": "multi_label",
+        "size": "regression",
+    }
+
+
+def test_answers_are_those_of_a_session_over_the_saved_bundle(model, tmp_path):
+    texts, _, _ = rows(count=10, seed=3)
+    saved = model.save(tmp_path / "saved")
+    theirs = Session(saved, backend="reference").predict(texts)
+    assert [result.answers["mood"]["label"] for result in theirs] == model.predict(texts)["mood"]
+    assert Model.load(saved, backend="reference").predict(texts) == model.predict(texts)
+    with pytest.raises(errors.BundleError, match="not empty"):
+        model.save(saved)
+
+
+def test_probabilities_stand_in_the_order_of_the_labels(model):
+    texts, _, _ = rows(count=8, seed=4)
+    shares = model.predict_proba(texts, "mood")
+    assert shares.shape == (8, 2) and np.allclose(shares.sum(axis=1), 1, atol=1e-6)
+    labels = model.tasks["mood"].labels
+    assert [labels[index] for index in shares.argmax(axis=1)] == model.predict(texts)["mood"]
+
+
+def test_results_say_versions_and_are_plain_values(model):
+    result = model.results(["the lamp is good"], tasks="mood")[0]
+    assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
+    assert result.to_dict()["versions"] == {"mood": "v0001"}
+    assert result.receipt.to_dict()["passes"] == 1
+
+
+def test_a_new_version_moves_no_other_task_and_goes_back(trunk):
+    texts, moods, things = rows()
+    made = Model(trunk, backend="reference", deterministic=True, verbose=False)
+    made.fit("mood", texts, moods).fit("thing", texts, things)
+    before = made.session.columns(texts, tasks=["thing"])["thing"].outputs
+    swapped = [{"good": "bad", "bad": "good"}[mood] for mood in moods]
+    made.fit("mood", texts, swapped)
+    assert made.versions == {"mood": "v0002", "thing": "v0001"}
+    assert made.predict("the lamp is happy")["mood"] == "bad"
+    after = made.session.columns(texts, tasks=["thing"])["thing"].outputs
+    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+    assert made.rollback("mood") == "v0001" and made.predict("the lamp is happy")["mood"] == "good"
+    made.remove("mood")
+    assert list(made.tasks) == ["thing"]
+
+
+def test_an_update_goes_live_where_it_is_better_alone(trunk):
+    texts, moods, _ = rows()
+    made = Model(trunk, backend="reference", verbose=False)
+    made.fit("mood", texts, moods, test=rows(seed=7)[:2])
+    noise = random.Random(0)
+    assert not made.update("mood", texts, noise.sample(moods, len(moods)), test=rows(seed=7)[:2])
+    assert made.versions["mood"] == "v0001"
+
+
+def test_labels_of_the_live_version_keep_their_places(trunk):
+    texts, moods, _ = rows()
+    made = Model(trunk, backend="reference", verbose=False).fit("mood", texts, moods)
+    more = [*texts, *["the box is late"] * 20]
+    made.fit("mood", more, [*moods, *["angry"] * 20])
+    assert made.tasks["mood"].labels == ("bad", "good", "angry")
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_frames_give_frames_of_their_library(model, trunk, library):
+    frames = pytest.importorskip(library)
+    texts, moods, _ = rows(count=50, seed=5)
+    make = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "table"}[library]
+    frame = getattr(frames, make)({"body": texts, "mood": moods})
+    made = Model(trunk, backend="reference", verbose=False).fit("mood", frame, "mood", text="body")
+    answers = made.predict(frame, text="body")
+    assert type(answers) is type(frame)
+    assert list(answers["mood"].to_pylist() if library == "pyarrow" else answers["mood"]) == made.predict(texts)["mood"]
+    with pytest.raises(errors.MissingColumn, match="bodies"):
+        made.predict(frame, text="bodies")
+
+
+def test_a_frame_keeps_its_index(model):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": ["the lamp is good", "the box is late"]}, index=[7, 3])
+    answers = model.predict(frame)
+    assert list(answers.index) == [7, 3] and list(answers.columns) == ["mood", "things"]
+
+
+def test_arrays_and_series_are_lists(model):
+    texts = np.array(["the lamp is good", "the box is late"])
+    assert model.predict(texts) == model.predict(list(texts)) == model.predict(tuple(texts))
+
+
+def test_pairs_words_questions_and_spans(trunk):
+    drawn, made = random.Random(3), Model(trunk, backend="reference", verbose=False)
+    texts, moods, things = rows()
+    pairs = [(one, other) for one, other in zip(texts, drawn.sample(texts, len(texts)), strict=True)]
+    same = ["same" if one.split()[-1] == other.split()[-1] else "other" for one, other in pairs]
+    made.fit("same", pairs, same)
+    words = [text.split() for text in texts]
+    made.fit("words", words, [["O", "B-thing", "O", "O"] for _ in words])
+    spans = [[{"start": text.index(thing), "end": text.index(thing) + len(thing), "label": "thing"}]
+             for text, thing in zip(texts, things, strict=True)]
+    made.fit("places", texts, spans)
+    asked = [Question(text="what is it ?", options=("lamp", "box"), context=text) for text in texts]
+    made.fit("which", asked, [int("box" in text) for text in texts], kind="multiple_choice")
+    kinds = {name: task.kind for name, task in made.tasks.items()}
+    assert kinds == {"same": "single_label", "words": "tagging", "places": "tagging", "which": "multiple_choice"}
+    assert set(made.predict(pairs[:3])["same"]) <= {"same", "other"}
+    assert made.predict(texts[:2], tasks="places")["places"][0] == [
+        {"start": 4, "end": 4 + len(things[0]), "label": "thing", "text": things[0]}
+    ] or made.predict(texts[:2], tasks="places")["places"][0] == []
+    assert list(made.predict([texts[0], pairs[0]])) == ["same", "words", "places"]
+    assert made.predict([texts[0], pairs[0]])["same"][0] is None
+
+
+def test_a_model_is_pickled_with_its_tasks(model):
+    again = pickle.loads(pickle.dumps(model))
+    assert again.predict(["the lamp is good"]) == model.predict(["the lamp is good"])
+    assert again.folder != model.folder
+    empty = pickle.loads(pickle.dumps(Model(model.trunk)))
+    assert empty.tasks == {}
+
+
+WRONG = {
+    "no task yet": (lambda made, t, m: made.predict(t), errors.ConfigError, "no task yet"),
+    "labels too few": (lambda made, t, m: made.fit("a", t, m[:-1]), errors.BadValue, "60 texts, 59 labels"),
+    "no label": (lambda made, t, m: made.fit("a", t, None), errors.BadValue, "no labels"),
+    "a text alone": (lambda made, t, m: made.fit("a", "a text", m), errors.BadValue, "a list"),
+    "an empty list": (lambda made, t, m: made.fit("a", [], []), errors.EmptyData, "no text"),
+    "a number": (lambda made, t, m: made.fit("a", [*t[:-1], 3.5], m), errors.BadValue, "row 59"),
+    "a setting": (lambda made, t, m: made.fit("a", t, m, metrics="f1"), errors.ConfigError, "did you mean 'metric'"),
+    "a kind": (lambda made, t, m: made.fit("a", t, m, kind="labels"), errors.ConfigError, "labels"),
+    "a name": (lambda made, t, m: made.fit("a/b", t, m), errors.BadName, "a/b"),
+    "update of nothing": (lambda made, t, m: made.update("a", t, m), errors.UnknownTask, "no task 'a'"),
+    "no probabilities": (
+        lambda made, t, m: made.fit("a", t, [len(x) / 3 for x in t]).predict_proba(t, "a"),
+        errors.BadValue,
+        "regression",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_cannot_be_used_is_said(trunk, what):
+    call, error, words = WRONG[what]
+    texts, moods, _ = rows()
+    made = Model(trunk, backend="reference", verbose=False)
+    with pytest.raises(error, match=words):
+        call(made, texts, moods)
+    assert what == "no probabilities" or made.tasks == {}
+
+
+def test_a_folder_is_changed_where_it_lies(trunk, tmp_path):
+    texts, moods, things = rows()
+    Model(trunk, folder=tmp_path / "bundle", backend="reference", verbose=False).fit("mood", texts, moods)
+    Model.load(tmp_path / "bundle", backend="reference", verbose=False).fit("thing", texts, things)
+    assert list(Bundle.open(tmp_path / "bundle").tasks) == ["mood", "thing"]
+
+
+def test_features_are_kept_between_tasks(trunk, tmp_path, capsys):
+    texts, moods, things = rows()
+    made = Model(trunk, backend="reference").fit("mood", texts, moods)
+    capsys.readouterr()
+    made.fit("thing", texts, things)
+    said = capsys.readouterr().err
+    assert "0 texts" in said or "no text" in said or "kept" in said, said
+
+
+class Hub:
+    """A hub that is a folder."""
+
+    def __init__(self, root):
+        self.root, self.files = root, {}
+
+    def HfApi(self, token):  # noqa: N802  as it is called there
+        return self
+
+    def create_repo(self, name, *, private, exist_ok):
+        assert private and exist_ok
+        (self.root / name).mkdir(parents=True, exist_ok=True)
+
+    def upload_file(self, *, path_or_fileobj, path_in_repo, repo_id):
+        (self.root / repo_id / path_in_repo).write_bytes(open(path_or_fileobj, "rb").read())
+
+    def upload_folder(self, *, folder_path, repo_id, ignore_patterns):
+        import shutil
+
+        shutil.copytree(folder_path, self.root / repo_id, dirs_exist_ok=True,
+                        ignore=shutil.ignore_patterns(*(p.rpartition("/")[2] for p in ignore_patterns)))
+        return "https://hub/commit"
+
+    def snapshot_download(self, name, *, revision, token):
+        if not (self.root / name).is_dir():
+            raise FileNotFoundError(name)
+        return str(self.root / name)
+
+
+def test_a_bundle_goes_to_the_hub_and_comes_back(model, tmp_path, monkeypatch):
+    from polyhead.api import hub
+
+    monkeypatch.setattr(hub, "_hub", lambda: Hub(tmp_path / "hub"))
+    assert model.push("team/support") == "https://hub/commit"
+    card = (tmp_path / "hub/team/support/README.md").read_text()
+    assert "| mood | single_label | bad, good |" in card
+    again = Model.pull("team/support", tmp_path / "pulled", backend="reference")
+    assert again.predict(["the lamp is good"]) == model.predict(["the lamp is good"])
+    with pytest.raises(errors.BundleError, match="team/other"):
+        Model.pull("team/other", tmp_path / "other")
+    weights = next((tmp_path / "hub/team/support").rglob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(errors.BundleError):
+        Model.pull("team/support", tmp_path / "damaged")
+    assert not (tmp_path / "damaged").exists()
