@@ -9,8 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from polyhead.config import Value
 from polyhead.errors import EmptyData
 from polyhead.tasks.kinds.base import listed, spelled
-from polyhead.tasks.kinds.regression import NUMBER
+from polyhead.tasks.kinds.multi_label import MultiLabel
+from polyhead.tasks.kinds.regression import NUMBER, Regression
+from polyhead.tasks.kinds.single_label import SingleLabel
+from polyhead.tasks.kinds.span import Span
+from polyhead.tasks.kinds.tagging import Tagging
 
+SINGLE_LABEL, MULTI_LABEL, REGRESSION = SingleLabel.name, MultiLabel.name, Regression.name
+TAGGING, SPAN = Tagging.name, Span.name
 SEPARATORS = (";", "|", ",")  # between the labels of a cell
 MOST_LABELS = 1000  # different values of more are texts
 LONGEST_LABEL = 80  # mean characters; longer values are texts
@@ -94,12 +100,12 @@ def _of_lists(values: Sequence[object]) -> Guess:
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     if items and all(isinstance(item, Mapping) for item in items):
         if all({"start", "end", "label"} <= set(item) for item in items if isinstance(item, Mapping)):
-            return Guess(kind="tagging", why="each label is a list of {start, end, label}")
-        return Guess(kind="span", why="each label is a list of answers with their places")
+            return Guess(kind=TAGGING, why="each label is a list of {start, end, label}")
+        return Guess(kind=SPAN, why="each label is a list of answers with their places")
     names = {item for item in items if isinstance(item, str)}
     if names and all(name == "O" or name[:2] in ("B-", "I-") for name in names):
-        return Guess(kind="tagging", why="each label is a list of B-, I- and O tags")
-    return Guess(kind="multi_label", why="each label is a list of labels")
+        return Guess(kind=TAGGING, why="each label is a list of B-, I- and O tags")
+    return Guess(kind=MULTI_LABEL, why="each label is a list of labels")
 
 
 def _of_numbers(cells: Sequence[str], *, typed: bool) -> Guess:
@@ -107,15 +113,15 @@ def _of_numbers(cells: Sequence[str], *, typed: bool) -> Guess:
     numbers = {float(cell) for cell in cells}
     is_whole = all(cell.lstrip("+-").isdigit() for cell in cells)
     if is_whole and len(numbers) <= 2:
-        return Guess(kind="single_label", why=f"the labels are {_shown(numbers)}")
+        return Guess(kind=SINGLE_LABEL, why=f"the labels are {_shown(numbers)}")
     if is_whole and numbers == set(range(len(numbers))) and len(cells) >= 2 * len(numbers):
-        return Guess(kind="single_label", why=f"the labels are the whole numbers 0 to {len(numbers) - 1}")
+        return Guess(kind=SINGLE_LABEL, why=f"the labels are the whole numbers 0 to {len(numbers) - 1}")
     if not is_whole and len(numbers) <= 2 and not typed:
-        return Guess(kind="single_label", why=f"the labels are {_shown(numbers)}", rivals=("regression",))
+        return Guess(kind=SINGLE_LABEL, why=f"the labels are {_shown(numbers)}", rivals=(REGRESSION,))
     if not is_whole or len(numbers) > FEW_NUMBERS or len(cells) < 2 * len(numbers):
-        return Guess(kind="regression", why=f"the labels are {len(numbers):,} different numbers")
+        return Guess(kind=REGRESSION, why=f"the labels are {len(numbers):,} different numbers")
     why = f"the labels are {len(numbers)} whole numbers, {min(numbers):g} to {max(numbers):g}"
-    return Guess(kind="single_label", why=why, rivals=("regression",))
+    return Guess(kind=SINGLE_LABEL, why=why, rivals=(REGRESSION,))
 
 
 def _shown(numbers: set[float]) -> str:
@@ -126,7 +132,7 @@ def _of_strings(cells: Sequence[str]) -> Guess:
     if (chosen := separator_of(cells)) is not None:
         mark, is_certain = chosen
         why = f"cells hold several labels with '{mark}' between them"
-        return Guess(kind="multi_label", why=why, separator=mark, rivals=() if is_certain else ("single_label",))
+        return Guess(kind=MULTI_LABEL, why=why, separator=mark, rivals=() if is_certain else (SINGLE_LABEL,))
     counts = Counter(cells)
     if not looks_like_labels(cells):
         raise EmptyData(
@@ -134,7 +140,7 @@ def _of_strings(cells: Sequence[str]) -> Guess:
             got=f"{len(counts):,} different values in {len(cells):,} rows, such as {cells[0][:60]!r}",
             do="give the labels, or say the kind if they are labels",
         )
-    return Guess(kind="single_label", why=f"{len(counts)} different labels in {len(cells):,} rows")
+    return Guess(kind=SINGLE_LABEL, why=f"{len(counts)} different labels in {len(cells):,} rows")
 
 
 def looks_like_labels(values: Sequence[object]) -> bool:
