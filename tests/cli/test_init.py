@@ -258,13 +258,13 @@ def test_names_that_are_no_safe_folder_are_refused(tmp_path, name):
 @pytest.mark.parametrize(
     ("kind", "words", "rows", "said"),
     [
-        ("single_label", [], [{"text": "a", "mood": "x"}], "no column 'label'"),
+        ("single_label", [], [{"text": "a", "mood": "x"}], "at least 2 different labels"),
         ("single_label", ["--label", "moods"], ROWS, "did you mean 'mood'?"),
         ("single_label", [], [{"text": "a", "label": None}], "no row has a value"),
         ("single_label", [], [{"text": "a", "label": 0.5}], "row 1"),
         ("single_label", [], [{"text": "a", "label": "x"}, {"text": "b", "label": "x"}], "labels"),
         ("single_label", ["--label", "mood", "--text", "txt"], ROWS, "did you mean 'text'?"),
-        ("single_label", [], [{"text": "a", "label": ["x"]}], "row 1"),
+        ("single_label", [], [{"text": "a", "label": ["x", "y"]}], "row 1"),
         ("multi_label", ["--label", "mood"], ROWS, "--separator"),
         ("multi_label", ["--label", "topics"], [{"text": "a", "topics": [["x"]]}], "row 1"),
         ("regression", ["--label", "mood"], ROWS, "no number"),
@@ -299,9 +299,9 @@ def test_too_many_labels_are_no_labels(tmp_path):
 
 def test_cells_with_several_labels_need_their_separator(tmp_path):
     data = tmp_path / "x.csv"
-    data.write_text("text,label\n" + "".join(f"t{i},a;b\n" if i % 2 else f"t{i},c\n" for i in range(20)))
+    data.write_text("text,label\n" + "".join(f"t{i},a/b\n" if i % 2 else f"t{i},c\n" for i in range(20)))
     run("init", data, "--kind", "multi_label", cwd=tmp_path).refuses("--separator")
-    assert run("init", data, "--kind", "multi_label", "--separator", ";", cwd=tmp_path).code == 0
+    assert run("init", data, "--kind", "multi_label", "--separator", "/", cwd=tmp_path).code == 0
     assert read_project(tmp_path / "polyhead.toml").tasks[0].labels == ("a", "b", "c")
 
 
@@ -324,7 +324,13 @@ def test_rows_without_label_or_text_are_counted(tmp_path):
 
 def test_what_an_empty_cell_of_several_labels_says_is_written_down_and_counted(tmp_path):
     (tmp_path / "rows.csv").write_text("text,label\nx,a;b\ny,\nz, \nw,a\nv,b\nu,\n")
-    done = run("init", "rows.csv", "--kind", "multi_label", "--separator", ";", cwd=tmp_path)
+    words = ["init", "rows.csv", "--kind", "multi_label", "--separator", ";"]
+    run(*words, cwd=tmp_path).refuses("empty in 3 of its rows", "--empty none", "--empty skip")
+    skip = ["--empty", "skip", "--validation", "rows.csv", "-o", "skipped.toml"]
+    skipped = run(*words, *skip, cwd=tmp_path)
+    assert read_project(tmp_path / "skipped.toml").tasks[0].empty == "skip"
+    assert "6 rows, 3 used, 3 without a label, skipped" in skipped.out
+    done = run(*words, "--empty", "none", cwd=tmp_path)
     assert done.code == 0, done.err
     assert "6 rows, 6 used, 3 with an empty label cell, read as none of the labels" in done.out
     (entry,) = read_project(tmp_path / "polyhead.toml").tasks
@@ -379,18 +385,18 @@ def test_a_name_is_made_of_the_file(given, name):
 
 
 def test_a_table_with_a_header_alone_or_other_marks_between_its_columns_is_named(tmp_path):
-    table = tmp_path / "rows.csv"
+    table = tmp_path / "rows.tsv"
     words = ("init", table, "--kind", "single_label", "-o", tmp_path / "p.toml")
-    table.write_text("text,label\n")
+    table.write_text("text\tlabel\n")
     run(*words).refuses("no rows in")
     table.write_text("text;label\na;b\n")
-    run(*words).refuses("no column 'label'", "';' separated", "commas")
+    run(*words, "--label", "label").refuses("no column 'label'", "';' separated", "tabs")
 
 
 def test_keys_that_hold_marks_are_no_columns_beside_each_other(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"id|name": "a"}\n')
     done = run("init", tmp_path / "x.jsonl", "--kind", "single_label", "-o", tmp_path / "p.toml")
-    done.refuses("no column 'label'")
+    done.refuses("looks like the text")
     assert "separated its columns" not in done.err
 
 

@@ -49,7 +49,7 @@ def test_help_needs_no_heavy_library():
         ["predict", "x", "--backend", "nonsense"],
         ["inspect", "x", "--tokens", "0"],
         ["inspect", "x", "--tokens", "many"],
-        ["init", "x.csv"],
+        ["init"],
         ["init", "x.csv", "--kind", "essay"],
         ["train", "--nonsense"],
         ["predict", "x", "--tasks", " , "],

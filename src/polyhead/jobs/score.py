@@ -20,7 +20,7 @@ from polyhead.jobs.faults import all_columns, check_machine
 from polyhead.jobs.pieces import Counts, Job, Pieces
 from polyhead.jobs.rows import Chunk, CsvWriter, JsonWriter, RowFile, Show, Source, Writer
 from polyhead.progress import progress_line
-from polyhead.tasks.rows import FORMATS
+from polyhead.tasks.rows import FORMATS, PACKABLE
 from polyhead.text.tokenize import lone_surrogates, repair
 
 PIECE_ROWS = 2048  # answered by one call, so that texts can be sorted by length; a kill loses one piece
@@ -329,7 +329,7 @@ def open_source(path: str) -> Source:
         from polyhead.jobs.parquet import ParquetFile
 
         return ParquetFile(path)
-    if name.removesuffix(".gz").endswith((".jsonl", ".csv", ".tsv")):
+    if name.endswith(".xlsx") or name.removesuffix(".gz").endswith(PACKABLE):
         return RowFile(path)
     allowed = [form for form in FORMATS if form.startswith(".")]
     raise DataError(f"the format of {path} is not known by its name", allowed=allowed, do="name it as what it is")

@@ -39,6 +39,8 @@ class InitOptions(Value):
     choices: str | None = None
     answers: str | None = None
     separator: str | None = None
+    one_hot: tuple[str, ...] = ()  # columns of 0 and 1, a label each
+    empty: str | None = None  # what an empty cell says; None: there must be none that may say two things
     model: str | None = None
     validation: str | None = None
     test: str | None = None
@@ -87,7 +89,9 @@ def declare(options: InitOptions, folder: Path) -> Declared:
             do=f"name two columns with --text and --{option}",
         )
     is_declared = "labels" in kind.uses or "range" in kind.uses  # others answer by the input
-    values = [list(_labels_in(options, name)) for name in options.files] if is_declared else []  # by file
+    values: list[list[object]] = []  # of every label, by file
+    if is_declared and not options.one_hot:
+        values = [list(_labels_in(options, name)) for name in options.files]
     entry: dict[str, Any] = {"name": options.name or _name_of(options.data), "kind": options.kind}
     counts: dict[str, int] = {}
     unseen: tuple[str, ...] = ()
@@ -95,14 +99,17 @@ def declare(options: InitOptions, folder: Path) -> Declared:
         entry["range"] = _range(options, [float(str(value)) for part in values for value in part])
     elif "null_answers" in kind.uses and any(_has_unanswered(options, name) for name in options.files):
         entry["null_answers"] = True
+    elif options.one_hot:
+        counts = ones_of(options.data, options.one_hot)
+        entry["labels"] = list(options.one_hot)
     elif is_declared:
         labels = _ordered(options, {str(value) for part in values for value in part})
         seen = Counter(map(str, values[0]))
         counts = {label: seen[label] for label in (sorted(seen) if options.spans else labels)}
         unseen = tuple(sorted({str(value) for part in values[1:] for value in part} - set(seen)))
         entry["labels"] = labels
-    if kind.empty_is_none:
-        entry["empty"] = "none"
+    if options.empty or (kind.empty_is_none and not options.one_hot):
+        entry["empty"] = options.empty or "none"
     if options.model is not None:
         entry["model"] = _place(options.model, folder) if Path(options.model).is_dir() else options.model
     files = {"train": options.data, "validation": options.validation, "test": options.test}
@@ -124,16 +131,18 @@ def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
     return head + body if is_first else body
 
 
-def _columns(options: InitOptions) -> dict[str, str]:
+def _columns(options: InitOptions) -> dict[str, Any]:
     separator = {"separator": options.separator} if options.separator else {}
     own = {key: name for key in ("choices", "answers") if (name := getattr(options, key))}
     kind = options.known_kind
     if kind.context_column is not None:
-        columns = {"text": options.question, **_defaults_of(options), **own, **separator}
+        columns: dict[str, Any] = {"text": options.question, **_defaults_of(options), **own, **separator}
         more = {key: getattr(options, key) for key in ("text_b", "label", "tokens", "spans")}
         return columns | {key: name for key, name in more.items() if name}
     if options.tokens:
         columns = {"tokens": options.tokens, "tags": options.column}
+    elif options.one_hot:
+        columns = {"text": options.question, "soft": list(options.one_hot)}
     else:
         columns = {"text": options.question, "spans" if options.spans else "label": options.column}
     if options.text_b:
@@ -174,15 +183,22 @@ def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
 
 def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
     """Every label of the file, as often as it occurs."""
-    rows, has_label, has_row = Rows(path, (options.column,)), False, False
+    rows, has_label, has_row, empty = Rows(path, (options.column,)), False, False, 0
     for row in rows:
         has_row = True
         value = row.values.get(options.column)
         # A cell without visible text may say that no label applies.
         is_none = options.known_kind.empty_is_none and isinstance(value, str) and not value.strip()
+        empty += is_none
         if value is not None and value != "" and not is_none:
             has_label = True
             yield from _labels_of(options, value, from_cells=rows.has_cells, where=f"{path} row {row.number}")
+    if empty and options.empty is None:
+        raise ConfigError(
+            f"{path}: '{options.column}' is empty in {empty:,} of its rows, which may say two things",
+            allowed="--empty none (none of the labels applies) or --empty skip (nobody labelled the row)",
+            do="choose one of them",
+        )
     if has_label:
         return
     if not has_row:
@@ -256,8 +272,31 @@ def _begun_and_inside(names: set[str]) -> list[str]:
 
 def _name_of(data: str) -> str:
     last = re.split(r"[/\\]", data.removeprefix(DATASETS).partition(":")[0])[-1]
-    clean = re.sub(r"[^A-Za-z0-9_-]+", "-", last.lstrip(".").split(".")[0]).strip("-_")
-    return clean[:64] or "task"
+    return clean_name(last.lstrip(".").split(".")[0])
+
+
+def clean_name(text: str) -> str:
+    """A name that a task can have, made of a text."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:64] or "task"
+
+
+def ones_of(path: str, columns: tuple[str, ...]) -> dict[str, int]:
+    """How many rows have 1 in each of the columns; raises MissingColumn and BadValue."""
+    rows, counts = Rows(path, columns), dict.fromkeys(columns, 0)
+    for row in rows:
+        for name in columns:
+            mark = str(row.values.get(name, "")).strip().lower()
+            if mark not in ("0", "1", "0.0", "1.0", ""):
+                what = f"{path} row {row.number}: '{name}' is neither 0 nor 1"
+                raise BadValue(what, got=mark, do="fix the row, or leave the column out of --one-hot")
+            counts[name] += mark in ("1", "1.0")
+    for name in (*columns, "label"):
+        if name not in rows.columns and name != "label":
+            raise no_column(path, name, list(rows.columns), by="Name others with --one-hot")
+        if name == "label" and name in rows.columns:
+            do = "rename that column, or name it with --label"
+            raise ConfigError(f"{path} has a column 'label' beside those of --one-hot", do=do)
+    return counts
 
 
 def _place(path: str, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Rows of a file, streamed: JSON Lines, CSV, TSV, Parquet, and sets of the `datasets` library."""
+"""Rows of a file: JSON Lines and arrays, CSV, TSV, xlsx, Parquet, and sets of the `datasets` library."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ from typing import Any, BinaryIO, TextIO, cast
 from polyhead.config import Value
 from polyhead.errors import BadValue, DataError, EmptyData, MissingExtra
 from polyhead.files import open_plain
+from polyhead.tasks.formats import arrays, dialect, sheets
 from polyhead.tasks.limits import LONGEST_LINE, MOST_VALUES, SHORTEN, check_packing, lines_of, too_long, too_many_values
 from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.tokenize import lone_surrogates
 
 DATASETS = "datasets:"  # begins the path of rows that come from a hub
-FORMATS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", f"{DATASETS}ID[/config][:split]", ".parquet")
+PACKABLE = (".jsonl", ".json", ".csv", ".tsv")  # which are read packed with gzip too
+FORMATS = (
+    *(form + packed for form in PACKABLE for packed in ("", ".gz")),
+    ".xlsx",
+    ".parquet",
+    f"{DATASETS}ID[/config][:split]",
+)
 # Characters of one CSV cell: all that a quote which is never closed can swallow. The csv module's own limit is 131,072.
 CELL_LIMIT = LONGEST_TEXT
 UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")  # how a file of UTF-16 begins, as bytes that are not UTF-8 come out
@@ -77,7 +84,7 @@ class Rows:
         self.wanted = tuple(wanted)  # columns to read, where a format can leave others unread
         self.columns: dict[str, None] = {}
         name = path.lower().removesuffix(".gz")
-        self.has_cells = name.endswith((".csv", ".tsv"))  # every value is a string
+        self.has_cells = name.endswith((".csv", ".tsv", ".xlsx"))  # every value is a string
 
     def __iter__(self) -> Iterator[Row]:
         for row in self.each():
@@ -100,10 +107,15 @@ class Rows:
             return
         name = self.path.lower()
         try:
-            if name.endswith((".jsonl", ".jsonl.gz")):
+            bare = name.removesuffix(".gz")
+            if bare.endswith(".jsonl"):
                 yield from self._json_lines()
-            elif name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+            elif bare.endswith(".json"):
+                yield from self._json()
+            elif bare.endswith((".csv", ".tsv")):
                 yield from self._cells()
+            elif name.endswith(".xlsx"):
+                yield from self._sheet()
             elif name.endswith(".parquet"):
                 yield from self._parquet()
             else:
@@ -131,6 +143,20 @@ class Rows:
                     self.columns.update(dict.fromkeys(values))
                     yield Row(number=number, values=values)
 
+    def _json(self) -> Iterator[Row | BadValue]:
+        """Objects of one array, or on a line each."""
+        with _opened(self.path) as file:
+            values = arrays.values_of(file, self.path) if arrays.begins_with_array(file) else None
+        if values is None:
+            yield from self._json_lines()
+            return
+        for number, value in enumerate(values, start=1):
+            if isinstance(value, dict):
+                self.columns.update(dict.fromkeys(value))
+                yield Row(number=number, values=value)
+            else:
+                yield self._bad("it is not a JSON object", value, number, 'write {"column": value, ...}')
+
     def _utf8(self, line: bytes, number: int) -> str:
         try:
             return line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -153,7 +179,9 @@ class Rows:
         csv.field_size_limit(max(csv.field_size_limit(), CELL_LIMIT))
         # In TSV files a quote is a plain character, as the registered text/tab-separated-values says.
         tabs = self.path.lower().removesuffix(".gz").endswith(".tsv")
-        style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
+        style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+        if not tabs:
+            style = {"delimiter": self._separator(), "strict": True}
         # Bytes that are not UTF-8 come out as lone surrogates, so that their record can be named.
         with (
             _opened(self.path) as raw,
@@ -170,6 +198,21 @@ class Rows:
             self.columns.update(dict.fromkeys(header))
             for number, record in enumerate(records, start=1):
                 yield record if isinstance(record, BadValue) else self._by_column(header, record, number)
+
+    def _separator(self) -> str:
+        with _opened(self.path) as file:
+            sample = file.read(dialect.SAMPLE + 1)
+        text = sample[: dialect.SAMPLE].decode("utf-8-sig", errors="replace")
+        return dialect.separator_of(text, is_whole=len(sample) <= dialect.SAMPLE)
+
+    def _sheet(self) -> Iterator[Row | BadValue]:
+        with open_plain(self.path) as file:
+            records = sheets.records_of(file, self.path)
+            header = next(records, [])
+            self._check_once(header, f"the header of {self.path}", "fix the first row")
+            self.columns.update(dict.fromkeys(header))
+            for number, record in enumerate(records, start=1):
+                yield self._by_column(header, record, number)
 
     def _records(self, reader: Iterator[list[str]], lines: _Lines) -> Iterator[list[str] | BadValue]:
         """Records that are not blank, the error in the place of one that is not CSV; number 0 is the header.

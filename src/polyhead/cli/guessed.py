@@ -1,0 +1,148 @@
+"""What `polyhead init` takes a file to be: options that were not given are guessed, and each guess has its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from polyhead.project.declare import InitOptions
+from polyhead.config import Value
+from polyhead.errors import ConfigError, DataError
+from polyhead.tasks.formats.annotations import Converted, is_conll, jsonl, of_conll, of_objects
+from polyhead.tasks.guess import Guess, kind_of_labels, separator_of
+from polyhead.tasks.guess_table import Given, Layout, Table, labels_in, layout_of, table_of
+from polyhead.tasks.kinds import KINDS
+from polyhead.tasks.rows import DATASETS, Rows, no_rows
+
+KEYS = ("text", "text_b", "label", "tokens", "spans", "choices", "answers")
+
+
+class Guessed(Value):
+    """The options of a task, each guess with its reason, and other columns that look like labels."""
+
+    options: InitOptions
+    whys: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def guessed(asked: dict[str, Any]) -> Guessed:
+    """Options with a kind and columns from the first of `asked` that are None.
+
+    Raises ConfigError where two guesses are equally good, EmptyData where nothing can be guessed.
+    """
+    kind = asked["kind"]
+    if kind is not None and KINDS.named(kind).owns_model:
+        return Guessed(options=InitOptions(**asked))
+    table = table_of(asked["data"])
+    if not table.values:
+        raise no_rows(asked["data"])
+    given = Given(**{key: asked[key] for key in (*KEYS, "kind", "one_hot")})
+    layout = layout_of(table, _by_default(given, table, asked))
+    guess = None if layout.kind else _kind(layout, table, asked)
+    values = asked | {key: getattr(layout, key) for key in (*KEYS, "one_hot")}
+    values["kind"] = layout.kind or (guess.kind if guess else None)
+    if values["kind"] is None:
+        raise ConfigError(
+            f"no column of {asked['data']} looks like a label",
+            got=list(table.values),
+            do="name it with --label, and the text with --text; for summaries also --kind and --model",
+        )
+    question = asked["text"] or layout.text or KINDS.named(values["kind"]).text_column
+    if not (asked["text"] or layout.tokens) and layout.whys and question not in table.values:
+        do = "name it with --text, and the label with --label"
+        raise ConfigError(f"no column of {asked['data']} looks like the text", got=list(table.values), do=do)
+    whys = [*layout.whys, *([guess.why] if guess else [])]
+    if values["separator"] is None:
+        values["separator"] = guess.separator if guess else _separator(values, table)
+    if values["separator"] and values["separator"] != asked["separator"] and not guess:
+        whys.append(f"cells hold several labels with '{values['separator']}' between them")
+    return Guessed(options=InitOptions(**values), whys=tuple(dict.fromkeys(whys)), others=layout.others)
+
+
+def _by_default(given: Given, table: Table, asked: dict[str, Any]) -> Given:
+    """Of a kind that was named, the columns that have the names it looks for."""
+    if given.kind is None:
+        return given
+    plain = InitOptions(**{**asked, "one_hot": ()})
+    is_free = not given.one_hot and not given.spans and not given.answers and not given.label
+    key = "label" if plain.known_kind.label_key == "label" else plain.known_kind.label_key
+    if is_free and plain.column in table.values:
+        given = msgspec.structs.replace(given, **{key: plain.column})
+    if not given.tokens and not given.text and plain.question in table.values and plain.known_kind.column_keys == ():
+        second = given.text_b or _second(plain.question, table, given)
+        given = msgspec.structs.replace(given, text=plain.question, text_b=second)
+    return given
+
+
+def _second(text: str, table: Table, given: Given) -> str | None:
+    return "text_b" if text == "text" and "text_b" in table.values and given.text is None else None
+
+
+def _kind(layout: Layout, table: Table, asked: dict[str, Any]) -> Guess | None:
+    if layout.label is None or not table.values.get(layout.label):
+        return None
+    labels = labels_in(table, layout.label)
+    if asked["separator"]:
+        guess = kind_of_labels([part.strip() for cell in labels for part in str(cell).split(asked["separator"])])
+        why = f"cells hold labels with '{asked['separator']}' between them, as given"
+        return msgspec.structs.replace(guess, kind=_several(), why=why, separator=asked["separator"], rivals=())
+    guess = kind_of_labels(labels)
+    if guess.rivals:
+        kinds = [guess.kind, *guess.rivals]
+        raise ConfigError(
+            f"'{layout.label}' of {asked['data']} can be read in {len(kinds)} ways: {guess.why}",
+            allowed=" or ".join(f"--kind {kind}" for kind in kinds),
+            do="choose one of them",
+        )
+    return guess
+
+
+def _several() -> str:
+    """The kind whose labels are lists in one cell."""
+    return next(kind.name for kind in KINDS.values() if kind.label_is_list and kind.empty_is_none)
+
+
+def _separator(values: dict[str, Any], table: Table) -> str | None:
+    kind = KINDS.named(values["kind"])
+    if not (kind.label_is_list and kind.empty_is_none) or values["one_hot"]:
+        return None
+    cells = [value for value in labels_in(table, values["label"] or "label") if isinstance(value, str)]
+    chosen = separator_of(cells) if cells else None
+    return chosen[0] if chosen else None
+
+
+def as_rows(path: str, folder: Path, created: list[Path], *, replace: bool) -> tuple[str, tuple[str, ...]]:
+    """The file to read in place of `path`, and what to say of it: an export is written as JSON Lines into `folder`.
+
+    A file that was not there before is added to `created`.
+
+    Raises ConfigError if another file of that name is there and `replace` is not given.
+    """
+    if path.startswith(DATASETS):
+        return path, ()
+    name = path.lower().removesuffix(".gz")
+    if is_conll(path):
+        converted: Converted | None = of_conll(path)
+    elif name.endswith((".json", ".jsonl")):
+        converted = of_objects([dict(row.values) for row in Rows(path, ())])
+    else:
+        return path, ()
+    if converted is None:
+        return path, ()
+    target = folder / f"{Path(path).name.split('.')[0]}.rows.jsonl"
+    raw = jsonl(converted.rows)
+    if not converted.rows:
+        raise DataError(f"{path}: no row of this {converted.form} export is annotated", do="export it after annotation")
+    if target.exists() and target.read_bytes() != raw and not replace:
+        do = "move that file away, or add --replace"
+        raise ConfigError(f"cannot write the rows of {path}", got=f"{target.name} is there already", do=do)
+    if not target.exists() or target.read_bytes() != raw:
+        from polyhead.cli.output import writing
+
+        created += [] if target.exists() else [target]
+        with writing(str(target)) as file:
+            file.write(raw)
+    said = f"{path} is a {converted.form} file: its rows are in {target.name}, which training reads"
+    return str(target), (said, *converted.notes)

@@ -1,0 +1,233 @@
+"""The tasks of one `polyhead init`: which files belong together, what is said of each, and what to run next."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from polyhead.project.declare import Declared, clean_name, declare
+from polyhead.cli.guessed import Guessed, as_rows, guessed
+from polyhead.cli.output import counted
+from polyhead.cli.project_text import with_task
+from polyhead.config import Value
+from polyhead.project.tables import Project, TaskEntry
+from polyhead.tasks.columns import Source
+from polyhead.tasks.read import read
+from polyhead.tasks.rows import DATASETS, Rows
+from polyhead.text.question import Question, texts_of
+
+SPLITS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation"}
+SPLITS |= {"dev": "validation", "test": "test"}
+SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
+SHOWN, WIDTH = 3, 72  # rows, and characters of a text
+
+
+class Made(Value):
+    """A task, how it was guessed and what was said of its files, and keys of a replaced task that were dropped."""
+
+    guessed: Guessed
+    declared: Declared
+    notes: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+def declared_tasks(
+    data: Sequence[str], options: dict[str, Any], before: str, output: str, *, replace: bool
+) -> tuple[str, list[Made]]:
+    """The project file's text with every task, and the tasks; of exports the rows are written, unless it fails."""
+    created: list[Path] = []
+    try:
+        return _declared(data, options, before, output, created, replace=replace)
+    except BaseException:
+        for path in created:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _declared(
+    data: Sequence[str], options: dict[str, Any], before: str, output: str, created: list[Path], *, replace: bool
+) -> tuple[str, list[Made]]:
+    folder, made, after = Path(output).resolve().parent, list[Made](), before
+    groups = _groups(data)
+    if len(groups) > 1 and (options["name"] or options["validation"] or options["test"]):
+        raise click.UsageError("--task, --validation and --test go with one task; run init once for each DATA")
+    for files in groups:
+        labels = options["labels"] or (None,)
+        asked = {key: value for key, value in options.items() if key != "labels"} | files
+        asked |= {key: options[key] for key in ("validation", "test") if options[key]}
+        notes: tuple[str, ...] = ()
+        name = asked["name"] or _name(files)
+        for key in ("data", "validation", "test"):
+            if asked[key]:
+                asked[key], said = as_rows(asked[key], folder, created, replace=replace)
+                notes += said
+        for label in labels:
+            own = clean_name(label) if label and len(labels) > 1 else name
+            guess = guessed(asked | {"label": label, "name": own})
+            declared = declare(guess.options, folder)
+            after, dropped = with_task(after, declared.entry, output, replace=replace)
+            others = tuple(other for other in guess.others if other not in labels)
+            guess = Guessed(options=guess.options, whys=guess.whys, others=others)
+            made.append(Made(guessed=guess, declared=declared, notes=notes, dropped=dropped))
+    return after, made
+
+
+def _groups(data: Sequence[str]) -> list[dict[str, Any]]:
+    """Each file as a task, with files beside it that are called its validation or test split."""
+    groups: dict[tuple[Path, str, str], dict[str, Any]] = {}
+    alone: list[dict[str, Any]] = []
+    for path in data:
+        stem, _, ending = Path(path).name.partition(".")
+        part = SPLIT.search(stem)
+        if len(data) == 1 or path.startswith(DATASETS) or part is None:
+            alone.append({"data": path, "validation": None, "test": None})
+            continue
+        split, rest = SPLITS[part[1].lower()], stem[: part.start()] + stem[part.end() :]
+        group = groups.setdefault((Path(path).parent, rest, ending), {})
+        if split in group:
+            raise click.UsageError(f"{group[split]} and {path} are both called the {split} split of one task")
+        group[split] = path
+    whole = []
+    for (_, rest, _), group in groups.items():
+        if "train" in group:
+            whole.append({"data": group["train"], "validation": group.get("validation"), "test": group.get("test")})
+            whole[-1] |= {"stem": rest}
+        else:
+            alone += [{"data": path, "validation": None, "test": None} for path in group.values()]
+    return [*whole, *alone]
+
+
+def _name(files: dict[str, Any]) -> str | None:
+    """The name of splits without the name of the split, or of their folder; None: that of the one file."""
+    stem = files.pop("stem", None)
+    if stem is None:
+        return None
+    return clean_name(stem or Path(files["data"]).resolve().parent.name)
+
+
+def summary(made: Sequence[Made], after: str, output: str) -> list[str]:
+    """What was guessed and found, three rows of each task as it reads them, and the next commands."""
+    import tomllib
+
+    from polyhead.config import to_value
+
+    project = to_value(tomllib.loads(after), Project, source=output)
+    folder, lines, first = Path(output).resolve().parent, list[str](), ""
+    for task in made:
+        (entry,) = [e for e in project.tasks if e.name == task.declared.entry["name"]]
+        shown, example = _rows(entry, task, folder)
+        first = first or example
+        lines += [*_lines(task, output), *shown]
+    has_test = all(entry.test for entry in project.tasks)
+    bundle = shlex.quote(str(Path(output).parent / project.bundle))
+    config = shlex.quote(output)
+    return [
+        *lines,
+        "train learns a small head for each task over the frozen encoder; no text leaves this machine",
+        "next:",
+        f"  polyhead train {config}",
+        f"  polyhead evaluate {config}" + ("" if has_test else " --split validation"),
+        f"  echo {shlex.quote(first)} | polyhead predict {bundle}",
+    ]
+
+
+def _rows(entry: TaskEntry, task: Made, folder: Path) -> tuple[list[str], str]:
+    """The first rows of train as the task reads them, and the first input as a line that `predict` takes."""
+    assert isinstance(entry.train, str)
+    source: Source = entry.source(entry.train, folder)
+    examples = read(source, entry.task())
+    numbers = examples.rows[:SHOWN]
+    columns = [entry.label, entry.tags, entry.spans, entry.answers, *_soft(entry)]
+    wanted = [name for name in columns if name] + ([entry.known_kind.label_key] if not entry.answers else [])
+    values: dict[int, str] = {}
+    for row in Rows(source.path, wanted):
+        if row.number in numbers:
+            values[row.number] = _label(entry, row.values)
+        if len(values) == len(numbers):
+            break
+    lines = ["the first rows, as the task reads them:"]
+    for number, item in zip(numbers, examples.inputs, strict=False):
+        texts = " | ".join(_short(text) for text in texts_of(item))
+        options = f" [{' / '.join(map(_short, item.options))}]" if isinstance(item, Question) else ""
+        lines.append(f"  {texts}{options} -> {values.get(number, '')}")
+    return lines, _example(entry, examples.inputs[0])
+
+
+def _soft(entry: TaskEntry) -> tuple[str, ...]:
+    return entry.soft if isinstance(entry.soft, tuple) else ()
+
+
+def _label(entry: TaskEntry, values: Any) -> str:
+    if names := _soft(entry):
+        ones = [name for name in names if str(values.get(name)).strip().lower() in ("1", "1.0", "true")]
+        return ", ".join(ones) or "(none)"
+    column = (
+        entry.tags or entry.spans or entry.answers or (entry.known_kind.label_key if not entry.label else entry.label)
+    )
+    value = values.get(column, values.get(entry.known_kind.label_key))
+    if isinstance(value, str) and entry.separator:
+        value = [part.strip() for part in value.split(entry.separator) if part.strip()]
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return _short(", ".join(value)) or "(none)"
+    return _short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) or "(none)"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+
+
+def _example(entry: TaskEntry, item: Any) -> str:
+    """An input as a line of JSON, or as it stands where it is one plain text."""
+    if isinstance(item, Question):
+        fields: dict[str, object] = {"question": item.text, "options": list(item.options)}
+        return json.dumps(fields | ({"context": item.context} if item.context else {}), ensure_ascii=False)
+    first, *second = texts_of(item)
+    if second:
+        keys = ("question", "context") if entry.known_kind.context_column else ("text", "text_b")
+        return json.dumps(dict(zip(keys, (first, second[0]), strict=True)), ensure_ascii=False)
+    is_plain = first.isprintable() and first.lstrip()[:1] not in ("{", '"', "-", "\\") and "\\" not in first
+    return first if is_plain else json.dumps({"text": first})
+
+
+def _lines(task: Made, output: str) -> list[str]:
+    declared, entry = task.declared, task.declared.entry
+    lines = [*task.notes, f"{output}: task '{entry['name']}' ({entry['kind']})"]
+    lines += [f"guessed: {why}" for why in task.guessed.whys]
+    for split, report in declared.reports.items():
+        counts = [counted(report.rows, "row"), f"{report.used:,} used", *report.notes()]
+        lines.append(f"{split}: {', '.join(counts)}")
+    if task.dropped:
+        lines.append(
+            f"the task that was there is replaced; it had keys that this one has not: {', '.join(task.dropped)}"
+        )
+    if others := task.guessed.others:
+        several = " ".join(f"--label {shlex.quote(name)}" for name in others)
+        lines.append(
+            f"other columns look like labels: {', '.join(others)}; to add a task of each, run init with {several}"
+        )
+    if "validation" not in entry:
+        lines.append("validation: a tenth of train is held out; below 1,000 rows five folds")
+    if entry.get("empty") == "none":
+        lines.append(
+            'empty: a cell without text says that none of the labels applies; write empty = "skip" if it says that '
+            "nobody labelled the row"
+        )
+    if entry.get("null_answers"):
+        lines.append("null_answers: some rows have no answer, so the task may answer that there is none")
+    if "range" in entry:
+        lines.append(f"range: {entry['range'][0]:g} to {entry['range'][1]:g}, as found; widen it if more can occur")
+    if declared.counts:
+        width = max(map(len, declared.counts))
+        what = "spans (B- and I- tags)" if "spans" in entry else "labels"
+        lines.append(f"{what}, and how often train has them; check that none is misspelt, missing or rare:")
+        lines += [f"  {label:<{width}}  {count:>7,}" for label, count in declared.counts.items()]
+    if declared.unseen:
+        lines.append(f"not in train, so it cannot be learned: {', '.join(declared.unseen)}")
+    return lines

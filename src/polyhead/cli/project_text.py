@@ -1,0 +1,87 @@
+"""A project file as text: a task is added or replaced, and every other line stays as it is."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+from polyhead.project.declare import project_text
+from polyhead.config import to_value
+from polyhead.errors import BadName, ConfigError
+from polyhead.project.tables import Project
+
+HEADER = re.compile(r"\s*\[")
+TASKS = re.compile(r"\s*\[\[\s*tasks\s*\]\]")
+OWN = re.compile(r"\s*\[\[?\s*tasks\s*\.")
+# Keys that nobody guesses: a task that is replaced by one of its kind keeps them.
+KEPT = ("metric", "threshold", "positive", "long_texts", "decoder", "team")
+
+
+def with_task(before: str, entry: dict[str, Any], output: str, *, replace: bool) -> tuple[str, tuple[str, ...]]:
+    """The text with the task, and the keys of a replaced task that were dropped.
+
+    Raises BadName if a task of that name is there and `replace` is not given, ConfigError for a file whose tasks are
+    not [[tasks]] tables.
+    """
+    tasks = tomllib.loads(before).get("tasks", []) if before else []
+    same = [task for task in tasks if str(task.get("name")).casefold() == entry["name"].casefold()]
+    if same and not replace:
+        do = "give another name with --task, or replace the task with --replace"
+        raise BadName(f"{output} has a task of this name", got=entry["name"], do=do)
+    if same:
+        old = same[0]
+        kept = {key: old[key] for key in KEPT if key in old} if old.get("kind") == entry["kind"] else {}
+        if kept.get("positive") not in entry.get("labels", ()):
+            kept.pop("positive", None)
+        entry = entry | kept
+        after = _replaced(before, old["name"], project_text(entry, is_first=False))
+    else:
+        text = project_text(entry, is_first=not before)
+        after = before.rstrip() + "\n\n" + text if before else text
+    _check(before, after, entry, output, is_new=not same)
+    written = {key for task in tomllib.loads(after)["tasks"] if task["name"] == entry["name"] for key in task}
+    return after, tuple(key for task in same for key in task if key not in written)
+
+
+def _replaced(before: str, name: str, text: str) -> str:
+    """The text with the keys of one [[tasks]] table replaced; its tables below, and comments after it, stay."""
+    lines = before.splitlines(keepends=True)
+    starts = [number for number, line in enumerate(lines) if TASKS.match(line)]
+    for start in starts:
+        end = next((n for n in range(start + 1, len(lines)) if HEADER.match(lines[n]) and _is_header(lines[n])), None)
+        end = len(lines) if end is None else end
+        while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+            end -= 1
+        try:
+            table = tomllib.loads("".join(lines[start:end]))["tasks"][0]
+        except (tomllib.TOMLDecodeError, KeyError, IndexError):
+            continue
+        if table.get("name") == name:
+            comments = [line for line in lines[start + 1 : end] if line.lstrip().startswith("#")]
+            head, _, rest = text.partition("\n")
+            return "".join([*lines[:start], head + "\n", *comments, rest, *lines[end:]])
+    return before
+
+
+def _is_header(line: str) -> bool:
+    return re.match(r"\s*\[\[?[^\[\]]+\]\]?\s*(#.*)?$", line) is not None and "," not in line
+
+
+def _check(before: str, after: str, entry: dict[str, Any], output: str, *, is_new: bool) -> None:
+    do = "write the tasks of that file as [[tasks]] tables, each with its name as the first key"
+    try:
+        content, earlier = tomllib.loads(after), tomllib.loads(before)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"cannot add a task to {output}", got=error, do=do) from None
+    name = entry["name"].casefold()
+    others = [[task for task in c.pop("tasks", []) if task["name"].casefold() != name] for c in (content, earlier)]
+    written = [task for task in tomllib.loads(after)["tasks"] if task["name"].casefold() == name]
+    is_whole = len(written) == 1 and all(written[0].get(key) == _plain(value) for key, value in entry.items())
+    if others[0] != others[1] or (before and content != earlier) or not is_whole:
+        raise ConfigError(f"cannot {'add' if is_new else 'replace'} a task of {output}", got=entry["name"], do=do)
+    to_value(tomllib.loads(after), Project, source=output)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

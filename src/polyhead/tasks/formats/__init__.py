@@ -1,0 +1,1 @@
+"""Formats of data files beyond JSON Lines and Parquet, one a file."""

@@ -1,0 +1,43 @@
+"""What separates the columns of a CSV file: a comma, or what its header and first records show."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+SEPARATORS = (",", ";", "\t", "|", "^", "~", "\x1f", "\x01")
+SAMPLE = 2**16  # bytes from the beginning of a file
+RECORDS = 50  # after the header
+
+
+def separator_of(sample: str, *, is_whole: bool) -> str:
+    """The separator of a table that begins so; `is_whole` if nothing follows the sample.
+
+    It is the one that gives the header several cells, and at least half of the first records as many. A comma stands
+    first; among others the one that cuts the header into most cells. A table of one column has a comma.
+    """
+    widths = {mark: _widths(sample, mark, is_whole=is_whole) for mark in SEPARATORS}
+    fitting = [mark for mark, found in widths.items() if found and found[0] > 1 and _agree(found)]
+    if not fitting or "," in fitting:
+        return ","
+    return max(fitting, key=lambda mark: widths[mark][0])
+
+
+def _agree(widths: Sequence[int]) -> bool:
+    return 2 * widths.count(widths[0]) - 1 > len(widths) // 2
+
+
+def _widths(sample: str, mark: str, *, is_whole: bool) -> list[int]:
+    """Cells of the header and of the first records that are not blank; none if the header cannot be read."""
+    widths: list[int] = []
+    reader = csv.reader(io.StringIO(sample, newline=""), delimiter=mark, strict=True)
+    try:
+        for record in reader:
+            if record:
+                widths.append(len(record))
+            if len(widths) > RECORDS:
+                return widths
+    except csv.Error:
+        return widths
+    return widths if is_whole or len(widths) < 2 else widths[:-1]

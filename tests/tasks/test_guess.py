@@ -1,0 +1,61 @@
+"""Guesses of a kind: each with a case that makes it and one that does not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from polyhead.errors import EmptyData
+from polyhead.tasks.guess import kind_of_labels, separator_of
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "separator", "rivals"),
+    [
+        (["a", "b", None, " "] * 9, "single_label", None, ()),
+        ([True, False] * 4, "single_label", None, ()),
+        ([0, 1] * 9, "single_label", None, ()),
+        (["0", "1", "2"] * 9, "single_label", None, ()),
+        ([1, 2, 3, 4, 5] * 9, "single_label", None, ("regression",)),
+        ([0.5, 1.0, 2.25], "regression", None, ()),
+        (["0.5", "1e3", "2.25"], "regression", None, ()),
+        ([0.0, 1.0] * 9, "regression", None, ()),
+        (["0.0", "1.0"] * 9, "single_label", None, ("regression",)),
+        (list(range(5, 90)) * 3, "regression", None, ()),
+        (list(range(50)), "regression", None, ()),
+        (["1", "2", "x"] * 9, "single_label", None, ()),
+        ([["a"], [], ["b", "a"]], "multi_label", None, ()),
+        ([json.dumps(value) for value in (["a"], [], ["b", "a"])], "multi_label", None, ()),
+        (["a;b", "b", "a", ""] * 3, "multi_label", ";", ()),
+        (["a;b", "c"] * 3, "multi_label", ";", ("single_label",)),
+        (["a|b", "b|c"] * 3, "multi_label", "|", ()),
+        (["a, b", "b", "a"] * 3, "multi_label", ",", ()),
+        (["Food, drink", "Arts, culture", "Sport"] * 3, "single_label", None, ()),
+        (["Food, drink", "Arts, drink", "Sport", "News", "Law"] * 3, "single_label", None, ()),
+        ([["B-x", "I-x", "O"], ["O"]], "tagging", None, ()),
+        ([["B-x", "other"], ["O"]], "multi_label", None, ()),
+        ([[{"start": 0, "end": 1, "label": "x"}], []], "tagging", None, ()),
+        ([[{"start": 0, "text": "x"}], []], "span", None, ()),
+        ([{"text": ["x"], "answer_start": [0]}], "span", None, ()),
+        (np.array([0, 1, 1, 0]), "single_label", None, ()),
+        (np.array([0.5, 1.25, np.nan]), "regression", None, ()),
+        ([np.array(["a", "b"]), np.array(["a"])], "multi_label", None, ()),
+        ([("a", "b"), ("a",)], "multi_label", None, ()),
+    ],
+)
+def test_a_kind_is_guessed_from_labels(labels, kind, separator, rivals):
+    guess = kind_of_labels(labels)
+    assert (guess.kind, guess.separator, guess.rivals) == (kind, separator, rivals)
+    assert guess.why
+
+
+@pytest.mark.parametrize("labels", [[], [None, "", float("nan")], [f"text {i}" for i in range(20)], ["long " * 40] * 9])
+def test_what_is_no_label_makes_no_kind(labels):
+    with pytest.raises(EmptyData):
+        kind_of_labels(labels)
+
+
+def test_a_separator_is_certain_where_labels_come_in_several_combinations():
+    assert separator_of(["x;y", "y"]) == (";", True)
+    assert separator_of(["x;y", "z"]) == (";", False)
+    assert separator_of(["x", "y"]) is None
