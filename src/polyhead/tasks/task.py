@@ -137,6 +137,7 @@ class Kind(ABC):
     """
 
     name: ClassVar[str]
+    other_names: ClassVar[tuple[str, ...]] = ()  # in other programs, in small letters with `_`; an error tells its own
     loss: ClassVar[LossName]
     uses: ClassVar[tuple[str, ...]]  # the fields of `Task` that it uses beside name, kind and metric
     least_labels: ClassVar[int] = 2  # of a kind that uses `labels`
@@ -329,7 +330,7 @@ class RowKind(Kind):
         return self.answers(task, self.decode_rows(task, np.reshape(outputs, (1, -1))))[0]
 
 
-KINDS: Registry[Kind] = Registry("kind")
+KINDS: Registry[Kind] = Registry("kind", other_names_of=lambda kind: kind.other_names)
 """The kinds that are registered, by name."""
 register_kind = KINDS.register
 

@@ -18,6 +18,7 @@ class MultiLabel(RowKind):
     """A sigmoid for each label; the answer holds those that reach the task's threshold."""
 
     name = "multi_label"
+    other_names = ("multilabel", "multi_label_classification", "multilabel_classification", "textcat_multilabel")
     loss = "binary_cross_entropy"
     scores = "sigmoid"
     uses = ("labels", "threshold", "pair", "long_texts")

@@ -21,6 +21,7 @@ class MultipleChoice(Kind):
     """The answer is the option with the largest number, the first of equals."""
 
     name = "multiple_choice"
+    other_names = ("choice", "swag")
     loss = "ranking"
     uses = ()
     per_option = shares_head = True

@@ -22,6 +22,7 @@ class Regression(RowKind):
     """One linear output, trained on values scaled to [0, 1] by the task's range."""
 
     name = "regression"
+    other_names = ("score", "rating", "sts", "similarity")
     loss = "squared_error"
     scores = "range"
     uses = ("range", "pair", "long_texts")

@@ -21,6 +21,10 @@ class SingleLabel(RowKind):
     """Softmax over the labels; the answer is the most probable one, the first of equals."""
 
     name = "single_label"
+    other_names = (
+        *("classification", "text_classification", "sequence_classification", "multiclass", "multi_class", "binary"),
+        *("single_label_classification", "textcat", "sentiment", "nli"),
+    )
     loss = "cross_entropy"
     scores = "softmax"
     uses = ("labels", "positive", "pair", "long_texts")

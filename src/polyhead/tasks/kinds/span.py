@@ -37,6 +37,7 @@ class Span(Kind):
     """Two softmaxes over places, as Rajpurkar et al. 2016, 2018 score them: see `best_span`, `merge_words`."""
 
     name = "span"
+    other_names = ("qa", "question_answering", "extractive_qa", "squad")
     loss = "span_cross_entropy"
     uses = ("pair", "null_answers", "long_texts")
     per_word = shares_head = True

@@ -31,6 +31,7 @@ class Tagging(Kind):
     """Softmax over the labels at the first sub-token of each word; the task's decoder chooses; the first of equals."""
 
     name = "tagging"
+    other_names = ("ner", "token_classification", "pos", "chunking", "sequence_labeling", "sequence_labelling")
     loss = "word_cross_entropy"
     scores = "softmax"
     uses = ("labels", "long_texts", "decoder")
