@@ -59,6 +59,11 @@ def labelled_options(command: click.decorators.FC) -> click.decorators.FC:
     for name, help_text in reversed(OPTIONS.items()):
         metavar = "TEXT" if name == "--separator" else "COLUMN"
         command = click.option(name, metavar=metavar, help=help_text)(command)
+    return label_option(command)
+
+
+def label_option(command: click.decorators.FC) -> click.decorators.FC:
+    """Adds `--label`, which comes as `labels`."""
     return click.option(
         "--label",
         "labels",

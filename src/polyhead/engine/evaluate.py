@@ -92,7 +92,7 @@ def evaluations(
         )
     evaluated = []
     for name in names:
-        chosen, used = _file_of(known[name], split)
+        chosen, used = file_of(known[name], split)
         evaluated.append(evaluation_of(session, name, known[name].source(chosen, folder), split=used, show=show))
     return evaluated
 
@@ -122,8 +122,8 @@ def evaluation_of(
     return Evaluation(score=score, errors=errors, digest=examples.digest)
 
 
-def _file_of(entry: TaskEntry, split: str) -> tuple[str | DataFile, str]:
-    """The file of the split, or of the other one, and which it is."""
+def file_of(entry: TaskEntry, split: str) -> tuple[str | DataFile, str]:
+    """The file of the split, or of the other one, and which it is; raises UnknownTask where there is none."""
     validation = None if isinstance(entry.validation, float) else entry.validation
     first, second = (entry.test, validation) if split == "test" else (validation, entry.test)
     chosen = first or second
