@@ -100,6 +100,17 @@ def test_the_rows_of_a_table_are_answered_as_their_texts_are(home, tmp_path, end
     assert [json.loads(line)["mood"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == wanted
 
 
+def test_a_table_that_has_a_column_of_a_tasks_name_gets_the_answers_under_another_one(home, tmp_path):
+    """The advice in the error is an option of the command."""
+    file, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    file.write_text("message,mood\nthe lamp is good,bad\n")
+    words = (file, "--text", "message", "-o", out)
+    predict(home, *words).refuses("ConfigError", "--prefix")
+    assert predict(home, *words, "--prefix", "new ", "--scores", "--keep", "mood").code == 0
+    assert out.read_text().splitlines()[0] == "mood,new mood,new mood.scores,new error"
+    predict(home, "good", "--scores").refuses("--scores is for the rows of a table", code=2)
+
+
 def test_a_table_needs_a_place_for_its_rows_and_a_column_needs_a_table(home, tmp_path):
     file = tmp_path / "in.csv"
     file.write_text(CSV)

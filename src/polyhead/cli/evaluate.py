@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HEAD = ("task", "split", "rows", "metric", "score")
 BASELINES = ("linear", "constant")
-LABEL_HEAD = ("label", "precision", "recall", "f1", "rows", "answered")
+LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
 
 
 @click.command("evaluate")

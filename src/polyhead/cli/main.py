@@ -72,7 +72,7 @@ class _Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in VERBS:
-            ctx.fail(f"No such command '{args[0]}'. {near_words(args[0], VERBS)}".rstrip())
+            ctx.fail(f"No such command {args[0]!r}. {near_words(args[0], VERBS)}".rstrip())
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

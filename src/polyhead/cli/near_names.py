@@ -34,7 +34,7 @@ def with_meant(error: click.NoSuchOption) -> click.NoSuchOption:
         said = f"It stands in the project file, as '{name}' {where}."
     else:
         return error
-    message = f"No such option '{error.option_name}'. {said}"
+    message = f"No such option {error.option_name!r}. {said}"
     return click.NoSuchOption(error.option_name, message=message, ctx=error.ctx)
 
 

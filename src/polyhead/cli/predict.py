@@ -19,7 +19,7 @@ from polyhead.cli.lines import Line, Piece, check_lines, line_of, pieces
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
 from polyhead.cli.output import DASH, Printer, check_kept, counted, json_shown, note, writing
 from polyhead.cli.remote import Remote
-from polyhead.cli.score import ROLES, answer_rows, role_options
+from polyhead.cli.score import ROLES, answer_rows, role_options, table_options
 from polyhead.cli.tables import SCORED, columns_in, columns_of_header, command_for, rows_as_lines
 from polyhead.errors import ConfigError, DataError, EmptyData
 
@@ -44,6 +44,7 @@ Answering = Callable[[list[Line]], list[dict[str, Any]]]
 @click.argument("given", type=click.Path(allow_dash=True), nargs=-1, metavar="[TEXT... | FILE]")
 @tasks_option("Answer these tasks only, with commas between them; by default all that fit an input.")
 @role_options
+@table_options
 @click.option(
     "--format",
     "form",
@@ -64,7 +65,6 @@ Answering = Callable[[list[Line]], list[dict[str, Any]]]
     help="File with the server's key; without it, the environment's POLYHEAD_API_KEY.",
 )
 @session_options
-@click.option("--fresh", is_flag=True, help="Of a table: discard an unfinished run for -o, and start again.")
 @click.option(
     "--output", "-o", metavar="FILE", default=DASH, help="Write to FILE, replacing it, instead of to standard output."
 )
@@ -78,9 +78,8 @@ def command(
     backend: str | None,
     precision: str | None,
     deterministic: bool,
-    fresh: bool,
     output: str,
-    **roles: str | None,
+    **table: Any,
 ) -> None:
     """Answer tasks of BUNDLE, or of a --server, for texts, for the lines of a file, or for the rows of a table.
 
@@ -96,7 +95,7 @@ def command(
 
     A table (.csv, .tsv, .jsonl, each also .gz, or .parquet) is read where an option such as --text names a column; -o
     then ends in .csv, .jsonl or .parquet, and gets its rows with a column for each task. `polyhead score` does the
-    same, and can also write scores or leave columns out.
+    same.
 
     Each answer line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
     the tasks that do not fit the input, with the reason; "failed", if present, those that could not be computed.
@@ -104,7 +103,7 @@ def command(
     instead of answers; all other lines are answered. The command then ends with exit code 1, as it does when a task
     failed.
     """
-    names, columns = names_in(tasks), {role: column for role, column in roles.items() if column is not None}
+    names, named = names_in(tasks), {option: value for option, value in table.items() if value}
     if server is not None:
         given = _without_bundle(bundle, given, computes=backend or precision or deterministic)
         bundle = "BUNDLE"
@@ -113,10 +112,10 @@ def command(
     else:
         bundle = _folder(bundle)
     inputs, how = given_in(given), Computing(backend=backend, precision=precision, deterministic=deterministic)
-    if columns or fresh:
-        target = _table_target(inputs, columns, server, output)
+    if named:
+        target = _table_target(inputs, named, server, output)
         session = opened(bundle, names, **how)
-        return _answer_table(session, inputs.file, target, names, columns, fresh=fresh)
+        return _answer_table(session, inputs.file, target, names, named)
     if inputs.file != DASH:
         _check(bundle, inputs.file, form)
     asked = _asked_remotely(server, key_file, names) if server is not None else _asked_here(bundle, names, how)
@@ -143,13 +142,13 @@ def _tell(count: _Count) -> None:
         sys.exit(1)
 
 
-def _table_target(inputs: Given, columns: Mapping[str, str], server: str | None, output: str) -> str:
+def _table_target(inputs: Given, named: Mapping[str, Any], server: str | None, output: str) -> str:
     """Where the rows of a table go; click's errors where there is no table, or no place."""
-    options = [f"--{role.replace('_', '-')}" for role in ROLES if role in columns] or ["--fresh"]
+    option = f"--{next(iter(named)).replace('_', '-')}"
     if inputs.texts or inputs.file == DASH:
-        raise click.UsageError(f"{options[0]} is for the rows of a table: give its FILE.")
+        raise click.UsageError(f"{option} is for the rows of a table: give its FILE.")
     if server is not None:
-        raise click.UsageError(f"{options[0]} is for a table that BUNDLE answers; a --server answers texts and lines.")
+        raise click.UsageError(f"{option} is for a table that BUNDLE answers; a --server answers texts and lines.")
     if output == DASH:
         ending = next((SCORED[end] for end in SCORED if end in inputs.file.lower()), ".csv")
         raise click.UsageError(f"the rows of a table are written to a file: add -o answered{ending}.")
@@ -157,12 +156,17 @@ def _table_target(inputs: Given, columns: Mapping[str, str], server: str | None,
     return output
 
 
-def _answer_table(
-    session: Session, source: str, target: str, names: tuple[str, ...], columns: dict[str, str], *, fresh: bool
-) -> None:
+def _answer_table(session: Session, source: str, target: str, names: tuple[str, ...], named: Mapping[str, Any]) -> None:
     from polyhead.jobs import ScoreRequest
 
-    answer_rows(Printer(), session, source, target, ScoreRequest(tasks=names, columns=columns), fresh=fresh)
+    wish = ScoreRequest(
+        tasks=names,
+        columns={role: named[role] for role in ROLES if role in named},
+        kept=named.get("keep"),
+        prefix=named.get("prefix", ""),
+        scores=named.get("scores", False),
+    )
+    answer_rows(Printer(), session, source, target, wish, fresh=named.get("fresh", False))
 
 
 def _without_table(source: Iterable[Piece], bundle: str, inputs: Given) -> Iterator[Piece]:

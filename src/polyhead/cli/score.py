@@ -31,18 +31,30 @@ def role_options(command: click.decorators.FC) -> click.decorators.FC:
     return command
 
 
+def table_options(command: click.decorators.FC) -> click.decorators.FC:
+    """Adds `--keep`, `--prefix`, `--scores` and `--fresh`: what is written of a table."""
+    options = (
+        click.option("--keep", multiple=True, metavar="COLUMNS", help="Columns of the table to write; by default all."),
+        click.option(
+            "--prefix", default="", metavar="TEXT", help="Start the names of the columns that tasks add with TEXT."
+        ),
+        click.option("--scores", is_flag=True, help="Also write the scores of labels or options, in TASK.scores."),
+        click.option("--fresh", is_flag=True, help="Discard an unfinished run for the written table, and start again."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.command("score")
 @click.argument("bundle", type=click.Path(file_okay=False))
 @click.argument("source", metavar="IN", type=click.Path())
 @click.argument("target", metavar="OUT", type=click.Path())
 @tasks_option("Answer these tasks only, with commas between them; by default all.")
 @role_options
-@click.option("--keep", multiple=True, metavar="COLUMNS", help="Columns of IN to copy to OUT; by default all.")
-@click.option("--only-answers", is_flag=True, help="Copy no column of IN.")
-@click.option("--prefix", default="", metavar="TEXT", help="Start the names of the added columns with TEXT.")
-@click.option("--scores", is_flag=True, help="Also write the scores of all labels or options, in column TASK.scores.")
+@table_options
+@click.option("--only-answers", is_flag=True, help="Copy no column of the table.")
 @session_options
-@click.option("--fresh", is_flag=True, help="Discard an unfinished run for OUT, and start again.")
 @json_option
 def command(
     bundle: str,
