@@ -28,6 +28,9 @@ class _KeywordOnly(msgspec.StructMeta):
 class Value(msgspec.Struct, metaclass=_KeywordOnly, frozen=True, forbid_unknown_fields=True):
     """Base of every value that crosses a module border: frozen, keyword-only, unknown keys refused."""
 
+    meant: typing.ClassVar[Mapping[str, str]] = {}
+    """Of the value of a whole file: by what keys are called elsewhere the key, `table.key`, that is meant."""
+
 
 class Open:
     """Base of tagged values whose classes are registered: a table's tag chooses one of them, and more may be added."""
@@ -217,10 +220,35 @@ def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> 
     return ConfigError(
         f"{source}: unknown key '{key}' in {where}",
         allowed=sorted(names),
-        do=(_its_table(key, kind) if path == "$" else None) or nearest(key, names) or "remove the key",
+        do=_meant(key, path, names, kind)
+        or (_its_table(key, kind) if path == "$" else None)
+        or nearest(key, names)
+        or "remove the key",
         key=key,
         path=path,
     )
+
+
+def _meant(key: str, path: str, names: set[str], kind: type) -> str | None:
+    """What to do with a key that is called otherwise here; None for one that is not known by another name."""
+    meant = getattr(kind, "meant", {}).get(key.lower().replace("-", "_"))
+    if meant is None:
+        return None
+    table, _, name = meant.rpartition(".")
+    steps = [step for step, _ in _STEP.findall(path) if step]
+    # A task's name is not that of a trunk; any other key of this table is what is meant.
+    if name in names and (name != "name" or table in steps[-1:]):
+        return f"write '{name}': {name} is meant by {key}"
+    if not table:
+        return f"write '{name}' at the top level: {name} is meant by {key}"
+    brackets = f"[[{table}]]" if _is_list(kind, table) else f"[{table}]"
+    return f"write '{name}' in the table {brackets}: {table}.{name} is meant by {key}"
+
+
+def _is_list(kind: Any, table: str) -> bool:
+    """Whether a key at the top level holds several tables."""
+    options = _options(typing.get_type_hints(kind)[table])
+    return any(typing.get_origin(option) in (list, tuple) for option in options)
 
 
 def _wrong_choice(shown: str, path: str, table: str | None, data: object, kind: type, source: str) -> ConfigError:

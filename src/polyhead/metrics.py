@@ -180,6 +180,30 @@ def _checked(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, 
     return targets, predictions
 
 
+class LabelScore(Value):
+    """How well one label is given: of rows, of words, or of spans."""
+
+    label: str
+    precision: float  # share of those that got the label that have it; 0 where none got it
+    recall: float  # share of those that have the label that got it; 0 where none has it
+    f1: float
+    support: int  # that have it
+    predicted: int  # that got it
+
+
+def label_scores(
+    labels: Sequence[str], right: np.ndarray, predicted: np.ndarray, support: np.ndarray
+) -> tuple[LabelScore, ...]:
+    """The scores of each label from how often it is rightly given, given, and true, each (labels,)."""
+    columns = (_ratio(right, predicted), _ratio(right, support), _ratio(2 * right, predicted + support))
+    return tuple(
+        LabelScore(label=label, precision=p, recall=r, f1=f, support=true, predicted=given)
+        for label, p, r, f, true, given in zip(
+            labels, *(column.tolist() for column in (*columns, support, predicted)), strict=True
+        )
+    )
+
+
 def _counts(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Per label: rows that are right, rows predicted, rows true."""
     targets, predictions = _checked(targets, predictions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -20,9 +20,13 @@ class Registry(Mapping[str, Item]):
         *,
         name_of: Callable[[Item], str] = lambda item: str(getattr(item, "name", "")),
         unknown: type[PolyheadError] = ConfigError,
+        other_names_of: Callable[[Item], Iterable[str]] = lambda item: (),
     ) -> None:
-        """`what` calls an item in messages, `unknown` is the error for a name that nothing has."""
-        self._what, self._name_of, self._unknown = what, name_of, unknown
+        """`what` calls an item in messages, `unknown` is the error for a name that nothing has.
+
+        `other_names_of` gives what an item is called elsewhere, in small letters with `_`: errors say what is meant.
+        """
+        self._what, self._name_of, self._unknown, self._other_names_of = what, name_of, unknown, other_names_of
         self._items: dict[str, Item] = {}
 
     def __getitem__(self, name: str) -> Item:
@@ -47,9 +51,16 @@ class Registry(Mapping[str, Item]):
             raise self._unknown(
                 f"there is no {self._what} '{name}'",
                 allowed=list(self._items),
-                do=nearest(name, self._items) or f"choose one of these, or register a {self._what} of this name first",
+                do=self._meant_by(name)
+                or nearest(name, self._items)
+                or f"choose one of these, or register a {self._what} of this name first",
             )
         return self._items[name]
+
+    def _meant_by(self, name: str) -> str | None:
+        other = name.lower().replace("-", "_").replace(" ", "_")
+        meant = next((own for own, item in self._items.items() if other in self._other_names_of(item)), None)
+        return None if meant is None else f"write '{meant}': {meant} is meant by {name}"
 
     @contextmanager
     def temporary(self) -> Iterator[None]:

@@ -45,6 +45,24 @@ def test_quantize_reports_every_task_and_int8_then_answers(home, bundle, texts, 
     assert found["scores"][0]["scores"][mood["metric"]] == pytest.approx(mood["int8"])
 
 
+def test_labelled_rows_are_scored_as_those_of_a_project_file(home, bundle, texts, tmp_path):
+    said = {}
+    words = ("--texts", texts, "--rows", "8", "--bound", "100", *LOOSE)
+    rows = home / "data" / "messages-test.jsonl"
+    for name, data in (("project", [home / "polyhead.toml"]), ("rows", [rows, "--label", "names=tags"])):
+        done = run("quantize", bundle, *words, "--data", *data, "--json", tmp_path / name)
+        assert done.code == 0, done.err
+        said[name] = json.loads((tmp_path / name).read_text())["tasks"]
+    scored = [name for name, task in said["rows"].items() if task["metric"]]
+    assert scored == ["mood", "topics", "urgency", "names"]
+    for name in scored:
+        for key in ("metric", "float32", "int8"):
+            assert said["rows"][name][key] == said["project"][name][key], (name, key)
+    run("quantize", bundle, *words, "--data", home / "polyhead.toml", "--label", "mood").refuses(
+        "its own columns", code=2
+    )
+
+
 def test_quantize_refuses_whole_where_a_task_changes_too_much(bundle, texts):
     run("quantize", bundle, "--texts", texts, "--rows", "4", "--agreement", "100").refuses(
         "int8 changes these tasks too much", "nothing was written", "%", "--agreement"

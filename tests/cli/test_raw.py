@@ -40,7 +40,7 @@ def test_a_file_of_rows_is_refused_by_its_name_with_the_command_that_answers_the
     if name == "a.parquet.gz":  # which no command reads
         assert "gunzip" in said
     else:
-        assert "polyhead score" in said and "--text COLUMN" in said
+        assert "polyhead predict" in said and "--text " in said and "-o answered" in said
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,13 @@ def test_a_line_that_the_server_refuses_takes_no_other_with_it(tmp_path):
     assert "too long" in done.rows[-1]["error"] and done.code == 1
 
 
+def test_texts_of_the_command_line_are_asked_of_the_server(server):
+    by_words = run("predict", "--server", server.url, "--tasks", "mood", "the lamp is good", "so late")
+    by_lines = run("predict", "--server", server.url, "--tasks", "mood", stdin="the lamp is good\nso late\n")
+    assert [row["answers"] for row in by_words.rows] == [row["answers"] for row in by_lines.rows]
+    assert len(by_words.rows) == 2
+
+
 def test_errors_of_a_server_end_the_command(server):
     run("predict", "--server", server.url, "--tasks", "moods", stdin="good").refuses(
         "UnknownTask", "did you mean 'mood'?"
@@ -88,7 +95,8 @@ def test_errors_of_a_server_end_the_command(server):
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (["--server", "here", "a", "b"], "the server has the bundle"),
+        (["--server", "here", os.path.dirname(__file__), "b"], "the server has the bundle"),
+        (["--server", "here", __file__, "--text", "text", "-o", "out.csv"], "a --server answers texts and lines"),
         (["--server", "here", "--backend", "reference"], "are the server's"),
         (["bundle", "--key-file", __file__], "goes with --server"),
         ([], "Missing argument 'BUNDLE'"),

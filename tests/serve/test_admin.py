@@ -358,9 +358,12 @@ def test_with_an_admins_key_any_machine_does_and_its_name_stands_in_the_certific
     async def scenario():
         async with served(root, scope={"client": ("10.0.0.9", 1), "polyhead.admin": "anna"}) as (client, _):
             answer = await changed(client.delete("/v1/tasks/mood"))
-            assert answer["certificate"]["actor"] == "anna"
-            assert (await changed(client.get("/v1/changes")))["changes"][0]["by"] == "anna"
-        assert next(Ledger(root).sound()).actor == "anna" and verify(root) == []
+            proof = answer["certificate"]
+            assert proof["actor"] == "anna" and "anna removed task 'mood' (it was v0001)" in proof["paragraph"]
+            (change,) = (await changed(client.get("/v1/changes")))["changes"]
+            assert change["by"] == "anna" and change["paragraph"] == proof["paragraph"]
+        kept = next(Ledger(root).sound())
+        assert kept.actor == "anna" and kept.at == proof["at"] == change["at"] and verify(root) == []
 
     asyncio.run(scenario())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path as FilePath
 from typing import Literal
 
@@ -38,8 +39,9 @@ class Certificate(Value):
     number: int = 0
     previous: str = ""  # SHA-256 of the file of the certificate before this one
     sha256: str = ""  # of this file, with this field empty
-    # Who asked for the operation; written where it was said, since readers of before know no such key.
-    actor: str | msgspec.UnsetType = msgspec.UNSET
+    # Written where they were known, since readers of before know no such keys.
+    actor: str | msgspec.UnsetType = msgspec.UNSET  # who asked for the operation
+    at: str | msgspec.UnsetType = msgspec.UNSET  # when the certificate was written: ISO 8601 in UTC, to the second
 
     @property
     def unproven(self) -> tuple[str, ...]:
@@ -50,6 +52,16 @@ class Certificate(Value):
     def probes(self) -> int:
         """Probes that were answered before and after with the same bits."""
         return sum(answered.probes for answered in self.before.values())
+
+    @property
+    def proven(self) -> tuple[str, ...]:
+        """Tasks that had to be left alone, and answered their probes with the same bits."""
+        return tuple(name for name, answered in self.before.items() if answered.probes)
+
+    @property
+    def paragraph(self) -> str:
+        """What the certificate says, in words that need no other page."""
+        return " ".join([f"{_when_and_who(self)} {_what(self)}.", *_proof(self), *_answers(self)])
 
     @property
     def name(self) -> str:
@@ -132,8 +144,9 @@ class Ledger:
         if last is not None:
             raw = read_inside(self.root, CERTIFICATES, last, limit=LARGEST_JSON)
             previous = hashlib.sha256(raw).hexdigest()
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         certificate = msgspec.structs.replace(
-            certificate, number=number_of(last) + 1 if last else 1, previous=previous, sha256=""
+            certificate, number=number_of(last) + 1 if last else 1, previous=previous, sha256="", at=now
         )
         certificate = msgspec.structs.replace(certificate, sha256=hashlib.sha256(to_json(certificate)).hexdigest())
         folder = self.root / CERTIFICATES
@@ -176,3 +189,72 @@ def versions_of(
 def bundle_hash(root: FilePath) -> str:
     """SHA-256 of bundle.json."""
     return hashlib.sha256(read_inside(root, BUNDLE, limit=LARGEST_JSON)).hexdigest()
+
+
+_DONE: Mapping[Operation, str] = {
+    "add": "added",
+    "update": "updated",
+    "remove": "removed",
+    "rollback": "set the live version of",
+    "merge": "merged bundles into this one, which got",
+    "train": "trained",
+    "import": "imported",
+    "verify": "verified the bundle",
+}
+_NAMED = 10  # tasks that a paragraph names
+
+
+def _when_and_who(certificate: Certificate) -> str:
+    when = "At a time that was not recorded,"
+    if certificate.at:
+        when = f"On {certificate.at[:10]} at {certificate.at[11:16]} UTC,"
+    return f"{when} {certificate.actor or 'somebody who was not named'}"
+
+
+def _what(certificate: Certificate) -> str:
+    done, changed = _DONE[certificate.operation], [_change(*item) for item in certificate.changed.items()]
+    tasks = f"{'task' if len(changed) == 1 else 'tasks'} {_listed(changed)}"
+    if certificate.operation != "verify":
+        return f"{done} {tasks}" if changed else f"{done} no task"
+    return f"{done}; since the certificate before, {tasks} had changed without one" if changed else done
+
+
+def _change(name: str, versions: tuple[str | None, str | None]) -> str:
+    old, new = versions
+    if old is None:
+        return f"'{name}' (new, version {new})"
+    return f"'{name}' (it was {old})" if new is None else f"'{name}' (version {old} before, {new} now)"
+
+
+def _proof(certificate: Certificate) -> list[str]:
+    """What was proven of the tasks that were to be left alone."""
+    proven, unproven = len(certificate.proven), certificate.unproven
+    tasks = "1 task" if proven == 1 else f"{proven:,} tasks"
+    probes = "1 probe" if certificate.probes == 1 else f"{certificate.probes:,} probes"
+    means = "probes are inputs that are stored with a task to test it"
+    sentences = ["There was no other task whose answers could have been compared."]
+    if proven and certificate.operation == "verify":
+        sentences = [f"{tasks} answered {probes} again as in earlier certificates, bit for bit ({means})."]
+    elif proven and certificate.operation == "merge":
+        sentences = [f"{tasks} answered {probes} here as in the bundles that they come from, bit for bit ({means})."]
+    elif proven:
+        sentences = [
+            f"The change touched nothing else: {tasks} answered {probes} before and after it with the same bits "
+            f"({means})."
+        ]
+    if unproven:
+        sentences.append(f"Without probes, so compared by their files alone: {_listed(map(repr, unproven))}.")
+    return sentences
+
+
+def _answers(certificate: Certificate) -> list[str]:
+    return [
+        f"'{name}' now answers {len(changed):,} of {certificate.answers_asked.get(name, 0):,} probes differently."
+        for name, changed in list(certificate.answers_changed.items())[:_NAMED]
+    ]
+
+
+def _listed(words: Iterable[str]) -> str:
+    every = [*words]
+    more = f", and {len(every) - _NAMED:,} more" if len(every) > _NAMED else ""
+    return ", ".join(every[:_NAMED]) + more

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
 from polyhead.bundle.notes import Probe
@@ -17,7 +18,9 @@ from polyhead.errors import IsolationError
 TOGETHER = 8  # probes of each task that are also answered with the merged plan, all tasks at once
 
 
-def certify_merged(merged: Bundle, sources: Sequence[Bundle], *, show: Callable[[str], None]) -> Certificate:
+def certify_merged(
+    merged: Bundle, sources: Sequence[Bundle], *, show: Callable[[str], None], actor: str = ""
+) -> Certificate:
     """Writes the certificate into the merged bundle; raises IsolationError if a task answers otherwise there.
 
     `sources` hold the tasks that were taken from each bundle.
@@ -42,6 +45,7 @@ def certify_merged(merged: Bundle, sources: Sequence[Bundle], *, show: Callable[
                 after=after,
                 unchanged=True,
                 bundle=bundle_hash(merged.root),
+                actor=actor or msgspec.UNSET,
             )
         )
 

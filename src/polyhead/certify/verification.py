@@ -51,11 +51,11 @@ def verify(root: FilePath | str) -> list[Finding]:
     return list(checked(root).findings)
 
 
-def checked(root: FilePath | str) -> Verification:
+def checked(root: FilePath | str, *, actor: str = "") -> Verification:
     """Hashes every file of the bundle, then asks every task its probes again and compares with its certificates.
 
     Where the last operation left no certificate (its process was killed, or it was made without one) and nothing
-    differs, one is written now. Raises BundleError where there is no bundle to look at.
+    differs, one is written now, with `actor` as who asked. Raises BundleError where there is no bundle to look at.
     """
     root = FilePath(root)
     Bundle.open(root, verify=False)
@@ -71,7 +71,7 @@ def checked(root: FilePath | str) -> Verification:
         is_uncertified = last is None or last.bundle != bundle_hash(root)
         written, count = None, len(ledger.files)
         if is_writable and not findings and (is_uncertified or proof.unseen):
-            written = ledger.write(proof.certificate(last)).name
+            written = ledger.write(proof.certificate(last, actor)).name
     return Verification(
         findings=findings,
         tasks=len(bundle.lines),
@@ -129,7 +129,7 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
             if self._saw(name) not in (None, answered)
         ]
 
-    def certificate(self, last: Certificate | None) -> Certificate:
+    def certificate(self, last: Certificate | None, actor: str) -> Certificate:
         """The certificate of the operations after the certificate `last`."""
         old, lines = last.after if last is not None else {}, self.bundle.lines
         changed = [n for n in {**old, **lines} if n not in old or n not in lines or not old[n].is_of(lines[n])]
@@ -142,6 +142,7 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
             unchanged=True,
             bundle_before=last.bundle if last is not None else "",
             bundle=bundle_hash(self.bundle.root),
+            actor=actor or msgspec.UNSET,
         )
 
     def _saw(self, name: str) -> Answered | None:

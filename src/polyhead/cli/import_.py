@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from polyhead.cli.actor import actor_option
 from polyhead.cli.output import Printer, counted, indented, json_option, table
 from polyhead.errors import DataError
 from polyhead.project.tables import LEAST_TOKENS
@@ -59,6 +60,7 @@ SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
     type=click.IntRange(LEAST_TOKENS),
     help="Longest input of a new bundle [default: what the encoder reads, at most 512].",
 )
+@actor_option
 @json_option
 def command(
     bundle: str,
@@ -69,6 +71,7 @@ def command(
     limits: tuple[float, float] | None,
     pair: Literal["none", "joined"],
     max_tokens: int | None,
+    actor: str,
     json_to: str | None,
 ) -> None:
     """Turn the checkpoints in FOLDERS, which share a frozen prefix, into tasks of BUNDLE.
@@ -87,7 +90,7 @@ def command(
 
     printer = Printer(json_to)
     wanted = ImportRequest(
-        folders=folders, base=base, names=_names(names), range=limits, pair=pair, max_tokens=max_tokens
+        folders=folders, base=base, names=_names(names), range=limits, pair=pair, max_tokens=max_tokens, actor=actor
     )
     proof = _texts_of(texts) if texts is not None else _sample_texts(pair)
     outcome = import_folders(wanted, Path(bundle), proof, show=printer.show)

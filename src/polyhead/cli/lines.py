@@ -52,7 +52,7 @@ def pieces(source: IO[bytes]) -> Iterator[Piece]:
                 raise DataError(
                     f"what comes in is no text: it begins as a {what} file",
                     allowed="text, one input a line",
-                    do="unpack it first, or name the file to `polyhead score`, which reads its rows",
+                    do="unpack it first, or answer its rows: `polyhead predict BUNDLE FILE --text COLUMN -o OUT`",
                 )
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.strip():

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import click
 
 from polyhead._version import __version__
+from polyhead.cli.near_names import near_words, with_meant
 from polyhead.cli.output import shown_lines
 from polyhead.errors import PolyheadError
 from polyhead.plugins import load_plugins
@@ -67,6 +68,13 @@ class _Verbs(click.Group):
         command.short_help = VERBS[cmd_name]
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            ctx.fail(f"No such command {args[0]!r}. {near_words(args[0], VERBS)}".rstrip())
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
@@ -107,6 +115,8 @@ def main(arguments: list[str] | None = None, group: click.Group = commands, name
         then = str(error.__cause__ or error)  # click wraps what stopped it, which may say how to go on
         _end(f"stopped; what was finished is kept{then and f'; {then}'}", STOPPED)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error = with_meant(error)
         message = io.StringIO()
         error.show(message)  # it may tell what was given
         with contextlib.suppress(OSError, ValueError):

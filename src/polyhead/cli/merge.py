@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import trunk_lines
 from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, table
@@ -51,8 +52,9 @@ class Totals(Value):
 @click.argument("out", metavar="OUT", type=click.Path(file_okay=False))
 @click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE[:TASKS]...")
 @tokens_option
+@actor_option
 @json_option
-def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None) -> None:
+def command(out: str, bundles: tuple[str, ...], tokens: int, actor: str, json_to: str | None) -> None:
     """Join BUNDLES that share a trunk into the new bundle OUT; what their tasks have in common then runs once.
 
     Each BUNDLE is a folder, or FOLDER:TASK,TASK for some of its tasks. The bundles stay as they are; their files are
@@ -75,7 +77,8 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
 
     def prove(merged: Bundle) -> None:
         taken.extend(taken_of(bundle, source.tasks) for source, bundle in zip(sources, opened, strict=True))
-        certificates.append(certify_merged(merged, [source.tasks for source in taken], show=printer.show))
+        sources_taken = [source.tasks for source in taken]
+        certificates.append(certify_merged(merged, sources_taken, show=printer.show, actor=actor))
 
     merged = merge_bundles(out, opened, tasks=chosen, prove=prove)
     printer.show("")

@@ -3,36 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypedDict
 
 import click
 import msgspec
 
-from polyhead.cli.lines import Line, check_lines, line_of, pieces
+from polyhead.cli.given import Given, given_in
+from polyhead.cli.lines import Line, Piece, check_lines, line_of, pieces
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
-from polyhead.cli.output import DASH, Printer, counted, json_shown, note, writing
+from polyhead.cli.output import DASH, Printer, check_kept, counted, json_shown, note, writing
 from polyhead.cli.remote import Remote
+from polyhead.cli.score import ROLES, answer_rows, role_options, table_options
+from polyhead.cli.tables import SCORED, columns_in, columns_of_header, command_for, rows_as_lines
 from polyhead.errors import ConfigError, DataError, EmptyData
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
 
+
+class Computing(TypedDict):
+    """How a session computes, as `opened` takes it."""
+
+    backend: str | None
+    precision: str | None
+    deterministic: bool
+
+
 Answering = Callable[[list[Line]], list[dict[str, Any]]]
 """The fields of each line's result."""
-SCORED = {".csv": ".csv", ".tsv": ".csv", ".jsonl": ".jsonl", ".parquet": ".parquet"}
-"""Endings of files of rows that `polyhead score` reads, each with one that it writes."""
 
 
 @click.command("predict")
 @click.argument("bundle", required=False)
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), required=False)
+@click.argument("given", type=click.Path(allow_dash=True), nargs=-1, metavar="[TEXT... | FILE]")
 @tasks_option("Answer these tasks only, with commas between them; by default all that fit an input.")
+@role_options
+@table_options
 @click.option(
     "--format",
     "form",
@@ -58,7 +70,7 @@ SCORED = {".csv": ".csv", ".tsv": ".csv", ".jsonl": ".jsonl", ".parquet": ".parq
 )
 def command(
     bundle: str | None,
-    file: str | None,
+    given: tuple[str, ...],
     tasks: tuple[str, ...],
     form: str,
     server: str | None,
@@ -67,13 +79,23 @@ def command(
     precision: str | None,
     deterministic: bool,
     output: str,
+    **table: Any,
 ) -> None:
-    """Answer tasks of BUNDLE, or of a --server, for every line of FILE (or standard input), one JSON object a line.
+    """Answer tasks of BUNDLE, or of a --server, for texts, for the lines of a file, or for the rows of a table.
 
-    A line is plain text, or JSON: a string, {"text": ...}, {"text": ..., "text_b": ...} for a pair,
-    {"tokens": [...]}, {"question": ..., "context": ...} for span tasks, or {"question": ..., "options": [...]}
-    (with or without a "context") for multiple choice. An "id" is copied to the answers. Lines from a pipe are
-    answered as they arrive. For a table (.csv, .tsv, .parquet) or a compressed file (.gz), use `polyhead score`.
+    \b
+    polyhead predict bundle "where is my parcel?"                    answers the text; there may be several
+    polyhead predict bundle new.csv --text message -o answers.csv    answers each row, and writes the table
+    polyhead predict bundle texts.txt                                answers each line; also of standard input
+
+    An argument that names a file is that file. Texts and lines are answered one JSON object a line. A line is plain
+    text, or JSON: a string, {"text": ...}, {"text": ..., "text_b": ...} for a pair, {"tokens": [...]},
+    {"question": ..., "context": ...} for span tasks, or {"question": ..., "options": [...]} (with or without a
+    "context") for multiple choice. An "id" is copied to the answers. Lines from a pipe are answered as they arrive.
+
+    A table (.csv, .tsv, .jsonl, each also .gz, or .parquet) is read where an option such as --text names a column; -o
+    then ends in .csv, .jsonl or .parquet, and gets its rows with a column for each task. `polyhead score` does the
+    same.
 
     Each answer line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
     the tasks that do not fit the input, with the reason; "failed", if present, those that could not be computed.
@@ -81,26 +103,32 @@ def command(
     instead of answers; all other lines are answered. The command then ends with exit code 1, as it does when a task
     failed.
     """
-    names = names_in(tasks)
+    names, named = names_in(tasks), {option: value for option, value in table.items() if value}
     if server is not None:
-        file = _without_bundle(bundle, file, computes=backend or precision or deterministic)
+        given = _without_bundle(bundle, given, computes=backend or precision or deterministic)
         bundle = "BUNDLE"
     elif key_file is not None:
         raise click.UsageError("--key-file goes with --server.")
     else:
-        bundle, file = _folder(bundle), file or DASH
-    if file != DASH:
-        _check(bundle, file, form)
-    with _source(file) as source, _target(output) as target:
-        if server is not None:
-            with contextlib.closing(Remote(server, key_file=key_file, tasks=names or None)) as remote:
-                count = _answered(remote.answers, source, target, form)
-        else:
-            session = opened(bundle, names, backend=backend, precision=precision, deterministic=deterministic)
-            count = _answered(partial(_by_session, session, names or None), source, target, form)
+        bundle = _folder(bundle)
+    inputs, how = given_in(given), Computing(backend=backend, precision=precision, deterministic=deterministic)
+    if named:
+        target = _table_target(inputs, named, server, output)
+        session = opened(bundle, names, **how)
+        return _answer_table(session, inputs.file, target, names, named)
+    if inputs.file != DASH:
+        _check(bundle, inputs.file, form)
+    asked = _asked_remotely(server, key_file, names) if server is not None else _asked_here(bundle, names, how)
+    with _source(inputs) as source, _target(output) as sink, asked as answer:
+        count = _answered(answer, _without_table(source, bundle, inputs) if form == "auto" else source, sink, form)
         if not count.lines:
-            name = "standard input" if file == DASH else file
-            raise EmptyData(f"{name} holds no line to answer", do="give text, one input a line")
+            raise EmptyData(f"{_place(inputs)} holds no line to answer", do="give text, one input a line")
+    _tell(count)
+    return None
+
+
+def _tell(count: _Count) -> None:
+    """Says what was not answered, and ends with 1 where something was not."""
     if count.blank:
         note(f"{counted(count.blank, 'blank line')} skipped")
     if count.failed:
@@ -114,6 +142,59 @@ def command(
         sys.exit(1)
 
 
+def _table_target(inputs: Given, named: Mapping[str, Any], server: str | None, output: str) -> str:
+    """Where the rows of a table go; click's errors where there is no table, or no place."""
+    option = f"--{next(iter(named)).replace('_', '-')}"
+    if inputs.texts or inputs.file == DASH:
+        raise click.UsageError(f"{option} is for the rows of a table: give its FILE.")
+    if server is not None:
+        raise click.UsageError(f"{option} is for a table that BUNDLE answers; a --server answers texts and lines.")
+    if output == DASH:
+        ending = next((SCORED[end] for end in SCORED if end in inputs.file.lower()), ".csv")
+        raise click.UsageError(f"the rows of a table are written to a file: add -o answered{ending}.")
+    check_kept(output)
+    return output
+
+
+def _answer_table(session: Session, source: str, target: str, names: tuple[str, ...], named: Mapping[str, Any]) -> None:
+    from polyhead.jobs import ScoreRequest
+
+    wish = ScoreRequest(
+        tasks=names,
+        columns={role: named[role] for role in ROLES if role in named},
+        kept=named.get("keep"),
+        prefix=named.get("prefix", ""),
+        scores=named.get("scores", False),
+    )
+    answer_rows(Printer(), session, source, target, wish, fresh=named.get("fresh", False))
+
+
+def _without_table(source: Iterable[Piece], bundle: str, inputs: Given) -> Iterator[Piece]:
+    """The pieces; DataError where the first one begins as a table does, with the command that answers its rows."""
+    for number, piece in enumerate(source):
+        columns = columns_of_header([line for _, line in piece.lines]) if number == 0 and not inputs.texts else None
+        if columns is not None:
+            raise rows_as_lines(bundle, columns, _place(inputs))
+        yield piece
+
+
+@contextlib.contextmanager
+def _asked_remotely(server: str, key_file: str | None, names: tuple[str, ...]) -> Iterator[Answering]:
+    with contextlib.closing(Remote(server, key_file=key_file, tasks=names or None)) as remote:
+        yield remote.answers
+
+
+@contextlib.contextmanager
+def _asked_here(bundle: str, names: tuple[str, ...], how: Computing) -> Iterator[Answering]:
+    yield partial(_by_session, opened(bundle, names, **how), names or None)
+
+
+def _place(inputs: Given) -> str:
+    if inputs.texts:
+        return "the command line"
+    return "standard input" if inputs.file == DASH else inputs.file
+
+
 @dataclass
 class _Count:
     """Counts of the lines so far."""
@@ -125,9 +206,9 @@ class _Count:
     failed: int = 0  # in some task
 
 
-def _answered(answer: Answering, source: IO[bytes], target: IO[bytes], form: str) -> _Count:
+def _answered(answer: Answering, source: Iterable[Piece], target: IO[bytes], form: str) -> _Count:
     printer, count = Printer(), _Count()
-    for piece in pieces(source):
+    for piece in source:
         rows = _rows(answer, piece.lines, form)
         target.writelines(json_shown(msgspec.json.encode(row)) + b"\n" for row in rows)
         target.flush()
@@ -178,14 +259,13 @@ def _folder(bundle: str | None) -> str:
     return str(click.Path(file_okay=False).convert(bundle, argument, context))
 
 
-def _without_bundle(first: str | None, second: str | None, *, computes: object) -> str:
-    """The file of a command that asks a server, which names no bundle and no way of computing."""
-    if second is not None:
-        raise click.UsageError("with --server, give FILE alone: the server has the bundle.")
+def _without_bundle(first: str | None, rest: tuple[str, ...], *, computes: object) -> tuple[str, ...]:
+    """The inputs of a command that asks a server, which names no bundle and no way of computing."""
+    if first is not None and os.path.isdir(first):
+        raise click.UsageError(f"with --server, leave {first} out: the server has the bundle.")
     if computes:
         raise click.UsageError("--backend, --precision and --deterministic are the server's, not those of --server.")
-    context = click.get_current_context()
-    return str(click.Path(dir_okay=False, allow_dash=True).convert(first or DASH, None, context))
+    return () if first is None else (first, *rest)
 
 
 def _check(bundle: str, file: str, form: str) -> None:
@@ -195,26 +275,28 @@ def _check(bundle: str, file: str, form: str) -> None:
     if name.endswith(".gz") and ending in (None, ".parquet"):
         do = f"unpack it first: gunzip {quoted}"
     elif ending is None:
-        do = "name it as what it is, and answer its rows with `polyhead score`"
+        do = "name it as what it is, and answer its rows with `polyhead predict` and --text COLUMN"
     else:
-        words = shlex.join(["polyhead", "score", bundle, file, f"answered{SCORED[ending]}"])
-        do = f"answer its rows: `{words}`, with --text COLUMN where the texts are not in column 'text'"
+        do = f"answer its rows: `{command_for(bundle, file, columns_in(file))}`; --text names the column of the texts"
     check_lines(file, form, do=do)
 
 
 @contextlib.contextmanager
-def _source(file: str) -> Iterator[IO[bytes]]:
-    if file != DASH:
-        if not Path(file).exists():
-            raise DataError(f"no file at {file}", do="give the path of a file that exists")
-        with open(file, "rb") as opened:
-            yield opened
+def _source(inputs: Given) -> Iterator[Iterable[Piece]]:
+    """The lines to answer; texts of the command line are lines by their number."""
+    if inputs.texts:
+        lines = [(number, os.fsencode(text)) for number, text in enumerate(inputs.texts, 1) if text.strip()]
+        yield [Piece(lines=lines, blank=len(inputs.texts) - len(lines))]
+        return
+    if inputs.file != DASH:
+        with open(inputs.file, "rb") as file:
+            yield pieces(file)
         return
     if sys.stdin is None:
         raise DataError("standard input is closed", do="name a file, or pipe text into the command")
     if sys.stdin.isatty():
         note("reading texts from the keyboard, one a line; Ctrl-D ends")
-    yield sys.stdin.buffer
+    yield pieces(sys.stdin.buffer)
 
 
 @contextlib.contextmanager

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from polyhead.cli.labelled import LabelledColumns, label_option, sources_of
 from polyhead.cli.lines import read_lines
 from polyhead.cli.output import Printer, counted, json_option, number, table
 from polyhead.engine.backends import BACKENDS
 
 if TYPE_CHECKING:
+    from polyhead.bundle.read import Bundle
+    from polyhead.engine.quantize.calibrate import Labelled
     from polyhead.engine.quantize.files import Change
+
+ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
+"""Endings of files of labelled rows."""
 
 
 @click.command("quantize")
@@ -39,10 +45,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--data",
-    metavar="PROJECT",
+    metavar="FILE",
     type=click.Path(dir_okay=False, exists=True),
-    help="Project file: tasks are also scored on its test or validation files, in float32 and in int8.",
+    help="Also score tasks, in float32 and in int8: on labelled rows (.csv, .tsv, .jsonl or .parquet), or on the test "
+    "or validation files of a project file (.toml).",
 )
+@label_option
 @click.option(
     "--bound",
     type=click.FloatRange(0),
@@ -74,6 +82,7 @@ def command(
     rows: int,
     backend: str | None,
     data: str | None,
+    labels: tuple[str, ...],
     bound: float,
     agreement: float,
     unmeasured: bool,
@@ -97,14 +106,12 @@ def command(
     from polyhead.engine.quantize import calibrate
     from polyhead.engine.quantize.files import read_scales, write_changes, write_scales
     from polyhead.processor import processor
-    from polyhead.project.tables import read_project
 
     printer, opened, bits = Printer(json_to), Bundle.open(bundle), processor().weight_bits
     name = backend or default_runtime()
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
-    folder = Path(data or "").resolve().parent
-    labelled = None if data is None else calibrate.Labelled(project=read_project(data), folder=folder)
+    labelled = None if data is None else _labelled(opened, data, labels)
     read = [calibrate.Row(input=line.input, words=line.words) for line in read_lines(texts)]
     calibration_rows, measured_rows = calibrate.halves(read, rows)
     before, scales = read_scales(opened) if measure else (None, None)
@@ -128,6 +135,19 @@ def command(
     tasks = {task: _as_json(change) for task, change in changes.items()}
     facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits}
     printer.json({"calibration": record, **facts, "tasks": tasks})
+
+
+def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> Labelled:
+    """Where the rows are that tasks are scored on: in the files of a project, or in one that holds rows."""
+    from polyhead.engine.quantize.calibrate import Labelled
+    from polyhead.project.tables import read_project
+
+    if data.lower().endswith(ROWS):
+        tasks = {name: record.task for name, record in bundle.tasks.items()}
+        return Labelled(sources=sources_of(tasks, (), data, LabelledColumns(labels=labels)))
+    if labels:
+        raise click.UsageError("--label is for a file of labelled rows; a project file names its own columns.")
+    return Labelled.of_project(read_project(data), Path(data).resolve().parent)
 
 
 def change_lines(changes: Mapping[str, Change]) -> list[str]:

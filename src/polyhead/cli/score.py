@@ -11,7 +11,8 @@ from polyhead.cli.output import Printer, check_kept, counted, json_option, note,
 from polyhead.progress import duration
 
 if TYPE_CHECKING:
-    from polyhead.jobs import Summary
+    from polyhead.engine.session import Session
+    from polyhead.jobs import ScoreRequest, Summary
 
 ROLES = {
     "text": "Column of the text [default: text, or text_a].",
@@ -23,9 +24,25 @@ ROLES = {
 }
 
 
-def _role_options(command: click.decorators.FC) -> click.decorators.FC:
+def role_options(command: click.decorators.FC) -> click.decorators.FC:
+    """Adds an option for each role that a column may have; their values come by role."""
     for role, help_text in reversed(ROLES.items()):
         command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=help_text)(command)
+    return command
+
+
+def table_options(command: click.decorators.FC) -> click.decorators.FC:
+    """Adds `--keep`, `--prefix`, `--scores` and `--fresh`: what is written of a table."""
+    options = (
+        click.option("--keep", multiple=True, metavar="COLUMNS", help="Columns of the table to write; by default all."),
+        click.option(
+            "--prefix", default="", metavar="TEXT", help="Start the names of the columns that tasks add with TEXT."
+        ),
+        click.option("--scores", is_flag=True, help="Also write the scores of labels or options, in TASK.scores."),
+        click.option("--fresh", is_flag=True, help="Discard an unfinished run for the written table, and start again."),
+    )
+    for option in reversed(options):
+        command = option(command)
     return command
 
 
@@ -34,13 +51,10 @@ def _role_options(command: click.decorators.FC) -> click.decorators.FC:
 @click.argument("source", metavar="IN", type=click.Path())
 @click.argument("target", metavar="OUT", type=click.Path())
 @tasks_option("Answer these tasks only, with commas between them; by default all.")
-@_role_options
-@click.option("--keep", multiple=True, metavar="COLUMNS", help="Columns of IN to copy to OUT; by default all.")
-@click.option("--only-answers", is_flag=True, help="Copy no column of IN.")
-@click.option("--prefix", default="", metavar="TEXT", help="Start the names of the added columns with TEXT.")
-@click.option("--scores", is_flag=True, help="Also write the scores of all labels or options, in column TASK.scores.")
+@role_options
+@table_options
+@click.option("--only-answers", is_flag=True, help="Copy no column of the table.")
 @session_options
-@click.option("--fresh", is_flag=True, help="Discard an unfinished run for OUT, and start again.")
 @json_option
 def command(
     bundle: str,
@@ -68,7 +82,7 @@ def command(
     .OUT.pieces next to it. If the command is interrupted, run it again: it continues where it stopped, and writes the
     same bytes. IN may have any length: a few thousand rows are in memory at a time.
     """
-    from polyhead.jobs import ScoreRequest, score
+    from polyhead.jobs import ScoreRequest
 
     if keep and only_answers:
         raise click.UsageError("--keep and --only-answers contradict each other: give one of them")
@@ -82,6 +96,15 @@ def command(
         prefix=prefix,
         scores=scores,
     )
+    answer_rows(printer, session, source, target, wish, fresh=fresh)
+
+
+def answer_rows(
+    printer: Printer, session: Session, source: str, target: str, wish: ScoreRequest, *, fresh: bool
+) -> None:
+    """Writes the rows of `source` with their answers to `target`, and prints what that took."""
+    from polyhead.jobs import score
+
     again = "the same command without --fresh" if fresh else "the same command"
     try:
         with stoppable(f"{again} goes on from there"):

@@ -1,4 +1,4 @@
-"""`polyhead tasks`: list, add, update, remove, rollback, verify, pack."""
+"""`polyhead tasks`: list, add, update, remove, rollback, verify, certificate, pack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import answers_changed, end, listed, model_row, removed_lines, task_row
+from polyhead.cli.certificate import certificate
 from polyhead.cli.model_tasks import (
     other_sort,
     roll_back_models,
@@ -35,13 +37,15 @@ def command() -> None:
     """List, add, update, remove and roll back the tasks of a bundle; verify it; pack a task for a server.
 
     After every change, all other tasks answer their pinned probes (stored test inputs) again, in deterministic mode.
-    They must give the same bits as before, else the change is undone. A certificate in the bundle records the result.
+    They must give the same bits as before, else the change is undone. A certificate in the bundle records the result,
+    with who made the change and when; `polyhead tasks certificate` puts it into words.
     Tasks that own their models need no certificate, since no other task reads their arrays.
     """
 
 
 command.add_command(pack)
 command.add_command(apply)
+command.add_command(certificate)
 
 
 @command.command("list")
@@ -78,8 +82,11 @@ def list_(bundle: str, json_to: str | None) -> None:
     multiple=True,
     help="Add the task NAME under the name NEW. NAME may be left out if only one task is added.",
 )
+@actor_option
 @json_option
-def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, ...], json_to: str | None) -> None:
+def add(
+    bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, ...], json_to: str | None, actor: str
+) -> None:
     """Add tasks of the bundle FROM to BUNDLE, which has the same trunk; by default all tasks.
 
     Either all of them are added, with the families that they read, or none. Tasks of one prompt group are added
@@ -109,6 +116,7 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, 
                 "add",
                 lambda: copy_tasks(theirs, rest, Bundle.open(bundle, verify=False), called=renamed),
                 changing=[called.get(name, name) for name in rest],
+                actor=actor,
             )
             changed |= certificate.changed
     added = {name: (None, version) for name, version in models.items()}
@@ -129,8 +137,11 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, 
     multiple=True,
     help="Name of the task NAME in FROM, if it differs. NAME may be left out if only one task is updated.",
 )
+@actor_option
 @json_option
-def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[str, ...], json_to: str | None) -> None:
+def update(
+    bundle: str, source: str, names: tuple[str, ...], from_names: tuple[str, ...], json_to: str | None, actor: str
+) -> None:
     """Replace NAMES in BUNDLE by the tasks of the bundle FROM; the old versions stay on disk.
 
     The labels may differ. The command prints which probes get a new answer; the certificate holds all of them. Tasks
@@ -162,6 +173,7 @@ def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[s
         arguments=update_keys(theirs.root, {other: (name, theirs.lines[other]) for other, name in called.items()}),
         wanted=lambda: {name: next_version(ours.root / TASKS / name) for name in chosen},
         changing=chosen,
+        actor=actor,
     )
     certificate, old = done.certificate, done.begun.before
     labels = {name: {"before": _labels(ours, name, old[name]), "after": after[name]} for name in chosen}
@@ -178,8 +190,9 @@ def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[s
 @command.command("remove")
 @click.argument("bundle", type=FOLDER)
 @click.argument("names", nargs=-1, required=True)
+@actor_option
 @json_option
-def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
+def remove(bundle: str, names: tuple[str, ...], json_to: str | None, actor: str) -> None:
     """Remove tasks from BUNDLE, with all their versions; this cannot be undone.
 
     Families that no other task reads are removed too. Tasks of one prompt group must be removed together. `polyhead
@@ -195,7 +208,7 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     taken = taken_of(Bundle.open(bundle, verify=False), names)
     rest, own, certificate = list(taken.tasks.lines), taken.models, None
     if rest:
-        certificate = certified(bundle, "remove", lambda: unlist(root, rest), changing=rest)
+        certificate = certified(bundle, "remove", lambda: unlist(root, rest), changing=rest, actor=actor)
     if own.lines:
         remove_models(root, list(own.lines))
     for name in dict.fromkeys(names):
@@ -206,8 +219,9 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
 @command.command("rollback")
 @click.argument("bundle", type=FOLDER)
 @click.argument("names", nargs=-1, required=True, metavar="NAMES... [VERSION]")
+@actor_option
 @json_option
-def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
+def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: str) -> None:
     """Go back to an earlier VERSION of NAMES; by default the one before the live version.
 
     The replaced version stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
@@ -242,6 +256,7 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
         arguments=[*chosen, version or ""],
         wanted=lambda: made_with(ours.root, chosen, version),
         changing=chosen,
+        actor=actor,
     )
     certificate = done.certificate
     for name in chosen:
@@ -255,8 +270,9 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
 
 @command.command("verify")
 @click.argument("bundle", type=FOLDER)
+@actor_option
 @json_option
-def verify(bundle: str, json_to: str | None) -> None:
+def verify(bundle: str, json_to: str | None, actor: str) -> None:
     """Check every file and every answer of BUNDLE against its certificates.
 
     Hashes all files and lets all tasks answer their probes again. Names each changed file and each task that answers
@@ -266,7 +282,7 @@ def verify(bundle: str, json_to: str | None) -> None:
     from polyhead.certify import checked
 
     printer = Printer(json_to)
-    verification = checked(bundle)
+    verification = checked(bundle, actor=actor)
     for finding in verification.findings:
         printer.line(f"DIFFERS  {finding.file or finding.task or bundle}: {finding.what}")
     printer.lines(_verified(verification))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from polyhead.cli.actor import actor_option
 from polyhead.cli.options import names_in, store_place, tasks_option
 from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable
 
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "cpu", "cuda"]),
     help="Device for training a trunk; by default CUDA if available. Refused for a frozen trunk.",
 )
+@actor_option
 @json_option
 def command(
     project: str,
@@ -67,6 +69,7 @@ def command(
     events: str | None,
     tensorboard: str | None,
     device: str | None,
+    actor: str,
     json_to: str | None,
 ) -> None:
     """Train every task of PROJECT (polyhead.toml) over its frozen trunk, into a bundle.
@@ -110,6 +113,7 @@ def command(
             retrain=again,
             if_better=if_better,
             features=features,
+            actor=actor,
         )
     if place.is_first:
         printer.json(outcome)

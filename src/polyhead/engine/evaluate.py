@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.session import Session
 from polyhead.errors import UnknownTask
-from polyhead.project.tables import Project, TaskEntry
+from polyhead.metrics import LabelScore
+from polyhead.project.tables import DataFile, Project, TaskEntry
+from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, read
+from polyhead.tasks.task import Task
+from polyhead.text.question import TaskInput
 
 PIECE = 512  # inputs answered at a time: bounds memory
 
@@ -23,6 +30,27 @@ class Score(Value):
     rows: int
     metric: str
     scores: dict[str, float]
+    labels: tuple[LabelScore, ...] = ()  # of a kind whose answers are labels
+    wrong: int | None = None  # rows with a wrong answer; None of a kind that does not tell
+
+
+class WrongRow(Value):
+    """A row whose answer is wrong."""
+
+    task: str
+    row: int  # its number in the file
+    input: TaskInput
+    truth: Any
+    answer: Any
+    score: float | None  # see `Mistake`
+
+
+class Evaluation(Value, eq=False):
+    """A task's score, and the rows that it gets wrong: the surest first, those without a score last."""
+
+    score: Score
+    errors: tuple[WrongRow, ...]
+    digest: str  # SHA-256 of the rows, as a task's record names those of its training
 
 
 def evaluate_bundle(
@@ -34,6 +62,20 @@ def evaluate_bundle(
     only: Sequence[str] = (),
     show: Callable[[str], None] | None = None,
 ) -> list[Score]:
+    """Every declared task (or `only` these) that the bundle holds, on the file of the split."""
+    found = evaluations(session, project, folder=folder, split=split, only=only, show=show)
+    return [evaluation.score for evaluation in found]
+
+
+def evaluations(
+    session: Session,
+    project: Project,
+    *,
+    folder: Path,
+    split: str = "test",
+    only: Sequence[str] = (),
+    show: Callable[[str], None] | None = None,
+) -> list[Evaluation]:
     """Every declared task (or `only` these) that the bundle holds, on the file of the split.
 
     A task without a test file, or with a validation share in place of a file, is scored on what there is: the split
@@ -48,10 +90,40 @@ def evaluate_bundle(
             allowed=sorted(set(known) & set(session.tasks)),
             do="train the task first, or name another",
         )
-    return [_score(session, known[name], folder, split, show or (lambda text: None)) for name in names]
+    evaluated = []
+    for name in names:
+        chosen, used = file_of(known[name], split)
+        evaluated.append(evaluation_of(session, name, known[name].source(chosen, folder), split=used, show=show))
+    return evaluated
 
 
-def _score(session: Session, entry: TaskEntry, folder: Path, split: str, show: Callable[[str], None]) -> Score:
+def evaluation_of(
+    session: Session, name: str, source: Source, *, split: str = "data", show: Callable[[str], None] | None = None
+) -> Evaluation:
+    """The task on all rows of a file, by its fresh answers; `split` is what the score calls them."""
+    task, outputs = session.tasks[name], list[np.ndarray]()
+    examples = read(source, task)
+    for start in range(0, len(examples.inputs), PIECE):
+        if show is not None:
+            show(f"{name}: {start:,} of {len(examples.inputs):,} texts")
+        words = examples.words[start : start + PIECE] if examples.words is not None else None
+        outputs += session.outputs(name, examples.inputs[start : start + PIECE], words=words)
+    kind = kind_of(task)
+    errors = _errors(task, examples, outputs) if kind.tells_mistakes else ()
+    score = Score(
+        task=name,
+        split=split,
+        rows=len(outputs),
+        metric=kind.default_metric(task),
+        scores=examples.scores(task, outputs),
+        labels=kind.label_scores(task, outputs, examples.targets, examples.each()),
+        wrong=len(errors) if kind.tells_mistakes else None,
+    )
+    return Evaluation(score=score, errors=errors, digest=examples.digest)
+
+
+def file_of(entry: TaskEntry, split: str) -> tuple[str | DataFile, str]:
+    """The file of the split, or of the other one, and which it is; raises UnknownTask where there is none."""
     validation = None if isinstance(entry.validation, float) else entry.validation
     first, second = (entry.test, validation) if split == "test" else (validation, entry.test)
     chosen = first or second
@@ -60,18 +132,23 @@ def _score(session: Session, entry: TaskEntry, folder: Path, split: str, show: C
             f"task '{entry.name}' has no file to be scored on: its validation is a share of train, and it has no test",
             do="give the task a test file; the share's score is in the bundle's scores.json",
         )
-    name = "test" if chosen is entry.test else "validation"
-    task = session.tasks[entry.name]
-    examples: Examples = read(entry.source(chosen, folder), task)
-    outputs = []
-    for start in range(0, len(examples.inputs), PIECE):
-        show(f"{entry.name}: {start:,} of {len(examples.inputs):,} texts")
-        words = examples.words[start : start + PIECE] if examples.words is not None else None
-        outputs += session.outputs(entry.name, examples.inputs[start : start + PIECE], words=words)
-    return Score(
-        task=task.name,
-        split=name,
-        rows=len(outputs),
-        metric=kind_of(task).default_metric(task),
-        scores=examples.scores(task, outputs),
-    )
+    return chosen, "test" if chosen is entry.test else "validation"
+
+
+def _errors(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> tuple[WrongRow, ...]:
+    kind, each = kind_of(task), examples.each()
+    errors = []
+    for place, answer in enumerate(kind.decode_all(task, outputs, each)):
+        mistake = kind.mistake(task, answer, examples.targets[place], each[place])
+        if mistake is not None:
+            errors.append(
+                WrongRow(
+                    task=task.name,
+                    row=examples.rows[place],
+                    input=each[place].input,
+                    truth=mistake.truth,
+                    answer=mistake.answer,
+                    score=mistake.score,
+                )
+            )
+    return tuple(sorted(errors, key=lambda error: -1.0 if error.score is None else error.score, reverse=True))

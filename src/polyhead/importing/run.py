@@ -102,7 +102,7 @@ def import_folders(
             for model in models
         }
         tell("writing the bundle")
-        certificate = _commit(out, trunk, models, paths, proofs, trial, is_new=existing is None)
+        certificate = _commit(out, trunk, models, paths, proofs, trial, is_new=existing is None, actor=wanted.actor)
     tell("")
     bundle = Bundle.open(out)
     return Outcome(
@@ -177,6 +177,7 @@ def _commit(
     trial: Bundle,
     *,
     is_new: bool,
+    actor: str,
 ) -> Certificate:
     """Writes the proven tasks, all in one step, with a certificate that no other task's answers changed."""
     drafts = [
@@ -191,10 +192,10 @@ def _commit(
     ]
     names = [model.task.name for model in models]
     if not is_new:
-        return certified(out, "import", lambda: _added(out, drafts), changing=names)
+        return certified(out, "import", lambda: _added(out, drafts), changing=names, actor=actor)
     with whole_bundle(out) as building:
         write_bundle(building, trunk)
-        return certified(building, "import", lambda: _added(building, drafts), changing=names)
+        return certified(building, "import", lambda: _added(building, drafts), changing=names, actor=actor)
 
 
 def _added(root: FilePath, drafts: Sequence[Draft]) -> None:

@@ -38,6 +38,7 @@ class ImportRequest(Value):
     range: tuple[float, float] | None = None  # of regression
     pair: Literal["none", "joined"] = "none"
     max_tokens: int | None = None  # of a new bundle's trunk
+    actor: str = ""  # who imports, for the certificate
 
 
 class Checkpoint(Value, eq=False):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
 from polyhead.arguments import check_fields, typed
 from polyhead.config import Value, read_toml
 from polyhead.errors import BadName, ConfigError
+from polyhead.project.names import MEANT
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
 from polyhead.seq2seq.data import Summarizer
 from polyhead.strategies import Pooled, Strategy
@@ -174,6 +176,8 @@ FINE_TUNING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-4, warm
 
 class Project(Value):
     """The whole file. `strategy` and `training` hold for every task that has none of its own."""
+
+    meant: ClassVar[Mapping[str, str]] = MEANT
 
     tasks: tuple[TaskEntry, ...]
     bundle: str = "bundle"

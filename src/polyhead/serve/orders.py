@@ -62,6 +62,8 @@ class Proof(Value):
     number: int
     operation: str
     actor: str
+    at: str  # UTC; "" of a certificate that does not say it
+    paragraph: str  # all of it in words
     unchanged: bool
     proven: tuple[str, ...]  # tasks that answered their probes with the same bits
     probes: int  # of those
@@ -76,8 +78,10 @@ class Proof(Value):
             number=certificate.number,
             operation=certificate.operation,
             actor=certificate.actor or "",
+            at=certificate.at or "",
+            paragraph=certificate.paragraph,
             unchanged=certificate.unchanged,
-            proven=tuple(name for name, answered in certificate.before.items() if answered.probes),
+            proven=certificate.proven,
             probes=certificate.probes,
             unproven=certificate.unproven,
             answers={

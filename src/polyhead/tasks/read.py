@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from itertools import repeat
 
@@ -17,7 +18,7 @@ from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.shares import Stored, is_stored, shares_of, value_of
 from polyhead.tasks.task import Example, Task
-from polyhead.text.question import Question, TaskInput
+from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.text.words import joined, words_in
 
@@ -59,6 +60,19 @@ class Examples(Value, eq=False):
     def taught(self) -> list[np.ndarray]:
         """What a task learns from: probabilities where there are soft labels, else targets."""
         return self.targets if self.shares is None else self.shares
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, of inputs and targets in order."""
+        total = hashlib.sha256()
+        for value, target in zip(self.inputs, self.targets, strict=True):
+            texts = [text.encode("utf-8", "surrogatepass").hex() for text in texts_of(value)]
+            parts = [texts, len(value.options)] if isinstance(value, Question) else texts
+            total.update(msgspec.json.encode(parts))
+            total.update(np.ascontiguousarray(target).tobytes())
+        for array in (*(self.shares or []), *(self.words or [])):
+            total.update(np.ascontiguousarray(array).tobytes())
+        return total.hexdigest()
 
     def take(self, indices: list[int]) -> Examples:
         """Some of the examples; the report stays that of the whole file."""

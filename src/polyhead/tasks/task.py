@@ -13,6 +13,7 @@ import numpy as np
 from polyhead.arguments import check_fields
 from polyhead.config import Value
 from polyhead.errors import BadName, ConfigError
+from polyhead.metrics import LabelScore
 from polyhead.registry import Registry
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import repair
@@ -120,6 +121,14 @@ Answer = dict[str, Any]
 """Plain values, as they are written to JSON."""
 
 
+class Mistake(Value):
+    """A wrong answer beside the right one, in few words: a label, labels, a number, spans, a text."""
+
+    truth: Any
+    answer: Any
+    score: float | None = None  # how sure the wrong answer was; of a number, how far it is off, as a share of the range
+
+
 class Kind(ABC):
     """The form of a task's answers: targets, width of the head, loss, metrics and decoding.
 
@@ -128,6 +137,7 @@ class Kind(ABC):
     """
 
     name: ClassVar[str]
+    other_names: ClassVar[tuple[str, ...]] = ()  # in other programs, in small letters with `_`; an error tells its own
     loss: ClassVar[LossName]
     uses: ClassVar[tuple[str, ...]]  # the fields of `Task` that it uses beside name, kind and metric
     least_labels: ClassVar[int] = 2  # of a kind that uses `labels`
@@ -193,6 +203,21 @@ class Kind(ABC):
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """Every metric of the kind on a whole split. Raises EmptyData when there is no row."""
+
+    def label_scores(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> tuple[LabelScore, ...]:
+        """Precision, recall and F1 of each label on a whole split; none for a kind whose answers are no labels."""
+        return ()
+
+    def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
+        """The answer beside the truth where it is wrong; None where it is right."""
+        return None
+
+    @property
+    def tells_mistakes(self) -> bool:
+        """Whether the kind can tell wrong answers from right ones."""
+        return type(self).mistake is not Kind.mistake
 
     def constant(
         self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
@@ -305,7 +330,7 @@ class RowKind(Kind):
         return self.answers(task, self.decode_rows(task, np.reshape(outputs, (1, -1))))[0]
 
 
-KINDS: Registry[Kind] = Registry("kind")
+KINDS: Registry[Kind] = Registry("kind", other_names_of=lambda kind: kind.other_names)
 """The kinds that are registered, by name."""
 register_kind = KINDS.register
 

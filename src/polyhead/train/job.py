@@ -111,7 +111,7 @@ class Job:
         self.paths: dict[str, list[Path]] = {}  # of each task that is trained or chosen, all that are tried
         self.scores: Scores = {}
         self.compared: dict[str, VersionComparison] = {}
-        self._if_better = run.options.if_better
+        self._if_better, self._actor = run.options.if_better, run.options.actor
         self._ask: Ask = AskedOfFeatures(source) if isinstance(source, StoredFeatures) else asked_of_texts
 
     @property
@@ -176,7 +176,7 @@ class Job:
         if set(bundle.lines) <= self.todo - self.left.keys():
             write()  # every task of the bundle is trained by this run
             return
-        others = len(certified(self.root, "train", write, changing=names).before)
+        others = len(certified(self.root, "train", write, changing=names, actor=self._actor).before)
         subject = "one other task of the bundle answers its" if others == 1 else f"{others} other tasks answer their"
         self.events.line(f"{', '.join(names)}: {subject} probes as before")
 

@@ -43,12 +43,13 @@ def train_project(
     retrain: tuple[str, ...] = (),
     if_better: bool = False,
     features: FilePath | str | None = None,
+    actor: str = "",
 ) -> Outcome:
     """Trains the declared tasks as the project's recipe says, and writes each bundle as soon as it can be.
 
     `folder` is where relative paths start. Features and checkpoints are kept in `cache` (default: beside the bundle),
     so an interrupted run goes on where it stopped, and another task over the same texts encodes nothing. What can be
-    known to fail does so before any training.
+    known to fail does so before any training. `actor`, who trains, stands in certificates.
 
     Over a frozen trunk, what was rolled back or removed stays so but for the tasks to `retrain`, which are trained
     whatever was decided; with `if_better` a live version stays unless the new one scores better on the same rows.
@@ -61,7 +62,7 @@ def train_project(
     Raises StoreError for a store of another trunk or codec, and for one that lacks texts of the tasks.
     """
     folder = FilePath(folder)
-    options, place = TrainOptions(retrain=retrain, if_better=if_better), place or Place()
+    options, place = TrainOptions(retrain=retrain, if_better=if_better, actor=actor), place or Place()
     _check(project, place, only, options)
     if features is not None:
         _check_from_store(project)

@@ -12,13 +12,14 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.agreement import Agreement, agreement_of
 from polyhead.engine.compile.ops import Runtime
-from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.engine.evaluate import evaluation_of, file_of
 from polyhead.engine.inputs import InputType, input_type_of
 from polyhead.engine.quantize.files import Change
 from polyhead.engine.quantize.scales import ObservingRuntime, Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.project.tables import Project
+from polyhead.tasks.columns import Source
 
 SAMPLE = 256  # tokens of each value that choose between scales
 PIECE = 64  # texts answered at a time where they are compared
@@ -40,10 +41,20 @@ class Limits(Value):
 
 
 class Labelled(Value):
-    """A project whose tasks have files to be scored on, and the folder of its paths."""
+    """Where tasks have rows to be scored on, by task."""
 
-    project: Project
-    folder: FilePath
+    sources: dict[str, Source]
+
+    @classmethod
+    def of_project(cls, project: Project, folder: FilePath) -> Labelled:
+        """The test or validation files of the project's tasks, where there are any; `folder` is that of its paths."""
+        return cls(
+            sources={
+                entry.name: entry.source(file_of(entry, "test")[0], folder)
+                for entry in project.tasks
+                if entry.test is not None or not isinstance(entry.validation, float)
+            }
+        )
 
 
 class Runtimes(Protocol):
@@ -166,15 +177,9 @@ def _agreements(
 
 def _scores(session: Session, labelled: Labelled | None, show: Callable[[str], None]) -> dict[str, tuple[str, float]]:
     """By task its metric and score, of those that have a file to be scored on."""
-    if labelled is None:
-        return {}
-    names = [
-        entry.name
-        for entry in labelled.project.tasks
-        if entry.name in session.bundle.tasks
-        if entry.test is not None or not isinstance(entry.validation, float)
-    ]
-    if not names:
-        return {}
-    scores = evaluate_bundle(session, labelled.project, folder=labelled.folder, only=names, show=show)
-    return {score.task: (score.metric, score.scores[score.metric]) for score in scores}
+    scored = {}
+    for name, source in ({} if labelled is None else labelled.sources).items():
+        if name in session.bundle.tasks:
+            score = evaluation_of(session, name, source, show=show).score
+            scored[name] = (score.metric, score.scores[score.metric])
+    return scored

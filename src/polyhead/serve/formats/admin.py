@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
@@ -45,7 +46,8 @@ class PastChange(Value):
     operation: str
     changed: dict[str, tuple[str | None, str | None]]  # task -> live version before, after
     by: str  # "" where nobody was named
-    at: str  # UTC; when the certificate's file was written
+    at: str  # UTC; when the certificate was written
+    paragraph: str  # all of it in words
     certificate: str
     proven: tuple[str, ...]  # tasks that answered their probes with the same bits
     probes: int
@@ -195,21 +197,27 @@ def past_changes(service: Service, limit: int) -> ChangesAnswer:
     for certificate in ledger.sound():
         if len(changes) == limit:
             break
-        written = (ledger.root / CERTIFICATES / certificate.name).stat().st_mtime
         changes.append(
             PastChange(
                 number=certificate.number,
                 operation=certificate.operation,
                 changed=certificate.changed,
                 by=certificate.actor or "",
-                at=datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds"),
+                at=certificate.at or _written(ledger.root, certificate.name),
+                paragraph=certificate.paragraph,
                 certificate=certificate.name,
-                proven=tuple(name for name, answered in certificate.before.items() if answered.probes),
+                proven=certificate.proven,
                 probes=certificate.probes,
                 unproven=certificate.unproven,
             )
         )
     return ChangesAnswer(server=service.changes.state, versions=dict(service.loaded.versions), changes=changes)
+
+
+def _written(root: Path, name: str) -> str:
+    """When a certificate that does not say so was written, as its file says."""
+    written = (root / CERTIFICATES / name).stat().st_mtime
+    return datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds")
 
 
 def _answered(answer: ChangeAnswer) -> Response:

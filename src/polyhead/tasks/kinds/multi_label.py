@@ -9,14 +9,16 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import ConfigError
+from polyhead.metrics import LabelScore
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
+from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
 
 
 class MultiLabel(RowKind):
     """A sigmoid for each label; the answer holds those that reach the task's threshold."""
 
     name = "multi_label"
+    other_names = ("multilabel", "multi_label_classification", "multilabel_classification", "textcat_multilabel")
     loss = "binary_cross_entropy"
     scores = "sigmoid"
     uses = ("labels", "threshold", "pair", "long_texts")
@@ -99,6 +101,21 @@ class MultiLabel(RowKind):
             "macro_f1": metrics.macro_f1(wanted, answered),
             "accuracy": metrics.accuracy(wanted, answered),
         }
+
+    def label_scores(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> tuple[LabelScore, ...]:
+        """Of rows."""
+        wanted, answered = np.stack(targets) > 0, sigmoid(np.stack(outputs)) >= task.threshold
+        counts = (of.sum(axis=0) for of in (wanted & answered, answered, wanted))
+        return metrics.label_scores(task.labels, *counts)
+
+    def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
+        """Other labels; the probability of the surest of those decisions that are wrong."""
+        truth, given = list(compress(task.labels, target > 0)), answer["labels"]
+        surest = {name: p if name in given else 1 - p for name, p in answer["scores"].items()}
+        wrong = set(truth) ^ set(given)
+        return Mistake(truth=truth, answer=given, score=max(surest[name] for name in wrong)) if wrong else None
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The logarithm of each label's odds."""

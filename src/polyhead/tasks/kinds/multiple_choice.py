@@ -13,7 +13,7 @@ import numpy as np
 from polyhead import metrics
 from polyhead.errors import DataError
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Example, Kind, Task
+from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
 from polyhead.text.tokenize import repair
 
 
@@ -21,6 +21,7 @@ class MultipleChoice(Kind):
     """The answer is the option with the largest number, the first of equals."""
 
     name = "multiple_choice"
+    other_names = ("choice", "swag")
     loss = "ranking"
     uses = ()
     per_option = shares_head = True
@@ -80,6 +81,13 @@ class MultipleChoice(Kind):
         base.check_split(task, outputs, targets)
         answered = np.array([int(np.argmax(row)) for row in outputs], np.int64)
         return {"accuracy": metrics.accuracy(np.stack(targets), answered)}
+
+    def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
+        """Another option; its probability."""
+        place = answer["index"]
+        if place == int(target):
+            return None
+        return Mistake(truth=example.options[int(target)], answer=answer["option"], score=answer["scores"][place])
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The place that is right most often."""

@@ -11,8 +11,9 @@ import numpy as np
 from polyhead import metrics
 from polyhead.errors import ConfigError
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
+from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
 
+CLOSE = 0.01  # of the range: numbers that differ by less are one answer
 # Python's float() also takes 1_000, nan, inf, digits of other scripts and blanks around the number.
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -21,6 +22,7 @@ class Regression(RowKind):
     """One linear output, trained on values scaled to [0, 1] by the task's range."""
 
     name = "regression"
+    other_names = ("score", "rating", "sts", "similarity")
     loss = "squared_error"
     scores = "range"
     uses = ("range", "pair", "long_texts")
@@ -77,6 +79,13 @@ class Regression(RowKind):
         base.check_split(task, outputs, targets)
         wanted, answered = np.stack(targets).reshape(-1), _values(task, np.stack(outputs)).reshape(-1)
         return {"pearson": metrics.pearson(wanted, answered), "spearman": metrics.spearman(wanted, answered)}
+
+    def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
+        """A number that is off by more than CLOSE of the range; by how much of it."""
+        low, high = _range(task)
+        truth = float(low + float(target) * (high - low))
+        off = abs(answer["value"] - truth) / (high - low)
+        return None if off <= CLOSE else Mistake(truth=float(f"{truth:.7g}"), answer=answer["value"], score=off)
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The mean."""

@@ -8,8 +8,9 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import ConfigError
+from polyhead.metrics import LabelScore
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
+from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
 
 ROUNDING = 0.02  # by which the probabilities of a row may miss a sum of 1: two decimals, or float16
 RARE, FREQUENT = 0.8, 0.5  # shares of the most frequent label, of two and of more
@@ -20,6 +21,10 @@ class SingleLabel(RowKind):
     """Softmax over the labels; the answer is the most probable one, the first of equals."""
 
     name = "single_label"
+    other_names = (
+        *("classification", "text_classification", "sequence_classification", "multiclass", "multi_class", "binary"),
+        *("single_label_classification", "textcat", "sentiment", "nli"),
+    )
     loss = "cross_entropy"
     scores = "softmax"
     uses = ("labels", "positive", "pair", "long_texts")
@@ -99,6 +104,19 @@ class SingleLabel(RowKind):
         if task.positive is not None:
             table["f1"] = metrics.f1_of(task.labels.index(task.positive))
         return {name: table[name](wanted, answered) for name in self.metrics(task)}
+
+    def label_scores(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> tuple[LabelScore, ...]:
+        """Of rows."""
+        wanted, answered = np.stack(targets), np.argmax(np.stack(outputs), axis=-1)
+        counts = (np.bincount(of, minlength=len(task.labels)) for of in (wanted[wanted == answered], answered, wanted))
+        return metrics.label_scores(task.labels, *counts)
+
+    def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
+        """Another label; its probability."""
+        truth, given = task.labels[int(target)], answer["label"]
+        return None if truth == given else Mistake(truth=truth, answer=given, score=answer["scores"][given])
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The shares of the labels: the most frequent one is answered."""

@@ -18,7 +18,7 @@ from polyhead import metrics
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Example, Kind, Task
+from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
 from polyhead.text.tokenize import repair
 
 LONGEST = 30  # words of an answer, as SQuAD scripts have it in tokens
@@ -37,6 +37,7 @@ class Span(Kind):
     """Two softmaxes over places, as Rajpurkar et al. 2016, 2018 score them: see `best_span`, `merge_words`."""
 
     name = "span"
+    other_names = ("qa", "question_answering", "extractive_qa", "squad")
     loss = "span_cross_entropy"
     uses = ("pair", "null_answers", "long_texts")
     per_word = shares_head = True
@@ -149,6 +150,13 @@ class Span(Kind):
         for output in outputs:
             output[0] = 1.0
         return outputs
+
+    def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
+        """A text that is none of the right ones, as `exact_match` compares them; its score."""
+        text, given = example.text, answer["text"]
+        truth = [text[start:end] for start, end in target[:, 2:].tolist() if end > start]
+        is_right = metrics.exact_match([truth or [""]], [given or ""]) == 1
+        return None if is_right else Mistake(truth=truth, answer=given, score=answer["score"])
 
     def in_window(self, target: np.ndarray, read: np.ndarray, whole: np.ndarray) -> np.ndarray:
         """The first right answer, where the window holds it whole, else "no answer" (as scripts of SQuAD have it)."""

@@ -16,6 +16,7 @@ class Summarization(Kind):
     """Text for text. A target is every reference of a row, an output the summary: arrays of strings."""
 
     name = "summarization"
+    other_names = ("summarisation", "summary", "seq2seq", "text2text_generation")
     loss = "token_cross_entropy"
     uses = ()
     owns_model = True

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from polyhead import metrics
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
+from polyhead.metrics import LabelScore
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Example, Kind, Task
+from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
 
 UNREAD = -1  # the label index of a word that was not read
 
@@ -28,6 +31,7 @@ class Tagging(Kind):
     """Softmax over the labels at the first sub-token of each word; the task's decoder chooses; the first of equals."""
 
     name = "tagging"
+    other_names = ("ner", "token_classification", "pos", "chunking", "sequence_labeling", "sequence_labelling")
     loss = "word_cross_entropy"
     scores = "softmax"
     uses = ("labels", "long_texts", "decoder")
@@ -123,6 +127,34 @@ class Tagging(Kind):
         named = [[[task.labels[i] for i in row] for row in side] for side in (targets, answers)]
         return {"span_f1": metrics.span_f1(*named), "accuracy": metrics.accuracy(flat[0], np.concatenate(answers))}
 
+    def label_scores(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> tuple[LabelScore, ...]:
+        """Of whole spans by their label (BIO), or of words; a word that was not read got no label."""
+        answers = [chosen(task, np.asarray(row).reshape(-1, len(task.labels))) for row in outputs]
+        if not is_bio(task):
+            wanted, answered = np.concatenate(targets), np.concatenate(answers)
+            parts = (wanted[wanted == answered], answered[answered != UNREAD], wanted)
+            return metrics.label_scores(task.labels, *(np.bincount(p, minlength=len(task.labels)) for p in parts))
+        names = list(dict.fromkeys(label[2:] for label in task.labels if label != "O"))
+        right, given, true = (dict.fromkeys(names, 0) for _ in range(3))
+        for target, answer in zip(targets, answers, strict=True):
+            truth, found = (_spans_of(task, indices) for indices in (target, answer))
+            for counts, spans in ((true, truth), (given, found), (right, truth & found)):
+                for span in spans:
+                    counts[span.label] += 1
+        return metrics.label_scores(names, *(np.array([of[name] for name in names]) for of in (right, given, true)))
+
+    def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
+        """Other spans, or other labels of words; the score of the surest one that should not be there."""
+        sure = np.eye(len(task.labels), dtype=np.float32)[np.asarray(target, np.int64)]
+        truth, given = (_plain(self.cell_of(each)) for each in (self.decode(_greedy(task), sure, example), answer))
+        if truth == given:
+            return None
+        items: list[dict[str, Any]] = answer["spans" if "spans" in answer else "words"]
+        scores = [item["score"] for item in items if _plain([item])[0] not in truth]
+        return Mistake(truth=truth, answer=given, score=max(scores, default=None))
+
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The counts of the labels, for every word: the most frequent one is answered."""
         words = np.concatenate([np.asarray(target, np.int64) for target in targets])
@@ -144,6 +176,20 @@ class Tagging(Kind):
             unread = np.isnan(merged).any(axis=-1)
             merged[unread] = window[unread]
         return merged
+
+
+def _spans_of(task: Task, indices: np.ndarray) -> set[metrics.Span]:
+    return set(metrics.spans_of(["O" if index == UNREAD else task.labels[index] for index in indices.tolist()]))
+
+
+def _greedy(task: Task) -> Task:
+    """The task without a decoder, which would change what is given to be decoded."""
+    return msgspec.structs.replace(task, decoder="greedy")
+
+
+def _plain(items: Any) -> list[dict[str, object]]:
+    """Spans or words without their scores."""
+    return [{key: value for key, value in item.items() if key != "score"} for item in items]
 
 
 class TaggedSpan(Value):

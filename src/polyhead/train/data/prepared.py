@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -14,7 +13,6 @@ from polyhead.project.recipes import Training
 from polyhead.strategies import Strategy
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
-from polyhead.text.question import Question, texts_of
 from polyhead.train.data.windows import reads_windows
 from polyhead.trunk.data import arrays_digest
 
@@ -33,17 +31,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """SHA-256, in hex, of inputs and targets in order."""
-        total = hashlib.sha256()
-        for value, target in zip(self.examples.inputs, self.examples.targets, strict=True):
-            texts = [text.encode("utf-8", "surrogatepass").hex() for text in texts_of(value)]
-            parts = [texts, len(value.options)] if isinstance(value, Question) else texts
-            total.update(msgspec.json.encode(parts))
-            total.update(np.ascontiguousarray(target).tobytes())
-        for shares in self.examples.shares or []:
-            total.update(np.ascontiguousarray(shares).tobytes())
-        for words in self.examples.words or []:
-            total.update(np.ascontiguousarray(words).tobytes())
-        return total.hexdigest()
+        return self.examples.digest
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.plan import TRUNK, owners_of
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.regression import CLOSE
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task, owner_of
 from polyhead.train.data.prepared import Prepared, Split, rows_of
@@ -26,7 +27,6 @@ from polyhead.train.loop.events import Events
 MOST = 2000  # rows that are compared, evenly spaced: each is read through the trunk for either version
 PIECE = 256  # inputs answered at a time: bounds memory, and lets progress be shown
 ASKED = ("kind", "labels", "range", "null_answers")  # fields in which versions of one question are alike
-CLOSE = 0.01  # of the range: numbers that differ by less are one answer
 
 Outputs = list[np.ndarray]
 Asked = tuple[Callable[[Examples], Outputs], Callable[[Examples], Outputs]]

@@ -80,6 +80,7 @@ class TrainOptions(Value):
 
     retrain: tuple[str, ...] = ()
     if_better: bool = False
+    actor: str = ""  # who trains, for certificates
 
     def check(self, known: Sequence[str], only: Sequence[str] = ()) -> None:
         """Raises UnknownTask for names that the project does not have, ConfigError for those not among `only`."""
