@@ -128,24 +128,22 @@ def main() -> int:
 
 def pages() -> dict[FilePath, str]:
     """Every page with generated parts, as it should be now."""
-    return {
-        ROOT / "README.md": filled(ROOT / "README.md", {"headlines": lambda _: headlines()}),
-        ROOT / "docs/project/measured.md": filled(ROOT / "docs/project/measured.md", {"results": lambda _: measured()}),
-        ROOT / "docs/cli.md": filled(ROOT / "docs/cli.md", {"help": lambda _: help_texts()}),
-        ROOT / "docs/conditioning.md": filled(ROOT / "docs/conditioning.md", {"costs": lambda _: cost_table()}),
-        ROOT / "docs/scale-out.md": filled(ROOT / "docs/scale-out.md", {"scale": lambda _: store_scale.table()}),
-        ROOT / "docs/sample.md": filled(
-            ROOT / "docs/sample.md",
-            {
-                "counts": lambda _: count_table(sample_rows("messages"), sample_rows("pairs")),
-                "scores": lambda _: sample_scores(),
-            },
-        ),
-        ROOT / "docs/tasks-and-data.md": filled(
-            ROOT / "docs/tasks-and-data.md",
-            {f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS},
-        ),
+    guides, reference, project_pages = (ROOT / "docs" / folder for folder in ("guides", "reference", "project"))
+    parts: dict[FilePath, dict[str, Callable[[str], list[str]]]] = {
+        ROOT / "README.md": {"headlines": lambda _: headlines()},
+        project_pages / "measured.md": {"results": lambda _: measured()},
+        project_pages / "sample.md": {
+            "counts": lambda _: count_table(sample_rows("messages"), sample_rows("pairs")),
+            "scores": lambda _: sample_scores(),
+        },
+        reference / "cli.md": {"help": lambda _: help_texts()},
+        reference / "project-file.md": {
+            f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS
+        },
+        guides / "conditioning.md": {"costs": lambda _: cost_table()},
+        guides / "scale-out.md": {"scale": lambda _: store_scale.table()},
     }
+    return {page: filled(page, made) for page, made in parts.items()}
 
 
 def filled(page: FilePath, parts: dict[str, Callable[[str], list[str]]]) -> str:
@@ -200,7 +198,7 @@ def measured(folder: FilePath = RESULTS) -> list[str]:
 def sample_scores(folder: FilePath = RESULTS) -> list[str]:
     """How the packaged sample's tasks score, and where that was measured."""
     measured_files = [file for file in read_results(folder) if file.name == "sample_scores"]
-    lines = [line for file in measured_files for line in [*score_table(file.rows), "", _source(file, up="../")]]
+    lines = [line for file in measured_files for line in [*score_table(file.rows), "", _source(file)]]
     return lines or [NOTHING]
 
 

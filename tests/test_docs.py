@@ -35,7 +35,7 @@ DECISIONS = sorted((ROOT / "docs" / "project" / "decisions").glob("*.md"))
 FENCE = re.compile(r"^```(?P<kind>\w*)(?: (?P<file>\S+))?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 EPOCHS = 1  # that blocks train, in place of the project's
 NEEDED = {
-    "docs/stores.md": ("pyarrow", "lance", "duckdb", "polars")
+    "docs/guides/stores.md": ("pyarrow", "lance", "duckdb", "polars")
 }  # packages of blocks that are not of every install
 
 
@@ -64,7 +64,7 @@ def named(page):
     return str(page.relative_to(ROOT))
 
 
-SERVED = {ROOT / "docs" / "clients.md"}  # whose blocks ask a server: tests/serve/test_clients_page.py
+SERVED = {ROOT / "docs" / "guides" / "clients.md"}  # whose blocks ask a server: tests/serve/test_clients_page.py
 RUNNABLE = [page for page in PAGES if any(block.kind in ("python", "sh") for block in blocks_of(page))]
 RUNNABLE = [page for page in RUNNABLE if page not in SERVED]
 
@@ -196,7 +196,7 @@ def test_blocks_of_the_page_run_in_order(page, quick, monkeypatch):
 
 def test_the_project_file_that_init_writes_is_the_one_shown(quick):
     """Quick start: what `init` makes from the page's data equals the page's file, but for comments."""
-    blocks = {block.file: block.body for block in blocks_of(ROOT / "docs" / "quick-start.md") if block.file}
+    blocks = {block.file: block.body for block in blocks_of(ROOT / "docs" / "start" / "command-line.md") if block.file}
     (quick / "feedback.csv").write_text(blocks["feedback.csv"])
     run_command(["init", "feedback.csv", "--task", "feedback", "--kind", "single_label"], "init")
     (quick / "shown.toml").write_text(blocks["polyhead.toml"])
@@ -295,7 +295,7 @@ def test_the_plan_drawn_in_conditioning_is_that_of_its_projects(tmp_path):
     from polyhead.strategies import prompt_groups
     from polyhead.trunk.shape import Architecture
 
-    page = ROOT / "docs" / "conditioning.md"
+    page = ROOT / "docs" / "guides" / "conditioning.md"
     tasks = []
     for block in (block for block in blocks_of(page) if (block.file or "").endswith(".toml")):
         (tmp_path / block.file).write_text(block.body)
@@ -354,7 +354,7 @@ def test_a_key_without_a_meaning_is_found(generated):
 
 
 def test_every_key_of_the_project_file_is_described(generated):
-    text = (ROOT / "docs" / "tasks-and-data.md").read_text()
+    text = (ROOT / "docs" / "reference" / "project-file.md").read_text()
     assert generated.NO_MEANING not in text
     looked_at = 0
     for kind in generated.STRUCTS:
@@ -398,8 +398,8 @@ def test_every_struct_that_a_project_can_hold_has_a_table(generated):
 
 
 def test_every_command_has_its_help():
-    """A verb that is listed has a file, and its help stands in docs/cli.md."""
-    text = (ROOT / "docs" / "cli.md").read_text()
+    """A verb that is listed has a file, and its help stands in docs/reference/cli.md."""
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text()
     for verb in VERBS:
         assert importlib.util.find_spec(module_of(verb)) is not None, f"no command '{verb}'"
         assert f"\n## polyhead {verb}\n" in text
@@ -502,11 +502,11 @@ def test_every_kind_strategy_backend_codec_and_metric_is_named():
         named_metrics |= set(KINDS[kind].metrics(task))
     assert len(named_metrics) >= 8
     for name in named_metrics:
-        assert f"`{name}`" in (ROOT / "docs" / "tasks-and-data.md").read_text(), name
+        assert f"`{name}`" in (ROOT / "docs" / "reference" / "project-file.md").read_text(), name
 
 
 def test_every_error_is_explained():
-    text = (ROOT / "docs" / "errors.md").read_text()
+    text = (ROOT / "docs" / "reference" / "errors.md").read_text()
     found = [n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, errors.PolyheadError)]
     assert len(found) >= 20
     for name in found:
@@ -522,7 +522,7 @@ def test_every_receipt_field_is_explained():
 
 
 def test_glossary_has_the_words():
-    text = (ROOT / "docs" / "glossary.md").read_text()
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text()
     words = "task kind trunk owner family part path plan strategy recipe tap digest bundle engine store"
     for word in [*words.split(), "backfill", "receipt"]:
         assert re.search(rf"^\| {word} \| \S", text, re.MULTILINE), word
@@ -531,7 +531,9 @@ def test_glossary_has_the_words():
 def test_decisions_are_numbered_and_whole():
     """Context, choice, what we gave up, how we would know it was wrong; at most a page."""
     assert len(DECISIONS) >= 9
-    for number, page in enumerate(DECISIONS, 1):
+    numbers = [int(page.name[:4]) for page in DECISIONS]
+    assert len(set(numbers)) == len(numbers) and numbers[0] == 1
+    for number, page in zip(numbers, DECISIONS, strict=True):
         text = page.read_text(encoding="utf-8")
         assert page.name.startswith(f"{number:04d}-")
         assert text.startswith(f"# {number:04d} ")
@@ -555,7 +557,7 @@ def test_contributing_is_short():
 def test_compat_names_todays_format():
     from polyhead.bundle.format import FORMAT
 
-    assert f"| bundle | {FORMAT} |" in (ROOT / "docs" / "compat.md").read_text()
+    assert f"| bundle | {FORMAT} |" in (ROOT / "docs" / "reference" / "compat.md").read_text()
 
 
 def test_every_page_is_reached_from_the_readme():

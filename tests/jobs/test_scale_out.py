@@ -1,4 +1,4 @@
-"""The recipes of docs/scale-out.md, and its arithmetic."""
+"""The recipes of docs/guides/scale-out.md, and its arithmetic."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ from polyhead.store.corpus.base import PackedRows, document_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "scale-out.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "scale-out.md").read_text(encoding="utf-8")
 RECIPES = dict(re.findall(r"^```python (\S+\.py)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 
 

@@ -1,4 +1,4 @@
-"""docs/decisions-api.md: its code runs with the clients, its mapping file fits the sample, its numbers are measured."""
+"""docs/guides/decisions-api.md: its code runs with the clients, its mapping file fits, its numbers are measured."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "decisions-api.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "decisions-api.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8000"
 
 
