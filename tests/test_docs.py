@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def named(page):
     return str(page.relative_to(ROOT))
 
 
-SERVED = {ROOT / "docs" / "guides" / "clients.md"}  # whose blocks ask a server: tests/serve/test_clients_page.py
+SERVED = {ROOT / "docs" / "guides" / "clients.md"}  # whose blocks ask a server, see OWN_TESTS
 RUNNABLE = [page for page in PAGES if any(block.kind in ("python", "sh") for block in blocks_of(page))]
 RUNNABLE = [page for page in RUNNABLE if page not in SERVED]
 
@@ -192,6 +193,63 @@ def test_blocks_of_the_page_run_in_order(page, quick, monkeypatch):
         elif block.kind == "sh":
             for line in block.body.splitlines():
                 run_shell(line, monkeypatch)
+
+
+OWN_TESTS = {  # pages whose blocks of these kinds are run by a test of their own
+    "docs/guides/clients.md": ("python", "sh", "yaml"),  # tests/serve/test_clients_page.py
+    "docs/guides/decisions-api.md": ("py", "toml"),  # tests/serve/test_decisions_page.py
+    "docs/guides/serving.md": ("console", "json"),  # tests/serve/test_serving_guide.py
+}
+SHOWN = ("text", "http")  # drawings, formulas, and what programs print
+UNRUN = re.compile(r"<!-- not run: \S.+ -->\n+$")
+
+
+def lines_of(block):
+    """Commands after `$` in a block of a terminal, with what goes on behind a backslash."""
+    return re.findall(r"^\$ (.+)$", block.body.replace("\\\n", " "), re.MULTILINE)
+
+
+def check_options(line):
+    """A `polyhead` line names a command that there is, and options that it has."""
+    words = shlex.split(line, comments=True)
+    if words[:1] != ["polyhead"]:
+        return
+    command, context, words = commands, click.Context(commands), words[1:]
+    while isinstance(command, click.Group):
+        command, words = command.get_command(context, words[0]), words[1:]
+        assert command is not None, line
+        context = click.Context(command, parent=context)
+    command.make_parser(context).parse_args(words)
+
+
+@cases("page", [page for page in PAGES if page not in DECISIONS], ids=named)
+def test_every_block_is_run_or_says_why_not(page):
+    """Files are written where the page's blocks run; settings are read; commands of a terminal have their options."""
+    text = page.read_text(encoding="utf-8")
+    for found, block in zip(FENCE.finditer(text), blocks_of(page), strict=True):
+        where = f"{page.name}, line {block.line + 1}"
+        runs = page in RUNNABLE and (block.kind in ("python", "sh") or block.file is not None)
+        if runs or block.kind in SHOWN or block.kind in OWN_TESTS.get(named(page), ()):
+            continue
+        if UNRUN.search(text[: found.start()]):
+            continue
+        if block.kind == "toml":
+            assert tomllib.loads(block.body), where
+        elif block.kind == "json":
+            assert json.loads(block.body), where
+        elif block.kind == "console":
+            assert lines_of(block), where
+            for line in lines_of(block):
+                check_options(line)
+        else:
+            pytest.fail(f"{where}: nothing runs this block, and no comment says why")
+
+
+def test_options_that_a_command_has_not_are_found():
+    check_options("polyhead features extract bundle part.parquet s3://bucket/corpus   # on another machine")
+    for line in ("polyhead features extract a b c --tapp mean4", "polyhead nothing"):
+        with pytest.raises((click.UsageError, AssertionError)):
+            check_options(line)
 
 
 def test_the_project_file_that_init_writes_is_the_one_shown(quick):
