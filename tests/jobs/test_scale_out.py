@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import types
@@ -22,7 +21,7 @@ from polyhead.store.corpus.open import create_corpus, open_corpus
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "scale-out.md").read_text(encoding="utf-8")
-RECIPES = dict(re.findall(r"^```python (\S+\.py)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+RECIPES = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "examples" / "spark").glob("*.py")}
 
 
 def two_stores(folder):
