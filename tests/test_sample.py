@@ -1,4 +1,4 @@
-"""The packaged sample keeps what docs/sample.md says: labels, offsets, splits and no near-duplicates."""
+"""The packaged sample keeps what docs/project/sample.md says: labels, offsets, splits and no near-duplicates."""
 
 import importlib.resources
 import itertools

@@ -1,4 +1,4 @@
-"""The tables of docs/sample.md: what the sample holds, and how its tasks score."""
+"""The tables of docs/project/sample.md: what the sample holds, and how its tasks score."""
 
 from __future__ import annotations
 

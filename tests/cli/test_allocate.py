@@ -85,7 +85,7 @@ def test_a_rule_that_is_beaten_at_its_own_cost_says_by_how_much(options):
 
 
 def test_the_example_of_the_docs_chooses_what_the_page_says(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "branches.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "branches.md").read_text(encoding="utf-8")
     path = tmp_path / "options.json"
     path.write_text(re.search(r"^```json options.json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1])
     rule, best = told(path, "--c", "1"), told(path, "--budget", "9")

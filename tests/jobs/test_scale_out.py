@@ -1,9 +1,8 @@
-"""The recipes of docs/scale-out.md, and its arithmetic."""
+"""The recipes of docs/guides/scale-out.md, and its arithmetic."""
 
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import types
@@ -21,8 +20,8 @@ from polyhead.store.corpus.base import PackedRows, document_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "scale-out.md").read_text(encoding="utf-8")
-RECIPES = dict(re.findall(r"^```python (\S+\.py)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+PAGE = (ROOT / "docs" / "guides" / "scale-out.md").read_text(encoding="utf-8")
+RECIPES = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "examples" / "spark").glob("*.py")}
 
 
 def two_stores(folder):

@@ -1,4 +1,4 @@
-"""docs/clients.md is true: its blocks run against a server, its table of routes is that of the formats."""
+"""docs/guides/clients.md is true: its blocks run against a server, its table of routes is that of the formats."""
 
 import contextlib
 import importlib
@@ -16,7 +16,7 @@ from cli.commands import run
 from polyhead.serve.formats import FORMATS
 from served import SECONDS, running, tiny_server_bundle
 
-PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "clients.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 PYTHON = [body for kind, body in BLOCKS if kind == "python"]
@@ -74,7 +74,7 @@ def test_command_lines_run(server, line):
             pytest.fail(f"a line that this test cannot check: {line}")
 
 
-PYPROJECT = (PAGE.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+PYPROJECT = (PAGE.parents[2] / "pyproject.toml").read_text(encoding="utf-8")
 
 
 def test_every_route_of_these_formats_is_named(server):

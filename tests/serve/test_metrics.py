@@ -272,7 +272,7 @@ def test_health_says_how_the_server_is(root):
 
 
 def test_the_page_names_every_count_and_no_other(root):
-    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `(polyhead_\w+)` \|", text, re.MULTILINE))
     service = service_of(root, ServeSettings(cache_bytes=1000))
     there = {
@@ -285,7 +285,7 @@ def test_the_page_names_every_count_and_no_other(root):
 
 
 def test_the_page_names_every_limit_with_its_default():
-    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| [^|]*\| `(--[\w-]+)` \| ([\d,]+)", text, re.MULTILINE))
     defaults = {option.opts[0]: option.default for option in serve.params if isinstance(option, click.Option)}
     assert len(rows) >= 13

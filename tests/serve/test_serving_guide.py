@@ -18,7 +18,7 @@ from polyhead.serve.formats.page import page_files
 from polyhead.serve.http import STATUS
 from polyhead.testing.strategies import add_tiny
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "serving.md").read_text(encoding="utf-8")
 COMMANDS = [
     shlex.split(command.replace("\\\n", " "))
     for command in re.findall(r"^\$ (curl .*?)(?=^\$|^```)", PAGE, re.MULTILINE | re.DOTALL)

@@ -302,7 +302,7 @@ def test_lines_say_what_is_expected():
 
 
 def test_the_table_in_the_docs_is_what_is_printed():
-    page = (Path(__file__).parents[2] / "docs" / "training-together.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "training-together.md").read_text(encoding="utf-8")
     assert "\n".join(["```text", *mixture(micro_batches=8).lines(), "```"]) in page
 
 

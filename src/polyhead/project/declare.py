@@ -123,7 +123,7 @@ def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
     import tomli_w
 
     head = (
-        "# A Polyhead project: `polyhead train` reads this file. Every key: docs/tasks-and-data.md\n"
+        "# A Polyhead project: `polyhead train` reads this file. Every key: docs/reference/project-file.md\n"
         'bundle = "bundle"\n\n[trunk]\nname = "minilm"\n\n'
     )
     # A list of short tables would be written as one line, which no second task could follow.

@@ -1,1 +1,1 @@
-"""The packaged sample: labelled customer-support messages and message pairs, described in docs/sample.md."""
+"""The packaged sample: labelled customer-support messages and message pairs, described in docs/project/sample.md."""

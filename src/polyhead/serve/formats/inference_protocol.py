@@ -147,7 +147,7 @@ async def _ready(service: Service, request: Request) -> Response:
 
 
 async def _nothing(service: Service, request: Request) -> Response:
-    do = "send texts in the body" if "sharedmemory" in request.path_params["rest"] else "see docs/clients.md"
+    do = "send texts in the body" if "sharedmemory" in request.path_params["rest"] else "see docs/guides/clients.md"
     what = SHARED_MEMORY if "sharedmemory" in request.path_params["rest"] else "this part of the protocol is not spoken"
     raise HttpError(404, what, got=f"{request.method} {request.url.path}", do=do)
 

@@ -137,7 +137,7 @@ def _advice(prepared: Prepared) -> list[str]:
         return []
     return [
         f"{prepared.task.name}: words are read as the frozen trunk has them. Layers of the task's own usually score "
-        'higher, and cost more for each text: try strategy = { kind = "branch" } (docs/branches.md, Entities)'
+        'higher, and cost more for each text: try strategy = { kind = "branch" } (docs/guides/branches.md, Entities)'
     ]
 
 
