@@ -1,0 +1,35 @@
+"""What a server feels of the engine: one text with 21 tasks beside the bare encoder, memory of 50 tasks beside one.
+
+    python -m benchmarks.one_pass_tasks            once: the tasks
+    python -m benchmarks.server_one_text           an idle machine; a short part of one_pass.py, without rivals
+"""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from benchmarks import one_pass_claims, one_pass_tasks
+from benchmarks.one_pass import Row, arguments, ours, show
+from benchmarks.one_pass_tasks import FOLDER
+from studies.settings import command, report
+
+NAME, VARIANT, SIZES = "server_one_text", "openvino:bfloat16", (1, 21, 50)
+CLAIMS = {"engine.one-text": "server.one-text", "engine.memory": "server.memory-50-tasks"}
+
+
+def main() -> None:
+    options = arguments()
+    options.sizes, options.texts = SIZES, min(options.texts, 1024)
+    one_pass_tasks.train()
+    (FOLDER / "tweets.json").write_text(json.dumps(one_pass_tasks.tweets(options.texts)))
+    rows: list[Row] = ours(options, VARIANT)
+    show(rows)
+    measured, _ = one_pass_claims.claims(rows)
+    claims = [msgspec.structs.replace(each, id=CLAIMS[each.id]) for each in measured if each.id in CLAIMS]
+    report(NAME, command=command(), rows=rows, claims=claims, lacking=[])
+
+
+if __name__ == "__main__":
+    main()
