@@ -1,7 +1,7 @@
 """What a server feels of the engine: one text with 21 tasks beside the bare encoder, memory of 50 tasks beside one.
 
-    python -m benchmarks.one_pass_tasks            once: the tasks
-    python -m benchmarks.server_one_text           an idle machine; a short part of one_pass.py, without rivals
+python -m benchmarks.one_pass_tasks            once: the tasks
+python -m benchmarks.server_one_text           an idle machine; a short part of one_pass.py, without rivals
 """
 
 from __future__ import annotations

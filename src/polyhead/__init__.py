@@ -73,8 +73,8 @@ def train_project(
 ) -> Outcome:
     """Trains every declared task over the frozen trunk, and says on standard error how far it is.
 
-    `data` holds rows in memory, task -> split -> a list of dicts or a frame, in place of files. `events` says otherwise:
-    `polyhead.train.loop.events.Events()` is silent. See `polyhead.train.run.train_project`.
+    `data` holds rows in memory, task -> split -> a list of dicts or a frame, in place of files. `events` says
+    otherwise: `polyhead.train.loop.events.Events()` is silent. See `polyhead.train.run.train_project`.
     """
     import sys
     import tempfile

@@ -4,20 +4,27 @@ import pickle
 
 import numpy as np
 import pytest
+
 from tiny import write_trunk
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from sklearn.model_selection import GridSearchCV, cross_val_score  # noqa: E402
-from sklearn.pipeline import make_pipeline  # noqa: E402
-from sklearn.preprocessing import FunctionTransformer  # noqa: E402
-from sklearn.utils.estimator_checks import check_estimator  # noqa: E402
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
 
-from polyhead.api.estimators import PolyheadClassifier, PolyheadRegressor  # noqa: E402
+from polyhead.api.estimators import PolyheadClassifier, PolyheadRegressor
 
-TEXTS = np.array([f"the {thing} is {word}" for thing in ("lamp", "kettle", "phone", "box") for word in
-                  ("good", "happy", "bad", "sad", "broken", "late")] * 2)
+TEXTS = np.array(
+    [
+        f"the {thing} is {word}"
+        for thing in ("lamp", "kettle", "phone", "box")
+        for word in ("good", "happy", "bad", "sad", "broken", "late")
+    ]
+    * 2
+)
 MOODS = np.array(["good", "good", "bad", "bad", "bad", "bad"] * 8)
 
 

@@ -3,13 +3,15 @@
 import json
 import pickle
 import random
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import write_trunk
 
 from polyhead import Model, Question, Session, errors
 from polyhead.bundle.read import Bundle
+from tiny import write_trunk
 
 pytest.importorskip("torch")
 
@@ -154,17 +156,21 @@ def test_pairs_words_questions_and_spans(trunk):
     made.fit("same", pairs, same)
     words = [text.split() for text in texts]
     made.fit("words", words, [["O", "B-thing", "O", "O"] for _ in words])
-    spans = [[{"start": text.index(thing), "end": text.index(thing) + len(thing), "label": "thing"}]
-             for text, thing in zip(texts, things, strict=True)]
+    spans = [
+        [{"start": text.index(thing), "end": text.index(thing) + len(thing), "label": "thing"}]
+        for text, thing in zip(texts, things, strict=True)
+    ]
     made.fit("places", texts, spans)
     asked = [Question(text="what is it ?", options=("lamp", "box"), context=text) for text in texts]
     made.fit("which", asked, [int("box" in text) for text in texts], kind="multiple_choice")
     kinds = {name: task.kind for name, task in made.tasks.items()}
     assert kinds == {"same": "single_label", "words": "tagging", "places": "tagging", "which": "multiple_choice"}
     assert set(made.predict(pairs[:3])["same"]) <= {"same", "other"}
-    assert made.predict(texts[:2], tasks="places")["places"][0] == [
-        {"start": 4, "end": 4 + len(things[0]), "label": "thing", "text": things[0]}
-    ] or made.predict(texts[:2], tasks="places")["places"][0] == []
+    assert (
+        made.predict(texts[:2], tasks="places")["places"][0]
+        == [{"start": 4, "end": 4 + len(things[0]), "label": "thing", "text": things[0]}]
+        or made.predict(texts[:2], tasks="places")["places"][0] == []
+    )
     assert list(made.predict([texts[0], pairs[0]])) == ["same", "words", "places"]
     assert made.predict([texts[0], pairs[0]])["same"][0] is None
 
@@ -228,7 +234,7 @@ class Hub:
     def __init__(self, root):
         self.root, self.files = root, {}
 
-    def HfApi(self, token):  # noqa: N802  as it is called there
+    def HfApi(self, token):
         return self
 
     def create_repo(self, name, *, private, exist_ok):
@@ -236,13 +242,15 @@ class Hub:
         (self.root / name).mkdir(parents=True, exist_ok=True)
 
     def upload_file(self, *, path_or_fileobj, path_in_repo, repo_id):
-        (self.root / repo_id / path_in_repo).write_bytes(open(path_or_fileobj, "rb").read())
+        (self.root / repo_id / path_in_repo).write_bytes(Path(path_or_fileobj).read_bytes())
 
     def upload_folder(self, *, folder_path, repo_id, ignore_patterns):
-        import shutil
-
-        shutil.copytree(folder_path, self.root / repo_id, dirs_exist_ok=True,
-                        ignore=shutil.ignore_patterns(*(p.rpartition("/")[2] for p in ignore_patterns)))
+        shutil.copytree(
+            folder_path,
+            self.root / repo_id,
+            dirs_exist_ok=True,
+            ignore=shutil.ignore_patterns(*(p.rpartition("/")[2] for p in ignore_patterns)),
+        )
         return "https://hub/commit"
 
     def snapshot_download(self, name, *, revision, token):

@@ -1,7 +1,7 @@
 """Estimators with scikit-learn's habits, over one task of a `Model` each.
 
-They need scikit-learn, and work in its `Pipeline`, `GridSearchCV` and `cross_val_score`. Fitting several of them encodes
-a text once: features are kept for as long as the process lives.
+They need scikit-learn, and work in its `Pipeline`, `GridSearchCV` and `cross_val_score`. Fitting several of them
+encodes a text once: features are kept for as long as the process lives.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Table:
 
 def table_of(value: object) -> Table | None:
     """The value as a table; None where it is none."""
-    if isinstance(value, str | bytes | Mapping) or isinstance(value, SEQUENCES):
+    if isinstance(value, (str, bytes, Mapping, *SEQUENCES)):
         return None
     if type(value).__module__.partition(".")[0] == "datasets" and hasattr(value, "column_names"):
         source: Any = value
@@ -78,11 +78,7 @@ def listed(values: object, what: str) -> list[Any]:
             do=f"put a single one of {what} into a list" if isinstance(values, str) else None,
         )
     if table_of(values) is not None:
-        raise BadValue(
-            f"{what} are a whole table",
-            got=type(values).__name__,
-            do="name the column that holds them",
-        )
+        raise BadValue(f"{what} are a whole table", got=type(values).__name__, do="name the column that holds them")
     rows: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
     return [tuple(row) if isinstance(row, list) and isinstance(values, np.ndarray) else plain(row) for row in rows]
 

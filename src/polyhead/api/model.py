@@ -7,8 +7,8 @@ import shutil
 import sys
 import tarfile
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
@@ -63,8 +63,9 @@ class Model:
     ) -> None:
         self.trunk, self._cache, self.verbose = trunk, cache, verbose
         self._how = {"backend": backend, "precision": precision, "deterministic": deterministic}
-        self._work = tempfile.TemporaryDirectory(prefix="polyhead-", ignore_cleanup_errors=True)
-        self.folder = FilePath(self._work.name, "bundle") if folder is None else FilePath(folder).resolve()
+        self._work = FilePath(tempfile.mkdtemp(prefix="polyhead-"))
+        weakref.finalize(self, shutil.rmtree, self._work, ignore_errors=True)
+        self.folder = FilePath(self._work, "bundle") if folder is None else FilePath(folder).resolve()
         self._open: Session | None = None
 
     @classmethod
@@ -125,7 +126,7 @@ class Model:
         if test is not None:
             given = test if isinstance(test, tuple) else (test, labels)
             tested = Labelled.of(*given, text=text, text_b=text_b, what=f"the test rows of task '{task}'")
-            file = FilePath(self._work.name, "data", f"{task}-test.jsonl")
+            file = FilePath(self._work, "data", f"{task}-test.jsonl")
             write_rows(file, KINDS[entry["kind"]], tested)
             entry["test"] = str(file)
         self._train(TaskEntry(**entry), if_better=if_better)
@@ -190,7 +191,8 @@ class Model:
         scores = self.session.columns([_read(given) for given in inputs], tasks=[task])[task].scores
         if scores is None:
             raise BadValue(
-                f"task '{task}' has no probability for each label", got=f"kind '{self.tasks[task].kind}'",
+                f"task '{task}' has no probability for each label",
+                got=f"kind '{self.tasks[task].kind}'",
                 do="ask `results`, which has all that it answers",
             )
         return scores
@@ -206,7 +208,7 @@ class Model:
         """Every metric of the task's kind on these rows."""
         declared = self._known(task)
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
-        kind, file = kind_of(declared), FilePath(self._work.name, "data", f"{task}-evaluated.jsonl")
+        kind, file = kind_of(declared), FilePath(self._work, "data", f"{task}-evaluated.jsonl")
         write_rows(file, kind, rows)
         shared = {name: getattr(declared, name) for name in Task.__struct_fields__}
         columns = columns_for(kind, rows.inputs, rows.labels)
@@ -257,7 +259,7 @@ class Model:
         self.__init__(**state["options"])  # type: ignore[misc]
         if state["bundle"]:
             with tarfile.open(fileobj=io.BytesIO(state["bundle"])) as archive:
-                archive.extractall(self._work.name, filter="data")
+                archive.extractall(self._work, filter="data")
 
     def _known(self, task: str) -> Task:
         if task not in self.tasks:
@@ -279,7 +281,7 @@ class Model:
             guess = kind_of_labels(rows.labels)
             kind = guess.kind
             self._say(f"{task}: kind {kind}, since {guess.why}; `kind=` says otherwise")
-        known, file = KINDS.named(kind), FilePath(self._work.name, "data", f"{task}.jsonl")
+        known, file = KINDS.named(kind), FilePath(self._work, "data", f"{task}.jsonl")
         write_rows(file, known, rows)
         columns = columns_for(known, rows.inputs, rows.labels)
         asked = {key: columns.get(key) for key in ("tokens", "spans")} | {"text_b": columns.get("text_b")}
@@ -303,8 +305,8 @@ class Model:
         project = Project(tasks=(entry,), bundle=str(self.folder), trunk=TrunkChoice(name=trunk))
         outcome = train_project(
             project,
-            folder=FilePath(self._work.name),
-            cache=self._cache or FilePath(self._work.name, "cache"),
+            folder=self._work,
+            cache=self._cache or FilePath(self._work, "cache"),
             events=None if self.verbose else Events(),
             retrain=() if if_better else (entry.name,),
             if_better=if_better,

@@ -39,9 +39,7 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
         else:
             rows = listed(labels, "labels")
         if len(rows) != len(inputs):
-            raise BadValue(
-                f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels"
-            )
+            raise BadValue(f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
         return cls(inputs=inputs, labels=rows)
 
     def entry(self, name: str, kind: str, file: FilePath, settings: Mapping[str, Any]) -> TaskEntry:
@@ -51,10 +49,7 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
         write_rows(file, known, self)
         if unknown := sorted(set(settings) - set(SETTINGS)):
             raise ConfigError(
-                f"task '{name}' has no such setting",
-                got=unknown,
-                allowed=SETTINGS,
-                do=nearest(unknown[0], SETTINGS),
+                f"task '{name}' has no such setting", got=unknown, allowed=SETTINGS, do=nearest(unknown[0], SETTINGS)
             )
         return TaskEntry(name=name, kind=kind, train=str(file), **{**columns, **settings})
 

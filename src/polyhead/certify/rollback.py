@@ -11,9 +11,7 @@ from polyhead.certify.certificate import Ledger
 from polyhead.certify.change import CertifiedChange, certified_once
 
 
-def roll_back(
-    root: FilePath, names: Sequence[str], version: str | None = None, *, actor: str = ""
-) -> CertifiedChange:
+def roll_back(root: FilePath, names: Sequence[str], version: str | None = None, *, actor: str = "") -> CertifiedChange:
     """Makes `version` of the first task live, by default the one before, and of the others those made with it.
 
     The command is done once: see `certified_once`; the caller ends it with `bundle.journal.finish`. Raises UnknownTask,

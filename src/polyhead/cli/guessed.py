@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from polyhead.project.declare import InitOptions
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
+from polyhead.project.declare import InitOptions
 from polyhead.tasks.formats.annotations import Converted, is_conll, jsonl, of_conll, of_objects
 from polyhead.tasks.guess import Guess, kind_of_labels, separator_of
 from polyhead.tasks.guess_table import Given, Layout, Table, labels_in, layout_of, table_of

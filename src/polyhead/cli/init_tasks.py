@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from polyhead.project.declare import Declared, clean_name, declare
 from polyhead.cli.guessed import Guessed, as_rows, guessed
 from polyhead.cli.output import counted
 from polyhead.cli.project_text import with_task
 from polyhead.config import Value
+from polyhead.project.declare import Declared, clean_name, declare
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.tasks.columns import Source
 from polyhead.tasks.read import read

@@ -6,9 +6,9 @@ import re
 import tomllib
 from typing import Any
 
-from polyhead.project.declare import project_text
 from polyhead.config import to_value
 from polyhead.errors import BadName, ConfigError
+from polyhead.project.declare import project_text
 from polyhead.project.tables import Project
 
 HEADER = re.compile(r"\s*\[")
