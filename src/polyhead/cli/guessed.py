@@ -10,6 +10,7 @@ import msgspec
 from polyhead.cli.declare import InitOptions
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
+from polyhead.tasks.columns import no_column
 from polyhead.tasks.formats.annotations import Converted, is_conll, jsonl, of_conll, of_objects
 from polyhead.tasks.guess import Guess, kind_of_labels, separator_of
 from polyhead.tasks.guess_table import Given, Layout, Table, labels_in, layout_of, table_of
@@ -38,6 +39,8 @@ def guessed(asked: dict[str, Any]) -> Guessed:
     table = table_of(asked["data"])
     if not table.values:
         raise no_rows(asked["data"])
+    if kind is None and asked["label"] and asked["label"] not in table.values:
+        raise no_column(asked["data"], asked["label"], list(table.values), by="Name it with --label")
     given = Given(**{key: asked[key] for key in (*KEYS, "kind", "one_hot")})
     layout = layout_of(table, _by_default(given, table, asked))
     guess = None if layout.kind else _kind(layout, table, asked)

@@ -59,10 +59,11 @@ def _declared(
         raise click.UsageError("--task, --validation and --test go with one task; run init once for each DATA")
     for files in groups:
         labels = options["labels"] or (None,)
+        own_name = _name(files)
         asked = {key: value for key, value in options.items() if key != "labels"} | files
         asked |= {key: options[key] for key in ("validation", "test") if options[key]}
         notes: tuple[str, ...] = ()
-        name = asked["name"] or _name(files)
+        name = asked["name"] or own_name
         for key in ("data", "validation", "test"):
             if asked[key]:
                 asked[key], said = as_rows(asked[key], folder, created, replace=replace)
