@@ -117,6 +117,37 @@ def test_two_good_guesses_or_none_are_refused_with_the_options_that_choose(tmp_p
 
 
 @pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        # 2 is no mark: no one-hot columns
+        (rows_of(text=WORDS, late=[i % 2 for i in range(40)], id=[2] * 40), {"label": "late", "soft": None}),
+        # a title beside a long text is no second text
+        (rows_of(title=[f"n {i}" for i in range(40)], story=[w * 9 for w in WORDS], label=MARKS), {"text": "story"}),
+        # as many tags as tokens make tagging, another number does not
+        (
+            rows_of(text=WORDS, tokens=[["a", "b"]] * 40, tags=[["x"], ["y"]] * 20),
+            {"kind": "multi_label", "label": "tags", "tokens": None},
+        ),
+        # an index beyond the choices is none of them
+        (rows_of(text=WORDS, choices=[["a", "b"]] * 40, label=[0, 2] * 20), {"kind": "single_label", "choices": None}),
+        # dictionaries without places are no spans and no answers
+        (rows_of(text=WORDS, spans=[[{"label": "x"}]] * 40, label=MARKS), {"label": "label", "spans": None}),
+        (rows_of(text=WORDS, answers=[[{"text": "x"}]] * 40, label=MARKS), {"label": "label", "answers": None}),
+        # a text that is a number does not make its column one of numbers
+        (rows_of(aa=["12", *WORDS[1:]], label=MARKS), {"text": "aa"}),
+        # numbers that are all different, in order, are no label
+        (rows_of(text=WORDS, row=range(40), x=MARKS), {"label": "x"}),
+    ],
+)
+def test_what_only_looks_so_is_not_guessed(tmp_path, rows, wanted):
+    write(tmp_path / "x.jsonl", rows)
+    done = run("init", "x.jsonl", cwd=tmp_path)
+    assert done.code == 0, done.err
+    (table,) = tomllib.loads((tmp_path / "polyhead.toml").read_text())["tasks"]
+    assert {key: table.get(key) for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(
     ("words", "wanted"),
     [
         (["--label", "kind"], {"label": "kind", "kind": "single_label"}),

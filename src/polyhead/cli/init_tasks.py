@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from polyhead.cli.declare import Declared, clean_name, declare
 from polyhead.cli.guessed import Guessed, as_rows, guessed
 from polyhead.cli.output import counted
 from polyhead.cli.project_text import with_task
 from polyhead.config import Value
+from polyhead.errors import EmptyData
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.tasks.columns import Source
 from polyhead.tasks.read import read
@@ -26,6 +28,7 @@ SPLITS = {"train": "train", "training": "train", "validation": "validation", "va
 SPLITS |= {"dev": "validation", "test": "test"}
 SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
 SHOWN, WIDTH = 3, 72  # rows, and characters of a text
+LOOKED_AT = 100  # rows, of which the first that can be used are shown
 
 
 class Made(Value):
@@ -142,7 +145,10 @@ def _rows(entry: TaskEntry, task: Made, folder: Path) -> tuple[list[str], str]:
     """The first rows of train as the task reads them, and the first input as a line that `predict` takes."""
     assert isinstance(entry.train, str)
     source: Source = entry.source(entry.train, folder)
-    examples = read(source, entry.task())
+    try:
+        examples = read(msgspec.structs.replace(source, limit=LOOKED_AT), entry.task())
+    except EmptyData:  # the first usable row comes later
+        examples = read(source, entry.task())
     numbers = examples.rows[:SHOWN]
     columns = [entry.label, entry.tags, entry.spans, entry.answers, *_soft(entry)]
     wanted = [name for name in columns if name] + ([entry.known_kind.label_key] if not entry.answers else [])
