@@ -293,6 +293,19 @@ def test_an_export_is_written_as_rows_beside_the_project(tmp_path, name):
     assert (tmp_path / "x.rows.jsonl").read_text() == "mine"
 
 
+def test_rows_of_an_export_never_replace_each_other_or_the_export_itself(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "x.conll").write_text("".join(f"{text} O\n\n" for text in WORDS[0].split()) + "Anna B-per\n\n")
+    (tmp_path / "other" / "x.conll").write_text("Ben B-per\n")
+    words = ["init", "x.conll", "--test", "other/x.conll", "--replace"]
+    run(*words, cwd=tmp_path).refuses("x.rows.jsonl is there already", "another name")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "x.conll"]
+    lines = "".join(json.dumps({"text": text, "label": [mark]}) + "\n" for text, mark in zip(WORDS, MARKS, strict=True))
+    (tmp_path / "y.rows.jsonl").write_text(lines)
+    run("init", "y.rows.jsonl", "--replace", cwd=tmp_path).refuses("y.rows.jsonl is there already", "another name")
+    assert (tmp_path / "y.rows.jsonl").read_text() == lines
+
+
 def test_rows_of_an_export_are_not_left_behind_by_a_refusal(tmp_path):
     (tmp_path / "x.conll").write_text("Anna B-per\n")
     run("init", "x.conll", "--label", "tag", cwd=tmp_path).refuses("did you mean 'tags'?")
