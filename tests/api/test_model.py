@@ -166,11 +166,10 @@ def test_pairs_words_questions_and_spans(trunk):
     kinds = {name: task.kind for name, task in made.tasks.items()}
     assert kinds == {"same": "single_label", "words": "tagging", "places": "tagging", "which": "multiple_choice"}
     assert set(made.predict(pairs[:3])["same"]) <= {"same", "other"}
-    assert (
-        made.predict(texts[:2], tasks="places")["places"][0]
-        == [{"start": 4, "end": 4 + len(things[0]), "label": "thing", "text": things[0]}]
-        or made.predict(texts[:2], tasks="places")["places"][0] == []
-    )
+    marked = made.predict(texts, tasks="places")["places"]
+    found = [{(span["start"], span["end"], span["label"]) for span in places} for places in marked]
+    wanted = [{(span["start"], span["end"], span["label"]) for span in places} for places in spans]
+    assert np.mean([mine == theirs for mine, theirs in zip(found, wanted, strict=True)]) > 0.8
     assert list(made.predict([texts[0], pairs[0]])) == ["same", "words", "places"]
     assert made.predict([texts[0], pairs[0]])["same"][0] is None
 

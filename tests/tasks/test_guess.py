@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyhead.errors import EmptyData
 from polyhead.tasks.guess import kind_of_labels, separator_of
@@ -59,3 +61,17 @@ def test_a_separator_is_certain_where_labels_come_in_several_combinations():
     assert separator_of(["x;y", "y"]) == (";", True)
     assert separator_of(["x;y", "z"]) == (";", False)
     assert separator_of(["x", "y"]) is None
+
+
+@given(
+    sets=st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), min_size=4, max_size=30), mark=st.sampled_from(";|")
+)
+def test_labels_that_are_joined_are_told_apart_by_their_separator(sets, mark):
+    """One label a cell needs none; the certainty is that some label stands in two different cells."""
+    cells = [mark.join(sorted(labels)) for labels in sets]
+    different = {frozenset(labels) for labels in sets}
+    if all(len(labels) == 1 for labels in sets):
+        assert separator_of(cells) is None
+        return
+    again = any(a is not b and a & b for a in different for b in different)
+    assert separator_of(cells) == (mark, again)

@@ -62,7 +62,6 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = True
-        tags.input_tags.two_d_array = False
         tags.non_deterministic = False
         return tags
 
@@ -91,13 +90,13 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
             return [tuple(map(str, row)) for row in rows]
         return ["\n".join(map(str, row)) for row in rows]
 
-    def _fitted(self, X: Any, labels: list[Any], kind: str, **settings: Any) -> Self:
+    def _fitted(self, X: Any, answers: list[Any], kind: str, **settings: Any) -> Self:
         texts = self._texts(X, reset=True)
-        check_consistent_length(texts, labels)
+        check_consistent_length(texts, answers)
         model = Model(self.trunk, cache=self.cache or _features(), backend=self.backend, verbose=self.verbose)
         own = {"pair": self.pair, "metric": self.metric, "strategy": self.strategy, "training": self.training}
         given = {key: value for key, value in (own | settings).items() if value is not None}
-        self.model_ = model.fit(TASK, texts, labels, kind=kind, **given)
+        self.model_ = model.fit(TASK, texts, answers, kind=kind, **given)
         return self
 
     def _asked(self, X: Any) -> list[Any]:
@@ -141,7 +140,8 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (rows, classes), in the order of `classes_`."""
-        return self.model_.predict_proba(self._asked(X), TASK) if hasattr(self, "model_") else self._asked(X)
+        texts = self._asked(X)
+        return self.model_.predict_proba(texts, TASK)
 
 
 class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]

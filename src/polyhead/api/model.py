@@ -232,12 +232,18 @@ class Model:
 
     @classmethod
     def pull(
-        cls, repository: str, folder: FilePath | str, *, revision: str | None = None, token: str | None = None
+        cls,
+        repository: str,
+        folder: FilePath | str,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        **options: Any,
     ) -> Model:
         """The model of a bundle that was pushed, downloaded into a new folder and checked file by file."""
         from polyhead.api.hub import pull
 
-        return cls.load(pull(repository, FilePath(folder), revision=revision, token=token))
+        return cls.load(pull(repository, FilePath(folder), revision=revision, token=token), **options)
 
     def __repr__(self) -> str:
         lines = [f"Model({self.trunk!r}, folder={str(self.folder)!r})"]
@@ -280,6 +286,13 @@ class Model:
         if kind is None:
             guess = kind_of_labels(rows.labels)
             kind = guess.kind
+            if guess.rivals:
+                raise ConfigError(
+                    f"the labels of task '{task}' fit several kinds alike",
+                    got=guess.why,
+                    allowed=[kind, *guess.rivals],
+                    do="give kind=",
+                )
             self._say(f"{task}: kind {kind}, since {guess.why}; `kind=` says otherwise")
         known, file = KINDS.named(kind), FilePath(self._work, "data", f"{task}.jsonl")
         write_rows(file, known, rows)

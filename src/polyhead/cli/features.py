@@ -111,7 +111,7 @@ def extract_command(
     """Add the features of every text of IN to STORE, which is made if there is none.
 
     BUNDLE gives the encoder; in its place stands also the name of an encoder as in a project file, such as minilm. IN
-    ends in .jsonl, .csv, .tsv (each also .gz) or .parquet, or is datasets:ID[/config][:split].
+    ends in .jsonl, .json, .csv, .tsv (each also .gz), .xlsx or .parquet, or is datasets:ID[/config][:split].
 
     A text that STORE has already is not encoded again. So if the command is interrupted, run it again: it goes on.
     Texts may be added later, and by several commands at once. STORE refuses features of another encoder, tokenizer,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from polyhead.cli.output import writing
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
 from polyhead.project.declare import InitOptions
-from polyhead.tasks.formats.annotations import Converted, is_conll, jsonl, of_conll, of_objects
+from polyhead.tasks.columns import no_column
+from polyhead.tasks.formats.annotations import LOOKED_AT, Converted, is_conll, jsonl, of_conll, of_objects
 from polyhead.tasks.guess import Guess, kind_of_labels, separator_of
 from polyhead.tasks.guess_table import Given, Layout, Table, labels_in, layout_of, table_of
 from polyhead.tasks.kinds import KINDS
@@ -38,6 +41,8 @@ def guessed(asked: dict[str, Any]) -> Guessed:
     table = table_of(asked["data"])
     if not table.values:
         raise no_rows(asked["data"])
+    if kind is None and asked["label"] and asked["label"] not in table.values:
+        raise no_column(asked["data"], asked["label"], list(table.values), by="Name it with --label")
     given = Given(**{key: asked[key] for key in (*KEYS, "kind", "one_hot")})
     layout = layout_of(table, _by_default(given, table, asked))
     guess = None if layout.kind else _kind(layout, table, asked)
@@ -67,17 +72,13 @@ def _by_default(given: Given, table: Table, asked: dict[str, Any]) -> Given:
         return given
     plain = InitOptions(**{**asked, "one_hot": ()})
     is_free = not given.one_hot and not given.spans and not given.answers and not given.label
-    key = "label" if plain.known_kind.label_key == "label" else plain.known_kind.label_key
-    if is_free and plain.column in table.values:
-        given = msgspec.structs.replace(given, **{key: plain.column})
+    if is_free and plain.column in table.values and not plain.known_kind.labels_words:
+        given = msgspec.structs.replace(given, **{plain.known_kind.label_key: plain.column})
     if not given.tokens and not given.text and plain.question in table.values and plain.known_kind.column_keys == ():
-        second = given.text_b or _second(plain.question, table, given)
+        has_second = plain.question == "text" and "text_b" in table.values
+        second = given.text_b or ("text_b" if has_second else None)
         given = msgspec.structs.replace(given, text=plain.question, text_b=second)
     return given
-
-
-def _second(text: str, table: Table, given: Given) -> str | None:
-    return "text_b" if text == "text" and "text_b" in table.values and given.text is None else None
 
 
 def _kind(layout: Layout, table: Table, asked: dict[str, Any]) -> Guess | None:
@@ -113,10 +114,10 @@ def _separator(values: dict[str, Any], table: Table) -> str | None:
     return chosen[0] if chosen else None
 
 
-def as_rows(path: str, folder: Path, created: list[Path], *, replace: bool) -> tuple[str, tuple[str, ...]]:
+def as_rows(path: str, folder: Path, written: dict[Path, bool], *, replace: bool) -> tuple[str, tuple[str, ...]]:
     """The file to read in place of `path`, and what to say of it: an export is written as JSON Lines into `folder`.
 
-    A file that was not there before is added to `created`.
+    `written` gets the file, and whether it was not there before; what is in it already is not written over.
 
     Raises ConfigError if another file of that name is there and `replace` is not given.
     """
@@ -126,7 +127,8 @@ def as_rows(path: str, folder: Path, created: list[Path], *, replace: bool) -> t
     if is_conll(path):
         converted: Converted | None = of_conll(path)
     elif name.endswith((".json", ".jsonl")):
-        converted = of_objects([dict(row.values) for row in Rows(path, ())])
+        head = [dict(row.values) for row in islice(Rows(path, ()), LOOKED_AT)]
+        converted = of_objects([dict(row.values) for row in Rows(path, ())]) if of_objects(head) else None
     else:
         return path, ()
     if converted is None:
@@ -135,13 +137,14 @@ def as_rows(path: str, folder: Path, created: list[Path], *, replace: bool) -> t
     raw = jsonl(converted.rows)
     if not converted.rows:
         raise DataError(f"{path}: no row of this {converted.form} export is annotated", do="export it after annotation")
-    if target.exists() and target.read_bytes() != raw and not replace:
-        do = "move that file away, or add --replace"
+    was_there = target.exists()
+    is_other = was_there and target.read_bytes() != raw
+    is_kept = target in written or (was_there and target.samefile(path))
+    if is_other and (is_kept or not replace):
+        do = "give that export another name" if is_kept else "move that file away, or add --replace"
         raise ConfigError(f"cannot write the rows of {path}", got=f"{target.name} is there already", do=do)
-    if not target.exists() or target.read_bytes() != raw:
-        from polyhead.cli.output import writing
-
-        created += [] if target.exists() else [target]
+    written.setdefault(target, not was_there)
+    if is_other or not was_there:
         with writing(str(target)) as file:
             file.write(raw)
     said = f"{path} is a {converted.form} file: its rows are in {target.name}, which training reads"

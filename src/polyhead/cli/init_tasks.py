@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from polyhead.cli.guessed import Guessed, as_rows, guessed
 from polyhead.cli.output import counted
 from polyhead.cli.project_text import with_task
 from polyhead.config import Value
+from polyhead.errors import EmptyData
 from polyhead.project.declare import Declared, clean_name, declare
+from polyhead.project.recipes import Frozen
 from polyhead.project.tables import Project, TaskEntry
+from polyhead.strategies import Pooled
 from polyhead.tasks.columns import Source
 from polyhead.tasks.read import read
 from polyhead.tasks.rows import DATASETS, Rows
@@ -26,6 +30,7 @@ SPLITS = {"train": "train", "training": "train", "validation": "validation", "va
 SPLITS |= {"dev": "validation", "test": "test"}
 SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
 SHOWN, WIDTH = 3, 72  # rows, and characters of a text
+LOOKED_AT = 100  # rows, of which the first that can be used are shown
 
 
 class Made(Value):
@@ -41,17 +46,17 @@ def declared_tasks(
     data: Sequence[str], options: dict[str, Any], before: str, output: str, *, replace: bool
 ) -> tuple[str, list[Made]]:
     """The project file's text with every task, and the tasks; of exports the rows are written, unless it fails."""
-    created: list[Path] = []
+    written: dict[Path, bool] = {}
     try:
-        return _declared(data, options, before, output, created, replace=replace)
+        return _declared(data, options, before, output, written, replace=replace)
     except BaseException:
-        for path in created:
+        for path in (path for path, is_new in written.items() if is_new):
             path.unlink(missing_ok=True)
         raise
 
 
 def _declared(
-    data: Sequence[str], options: dict[str, Any], before: str, output: str, created: list[Path], *, replace: bool
+    data: Sequence[str], options: dict[str, Any], before: str, output: str, written: dict[Path, bool], *, replace: bool
 ) -> tuple[str, list[Made]]:
     folder, made, after = Path(output).resolve().parent, list[Made](), before
     groups = _groups(data)
@@ -59,13 +64,14 @@ def _declared(
         raise click.UsageError("--task, --validation and --test go with one task; run init once for each DATA")
     for files in groups:
         labels = options["labels"] or (None,)
+        own_name = _name(files)
         asked = {key: value for key, value in options.items() if key != "labels"} | files
         asked |= {key: options[key] for key in ("validation", "test") if options[key]}
         notes: tuple[str, ...] = ()
-        name = asked["name"] or _name(files)
+        name = asked["name"] or own_name
         for key in ("data", "validation", "test"):
             if asked[key]:
-                asked[key], said = as_rows(asked[key], folder, created, replace=replace)
+                asked[key], said = as_rows(asked[key], folder, written, replace=replace)
                 notes += said
         for label in labels:
             own = clean_name(label) if label and len(labels) > 1 else name
@@ -129,7 +135,7 @@ def summary(made: Sequence[Made], after: str, output: str) -> list[str]:
     config = shlex.quote(output)
     return [
         *lines,
-        "train learns a small head for each task over the frozen encoder; no text leaves this machine",
+        *_plan(project),
         "next:",
         f"  polyhead train {config}",
         f"  polyhead evaluate {config}" + ("" if has_test else " --split validation"),
@@ -137,11 +143,22 @@ def summary(made: Sequence[Made], after: str, output: str) -> list[str]:
     ]
 
 
+def _plan(project: Project) -> list[str]:
+    """What training will do, where the file says nothing of its own."""
+    shares = [entry for entry in project.tasks if not entry.known_kind.owns_model]
+    if not shares or not isinstance(project.recipe, Frozen) or not isinstance(project.strategy, Pooled):
+        return []
+    return [f"train learns a small head for each task over the encoder '{project.trunk.name}', which stays as it is"]
+
+
 def _rows(entry: TaskEntry, task: Made, folder: Path) -> tuple[list[str], str]:
     """The first rows of train as the task reads them, and the first input as a line that `predict` takes."""
     assert isinstance(entry.train, str)
     source: Source = entry.source(entry.train, folder)
-    examples = read(source, entry.task())
+    try:
+        examples = read(msgspec.structs.replace(source, limit=LOOKED_AT), entry.task())
+    except EmptyData:  # the first usable row comes later
+        examples = read(source, entry.task())
     numbers = examples.rows[:SHOWN]
     columns = [entry.label, entry.tags, entry.spans, entry.answers, *_soft(entry)]
     wanted = [name for name in columns if name] + ([entry.known_kind.label_key] if not entry.answers else [])

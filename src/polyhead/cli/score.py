@@ -74,9 +74,9 @@ def command(
 ) -> None:
     """Answer tasks of BUNDLE for every row of IN, and write the rows to OUT with a column for each task.
 
-    IN ends in .jsonl, .csv, .tsv (each also .gz) or .parquet, OUT in .jsonl, .csv (each also .gz) or .parquet. A row
-    may be a text, a pair, tokens, or a question with its context or options. A task that does not fit the row gets
-    null. Column "error" gives the reason for a row that cannot be read or that no task can answer.
+    IN ends in .jsonl, .json, .csv, .tsv (each also .gz), .xlsx or .parquet, OUT in .jsonl, .csv (each also .gz) or
+    .parquet. A row may be a text, a pair, tokens, or a question with its context or options. A task that does not fit
+    the row gets null. Column "error" gives the reason for a row that cannot be read or that no task can answer.
 
     OUT appears when it is complete, and replaces a file of that name. Until then its pieces are in the hidden folder
     .OUT.pieces next to it. If the command is interrupted, run it again: it continues where it stopped, and writes the

@@ -32,7 +32,7 @@ class Result(Value):
     def to_dict(self) -> dict[str, object]:
         """Plain values, as JSON holds them."""
         plain: dict[str, object] = msgspec.to_builtins(self)
-        return plain
+        return plain | {"late": list(self.late)}
 
 
 class Column:

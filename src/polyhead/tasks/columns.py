@@ -18,10 +18,11 @@ SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between column
 class Source(Value):
     """A file and the columns that a task reads.
 
-    `path` ends in .jsonl, .csv, .tsv (each also .gz) or .parquet, or is `datasets:owner/name[/config][:split]`. Which
-    columns are read, and what they are called where nothing is said, is an attribute of the task's kind: `tokens` and
-    `tags` (lists) or `text` and `spans` (a list of {start, end, label}) of labelled words; a question from `text`, its
-    `choices` (a list) or `answers` (a list of {text, start}), and its context from `text_b`.
+    `path` ends in .jsonl, .json, .csv, .tsv (each also .gz), .xlsx or .parquet, or is
+    `datasets:owner/name[/config][:split]`. Which columns are read, and what they are called where nothing is said, is
+    an attribute of the task's kind: `tokens` and `tags` (lists) or `text` and `spans` (a list of {start, end, label})
+    of labelled words; a question from `text`, its `choices` (a list) or `answers` (a list of {text, start}), and its
+    context from `text_b`.
     """
 
     path: str

@@ -352,7 +352,7 @@ def _one_hot(table: Table, given: Given) -> list[_Candidate]:
 def _texts(table: Table, given: Given, taken: set[str], kind: str | None) -> tuple[tuple[str, ...], str]:
     """The column of the text, or of both texts of a pair."""
     names = [name for name in table.values if name not in taken and name.lower() not in NOT_ASKED]
-    names = [n for n in names if table.values[n] and all(isinstance(value, str) for value in table.values[n])]
+    names = [n for n in names if table.values[n] and _are_texts(table.values[n])]
     if given.text:
         return (given.text,), ""
     if kind in (SPAN, CHOICE):
@@ -367,6 +367,10 @@ def _texts(table: Table, given: Given, taken: set[str], kind: str | None) -> tup
             return pair, f"'{pair[0]}' and '{pair[1]}' are two texts that are asked about together"
     text = _one_text(table, names)
     return ((text,), f"'{text}' holds the text") if text else ((), "")
+
+
+def _are_texts(values: Sequence[object]) -> bool:
+    return all(isinstance(value, str) for value in values) and not all(map(is_number, values))
 
 
 def _numbered(by_name: dict[str, str]) -> list[tuple[str, str]]:

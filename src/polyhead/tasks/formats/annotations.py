@@ -177,8 +177,8 @@ def _of_label_studio(objects: Sequence[dict[str, Any]]) -> Converted:
         row["__done__"] = bool(done)
         rows.append(row)
     _settle(rows, kinds)
-    notes = [f"{several:,} tasks have several annotations, of which the first is taken"] if several else []
-    notes += [f"{unlabelled:,} tasks have no annotation and are left out"] if unlabelled else []
+    notes = [f"tasks with several annotations, of which the first is taken: {several:,}"] if several else []
+    notes += [f"tasks without an annotation, left out: {unlabelled:,}"] if unlabelled else []
     kept = [{k: v for k, v in row.items() if k != "__done__"} for row in rows if row["__done__"]]
     return Converted(rows=kept, form="Label Studio", notes=tuple(notes))
 

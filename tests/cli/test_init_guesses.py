@@ -1,0 +1,367 @@
+"""`polyhead init` with files alone: what it guesses, where it asks, and that what it prints can be run."""
+
+import csv
+import json
+import os
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import tiny
+from cli.commands import run
+from polyhead.project.tables import read_project
+from polyhead.tasks.read import read
+
+REAL = Path(os.environ.get("POLYHEAD_DATA", Path(__file__).parents[3] / "shared" / "data"))
+ROWS = tiny.messages(40)
+WORDS = [row["text"] for row in ROWS]
+QUESTIONS = [{"question": text, "choices": [text, "no", "yes"], "label": i % 3} for i, text in enumerate(WORDS)]
+ANSWERS = [
+    {"question": f"what {i}?", "context": text, "answers": [{"text": text[:3], "start": 0}]}
+    for i, text in enumerate(WORDS)
+]
+SPANS = [{"text": text, "spans": [{"start": 0, "end": 3, "label": "x"}]} for text in WORDS]
+SEVERAL = [("a;b", "b", "a", "c")[i % 4] for i in range(40)]
+
+
+def rows_of(**columns):
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def write(path, rows):
+    """Rows as CSV with semicolons, or as JSON Lines."""
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), delimiter=";")
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+MARKS = ["yes", "no"] * 20
+GUESSED = {
+    "a label": (rows_of(text=WORDS, label=MARKS), {"kind": "single_label", "text": "text", "label": "label"}),
+    "other names": (
+        rows_of(id=range(40), body=WORDS, mood=MARKS),
+        {"kind": "single_label", "text": "body", "label": "mood"},
+    ),
+    "unknown names": (rows_of(aa=WORDS, bb=MARKS), {"kind": "single_label", "text": "aa", "label": "bb"}),
+    "a better name": (rows_of(text=WORDS, x=MARKS, label=MARKS), {"kind": "single_label", "label": "label"}),
+    "several labels": (rows_of(text=WORDS, label=SEVERAL), {"kind": "multi_label", "separator": ";"}),
+    "numbers": (rows_of(text=WORDS, score=[i / 7 for i in range(40)]), {"kind": "regression", "label": "score"}),
+    "classes": (rows_of(text=WORDS, label=[i % 3 for i in range(40)]), {"kind": "single_label"}),
+    "a pair": (
+        rows_of(sentence1=WORDS, sentence2=WORDS[::-1], label=MARKS),
+        {"kind": "single_label", "text": "sentence1", "text_b": "sentence2"},
+    ),
+    "a pair by name": (
+        rows_of(premise=WORDS, hypothesis=WORDS[::-1], gold=MARKS),
+        {"text": "premise", "text_b": "hypothesis", "label": "gold"},
+    ),
+    "one-hot": (
+        rows_of(text=WORDS, late=[i % 2 for i in range(40)], broken=[int(i % 3 > 0) for i in range(40)]),
+        {"kind": "multi_label", "soft": ["late", "broken"], "labels": ["late", "broken"]},
+    ),
+    "one-hot of one": (
+        rows_of(text=WORDS, late=[i % 2 for i in range(40)], fine=[1 - i % 2 for i in range(40)]),
+        {"kind": "single_label", "soft": ["late", "fine"]},
+    ),
+    "tagging": (
+        rows_of(tokens=[row["tokens"] for row in ROWS], tags=[row["tags"] for row in ROWS]),
+        {"kind": "tagging", "tokens": "tokens", "tags": "tags"},
+    ),
+    "spans": (SPANS, {"kind": "tagging", "text": "text", "spans": "spans"}),
+    "a choice": (QUESTIONS, {"kind": "multiple_choice", "text": "question", "choices": "choices"}),
+    "answers": (ANSWERS, {"kind": "span", "text": "question", "text_b": "context", "answers": "answers"}),
+    "lists": (rows_of(text=WORDS, topics=[["a"], ["a", "b"]] * 20), {"kind": "multi_label", "label": "topics"}),
+}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+@pytest.mark.parametrize("case", GUESSED)
+def test_a_file_alone_makes_a_task(tmp_path, case, ending):
+    rows, wanted = GUESSED[case]
+    if ending == "csv":
+        rows = [{k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
+    write(tmp_path / f"x.{ending}", rows)
+    done = run("init", f"x.{ending}", cwd=tmp_path)
+    assert done.code == 0, done.err
+    (table,) = tomllib.loads((tmp_path / "polyhead.toml").read_text())["tasks"]
+    assert {key: table.get(key) for key in wanted} == wanted
+    assert ("text_b" in table) == ("text_b" in wanted)
+    (entry,) = read_project(tmp_path / "polyhead.toml").tasks
+    assert read(entry.source(entry.train, tmp_path), entry.task()).report.used == 40
+    assert "guessed: " in done.out and "the first rows, as the task reads them:" in done.out
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (rows_of(text=WORDS, mood=MARKS, kind=MARKS), ["mood, kind", "--label mood", "--label kind"]),
+        (rows_of(text=WORDS, stars=[i % 5 + 1 for i in range(40)]), ["--kind single_label", "--kind regression"]),
+        (rows_of(text=WORDS, label=["a;b", "c"] * 20), ["--kind multi_label", "--kind single_label"]),
+        (rows_of(aa=WORDS, bb=WORDS[::-1], label=MARKS), ["--text aa", "--text bb", "--text-b bb"]),
+        (rows_of(text=WORDS, other=WORDS[::-1]), ["looks like a label", "--label"]),
+        (rows_of(n=range(40), label=MARKS), ["looks like the text", "--text"]),
+        (rows_of(text=WORDS, label=["a;b", "b", "a", ""] * 10), ["--empty none", "--empty skip"]),
+    ],
+)
+def test_two_good_guesses_or_none_are_refused_with_the_options_that_choose(tmp_path, rows, said):
+    write(tmp_path / "x.csv", rows)
+    run("init", "x.csv", cwd=tmp_path).refuses("x.csv", *said)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        # 2 is no mark: no one-hot columns
+        (rows_of(text=WORDS, late=[i % 2 for i in range(40)], id=[2] * 40), {"label": "late", "soft": None}),
+        # a title beside a long text is no second text
+        (rows_of(title=[f"n {i}" for i in range(40)], story=[w * 9 for w in WORDS], label=MARKS), {"text": "story"}),
+        # as many tags as tokens make tagging, another number does not
+        (
+            rows_of(text=WORDS, tokens=[["a", "b"]] * 40, tags=[["x"], ["y"]] * 20),
+            {"kind": "multi_label", "label": "tags", "tokens": None},
+        ),
+        # an index beyond the choices is none of them
+        (rows_of(text=WORDS, choices=[["a", "b"]] * 40, label=[0, 2] * 20), {"kind": "single_label", "choices": None}),
+        # dictionaries without places are no spans and no answers
+        (rows_of(text=WORDS, spans=[[{"label": "x"}]] * 40, label=MARKS), {"label": "label", "spans": None}),
+        (rows_of(text=WORDS, answers=[[{"text": "x"}]] * 40, label=MARKS), {"label": "label", "answers": None}),
+        # a text that is a number does not make its column one of numbers
+        (rows_of(aa=["12", *WORDS[1:]], label=MARKS), {"text": "aa"}),
+        # numbers that are all different, in order, are no label
+        (rows_of(text=WORDS, row=range(40), x=MARKS), {"label": "x"}),
+    ],
+)
+def test_what_only_looks_so_is_not_guessed(tmp_path, rows, wanted):
+    write(tmp_path / "x.jsonl", rows)
+    done = run("init", "x.jsonl", cwd=tmp_path)
+    assert done.code == 0, done.err
+    (table,) = tomllib.loads((tmp_path / "polyhead.toml").read_text())["tasks"]
+    assert {key: table.get(key) for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--label", "kind"], {"label": "kind", "kind": "single_label"}),
+        (["--label", "stars", "--kind", "regression"], {"label": "stars", "range": [1, 5]}),
+        (["--label", "stars", "--kind", "single_label"], {"labels": ["1", "2", "3", "4", "5"]}),
+        (["--one-hot", "p,q"], {"soft": ["p", "q"], "kind": "multi_label"}),
+        (["--label", "p"], {"label": "p", "labels": ["0", "1"]}),
+        (["--label", "kind", "--text", "other"], {"text": "other"}),
+        (["--label", "kind", "--text", "text", "--text-b", "other"], {"text": "text", "text_b": "other"}),
+        (["--label", "slashes", "--separator", "/"], {"kind": "multi_label", "labels": ["a", "b", "c"]}),
+    ],
+)
+def test_options_replace_guesses(tmp_path, words, wanted):
+    rows = rows_of(
+        text=WORDS,
+        other=WORDS[::-1],
+        kind=MARKS,
+        mood=MARKS,
+        stars=[i % 5 + 1 for i in range(40)],
+        p=[i % 2 for i in range(40)],
+        q=[int(i % 3 > 0) for i in range(40)],
+        slashes=["a/b", "c"] * 20,
+    )
+    write(tmp_path / "x.csv", rows)
+    done = run("init", "x.csv", *words, cwd=tmp_path)
+    assert done.code == 0, done.err
+    (table,) = tomllib.loads((tmp_path / "polyhead.toml").read_text())["tasks"]
+    assert {key: table.get(key) for key in wanted} == wanted
+
+
+def test_several_label_columns_are_several_tasks_and_others_are_said(tmp_path):
+    write(tmp_path / "x.csv", rows_of(text=WORDS, mood=MARKS, kind=MARKS, size=["s", "m"] * 20))
+    done = run("init", "x.csv", "--label", "mood", "--label", "kind", cwd=tmp_path)
+    assert done.code == 0, done.err
+    tasks = read_project(tmp_path / "polyhead.toml").tasks
+    assert [(task.name, task.label) for task in tasks] == [("mood", "mood"), ("kind", "kind")]
+    assert "other columns look like labels: size; to add a task of each, run init with --label size" in done.out
+    run("init", "x.csv", "--label", "mood", "--label", "kind", "--task", "a", cwd=tmp_path).refuses("--task", code=2)
+
+
+def test_files_are_tasks_and_splits_of_one_go_together(tmp_path):
+    rows = rows_of(text=WORDS, label=MARKS)
+    for name in ("mood-train.csv", "mood-dev.csv", "mood_test.csv", "other.csv"):
+        write(tmp_path / name, rows)
+    os.rename(tmp_path / "mood_test.csv", tmp_path / "mood-test.csv")
+    names = ["mood-test.csv", "other.csv", "mood-train.csv", "mood-dev.csv"]
+    done = run("init", *names, cwd=tmp_path)
+    assert done.code == 0, done.err
+    tasks = read_project(tmp_path / "polyhead.toml").tasks
+    splits = [(task.name, task.train, task.validation, task.test) for task in tasks]
+    assert splits == [("mood", "mood-train.csv", "mood-dev.csv", "mood-test.csv"), ("other", "other.csv", 0.1, None)]
+    run("init", *names, "--task", "x", "-o", "y.toml", cwd=tmp_path).refuses("one task", code=2)
+
+
+PROJECT = """# the head
+bundle = "bundle"  # kept
+
+[[tasks]] # first
+name = "first"
+kind = "regression"
+range = [0, 1]
+train = "x.csv"
+
+# about x
+[[tasks]]
+# of the table
+name = "x"
+kind = "single_label"
+labels = ["old", "[[tasks]]"]
+train = "old.csv"
+metric = "macro_f1"
+threshold = 0.5
+
+[tasks.training]
+epochs = 3 # few
+
+# about last
+[[tasks]]
+name = "last"
+kind = "regression"
+range = [0, 1]
+train = "x.csv"
+"""
+
+
+def test_a_task_is_replaced_and_every_other_line_stays(tmp_path):
+    write(tmp_path / "x.csv", rows_of(text=WORDS, label=MARKS))
+    (tmp_path / "polyhead.toml").write_text(PROJECT)
+    run("init", "x.csv", cwd=tmp_path).refuses("BadName", "--replace")
+    assert (tmp_path / "polyhead.toml").read_text() == PROJECT
+    done = run("init", "x.csv", "--replace", cwd=tmp_path)
+    assert done.code == 0, done.err
+    text = (tmp_path / "polyhead.toml").read_text()
+    before, rest = PROJECT.split("# of the table\n")
+    assert text.startswith(before + "# of the table\n") and text.endswith(rest[rest.index("\n[tasks.training]") :])
+    first, task, last = read_project(tmp_path / "polyhead.toml").tasks
+    assert (task.labels, task.train, task.metric, task.training.epochs) == (("no", "yes"), "x.csv", "macro_f1", 3)
+    assert (first.name, last.name) == ("first", "last")
+    assert run("init", "x.csv", "--replace", cwd=tmp_path).code == 0
+    assert (tmp_path / "polyhead.toml").read_text() == text
+
+
+def test_keys_that_a_replaced_task_loses_are_said(tmp_path):
+    write(tmp_path / "x.csv", rows_of(text=WORDS, score=[i / 7 for i in range(40)]))
+    (tmp_path / "polyhead.toml").write_text(PROJECT)
+    done = run("init", "x.csv", "--replace", cwd=tmp_path)
+    assert done.code == 0 and "keys that this one has not: labels, metric, threshold" in done.out, done.err
+    assert run("init", "x.csv", "--replace", "--task", "new", cwd=tmp_path).code == 0
+    assert [task.name for task in read_project(tmp_path / "polyhead.toml").tasks] == ["first", "x", "last", "new"]
+
+
+EXPORTS = {
+    "x.conll": ("".join(f"{w} O\n" for w in WORDS[0].split()) + "\nAnna B-per\n\n", "tagging"),
+    "x.jsonl": ("".join(json.dumps({"text": f"Anna {w}", "label": [[0, 4, "per"]]}) + "\n" for w in WORDS), "tagging"),
+    "x.json": (
+        json.dumps(
+            [
+                {
+                    "data": {"text": text},
+                    "annotations": [{"result": [{"from_name": "m", "type": "choices", "value": {"choices": [mark]}}]}],
+                }
+                for text, mark in zip(WORDS, MARKS, strict=True)
+            ]
+        ),
+        "single_label",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_is_written_as_rows_beside_the_project(tmp_path, name):
+    content, kind = EXPORTS[name]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_text(content * (20 if name == "x.conll" else 1))
+    words = ["init", f"in/{name}", "--validation", f"in/{name}"]
+    done = run(*words, cwd=tmp_path)
+    assert done.code == 0, done.err
+    (entry,) = read_project(tmp_path / "polyhead.toml").tasks
+    assert (entry.name, entry.kind, entry.train) == ("x", kind, "x.rows.jsonl")
+    assert "its rows are in x.rows.jsonl" in done.out
+    (tmp_path / "x.rows.jsonl").write_text("mine")
+    run(*words, "--task", "y", cwd=tmp_path).refuses("x.rows.jsonl is there already", "--replace")
+    assert (tmp_path / "x.rows.jsonl").read_text() == "mine"
+
+
+def test_rows_of_an_export_never_replace_each_other_or_the_export_itself(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "x.conll").write_text("".join(f"{text} O\n\n" for text in WORDS[0].split()) + "Anna B-per\n\n")
+    (tmp_path / "other" / "x.conll").write_text("Ben B-per\n")
+    words = ["init", "x.conll", "--test", "other/x.conll", "--replace"]
+    run(*words, cwd=tmp_path).refuses("x.rows.jsonl is there already", "another name")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "x.conll"]
+    lines = "".join(json.dumps({"text": text, "label": [mark]}) + "\n" for text, mark in zip(WORDS, MARKS, strict=True))
+    (tmp_path / "y.rows.jsonl").write_text(lines)
+    run("init", "y.rows.jsonl", "--replace", cwd=tmp_path).refuses("y.rows.jsonl is there already", "another name")
+    assert (tmp_path / "y.rows.jsonl").read_text() == lines
+
+
+def test_rows_of_an_export_are_not_left_behind_by_a_refusal(tmp_path):
+    (tmp_path / "x.conll").write_text("Anna B-per\n")
+    run("init", "x.conll", "--label", "tag", cwd=tmp_path).refuses("did you mean 'tags'?")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.conll"]
+
+
+@pytest.mark.parametrize("ending", ["json", "xlsx", "csv"])
+def test_tables_of_every_format_are_trained_evaluated_and_scored(work, ending):
+    """Only commands that `init` prints are run, and `score` over the same file."""
+    rows = rows_of(
+        text=WORDS, mood=[row["mood"] for row in ROWS], late=[i % 2 for i in range(40)], odd=[1, 0, 0, 1] * 10
+    )
+    path = work / f"x.{ending}"
+    if ending == "xlsx":
+        openpyxl = pytest.importorskip("openpyxl")
+        book = openpyxl.Workbook()
+        for cells in [list(rows[0]), *(list(row.values()) for row in rows)]:
+            book.active.append(cells)
+        book.save(path)
+    elif ending == "json":
+        path.write_text(json.dumps(rows))
+    else:
+        write(path, rows)
+    assert run("init", path.name, "--label", "mood", cwd=work).code == 0
+    done = run("init", path.name, "--one-hot", "late,odd", "--task", "marks", cwd=work)
+    assert done.code == 0, done.err
+    project = work / "polyhead.toml"
+    text = project.read_text().replace('name = "minilm"', 'name = "trunk"')
+    project.write_text(text.replace("[[tasks]]", "[training]\nepochs = 1\nprecision = 'float32'\n\n[[tasks]]", 1))
+    lines = done.out[done.out.index("next:\n") + 6 :].splitlines()
+    train, evaluate, predict = (shlex.split(line) for line in lines)
+    for words in (train, evaluate):
+        assert words[0] == "polyhead"
+        ended = run(*words[1:], cwd=work)
+        assert ended.code == 0, ended.err
+    mark, asked = predict.index("|"), predict[predict.index("|") + 2 :]
+    ended = run(*asked, stdin=predict[1] + "\n", cwd=work)
+    assert mark == 2 and ended.code == 0, ended.err
+    assert set(ended.rows[0]["answers"]) == {"x", "marks"}
+    ended = run("score", "bundle", path.name, "out.jsonl", cwd=work)
+    assert ended.code == 0, ended.err
+    assert len((work / "out.jsonl").read_text().splitlines()) == 40
+
+
+KINDS = {"single_text": "single_label", "pair": "single_label"}
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["trec6", "glue_rte", "copa", "snips_slots", "subjqa_grocery", "sick_relatedness"])
+def test_real_sets_are_what_they_are(tmp_path, name):
+    folder = REAL / name
+    if not folder.is_dir():
+        pytest.skip(f"the set is not at {folder}")
+    kind = json.loads((folder / "meta.json").read_text())["kind"]
+    done = run("init", folder / "train.jsonl.gz", "-o", tmp_path / "p.toml")
+    assert done.code == 0, done.err
+    (entry,) = read_project(tmp_path / "p.toml").tasks
+    assert entry.kind == KINDS.get(kind, kind)
+    assert (entry.text_b is not None) == (kind in ("pair", "regression", "span"))

@@ -1,0 +1,223 @@
+"""Tables of every format hold the same rows; exports of annotation tools become rows."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyhead.errors import BadValue, DataError, MissingExtra
+from polyhead.tasks.formats.annotations import of_conll, of_objects
+from polyhead.tasks.formats.dialect import SEPARATORS, separator_of
+from polyhead.tasks.rows import Rows
+
+TABLE = [["text", "label", "n"], ["a, b; c", "x", "1"], ['"quoted"\tand|barred', "y", "2.5"], ["ü\nline", "x", ""]]
+NAMES = st.text("abcdefgh_ ", min_size=1, max_size=8).filter(str.strip)
+CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)
+
+
+def table(rows, separator):
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter=separator).writerows(rows)
+    return file.getvalue()
+
+
+def values(path):
+    return [dict(row.values) for row in Rows(str(path), ())]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_a_table_of_any_separator_is_read(tmp_path, separator, packed):
+    raw = table(TABLE, separator).encode()
+    path = tmp_path / ("x.csv.gz" if packed else "x.csv")
+    path.write_bytes(gzip.compress(raw) if packed else raw)
+    assert values(path) == [dict(zip(TABLE[0], row, strict=True)) for row in TABLE[1:]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), separator=st.sampled_from(SEPARATORS))
+def test_what_the_csv_module_writes_reads_back(tmp_path_factory, data, separator):
+    header = data.draw(st.lists(NAMES, min_size=2, max_size=5, unique=True))
+    row = st.lists(CELLS, min_size=len(header), max_size=len(header))
+    rows = data.draw(st.lists(row, min_size=1, max_size=8))
+    path = tmp_path_factory.mktemp("sniffed") / "x.csv"
+    path.write_bytes(table([header, *rows], separator).encode())
+    assert [list(row.values()) for row in values(path)] == rows
+
+
+@pytest.mark.parametrize(
+    ("sample", "separator"),
+    [
+        ("a,b;c\n1,2;3\n", ","),
+        ("a;b,c;d\n1;2;3\n4;5;6\n7;8;9\n", ";"),
+        ("text|more\nplain\nlines\nalone\n", ","),
+        ("text\na;b\nc;d\n", ","),
+        ("a;b\n", ";"),
+        ('"a;b",c\n', ","),
+        ("", ","),
+    ],
+)
+def test_a_comma_stands_unless_another_mark_fits_better(sample, separator):
+    assert separator_of(sample, is_whole=True) == separator
+
+
+def test_a_cut_last_record_does_not_count():
+    assert separator_of("a;b;c\n1;2", is_whole=False) == ";"
+
+
+def test_json_arrays_and_lines_are_read_alike(tmp_path):
+    rows = [{"text": "a", "label": ["x"]}, {"text": "ü", "n": 1}]
+    (tmp_path / "a.json").write_text("\n " + json.dumps(rows, indent=1))
+    (tmp_path / "b.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "c.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode("utf-8-sig")))
+    assert [values(tmp_path / name) for name in ("a.json", "b.json", "c.json.gz")] == [rows] * 3
+
+
+@pytest.mark.parametrize("content", ["[", "[1,", '[{"a": 1}] x', "[" * 100_000])
+def test_a_broken_array_is_named(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(DataError, match="no JSON array"):
+        values(tmp_path / "a.json")
+
+
+def test_a_value_of_an_array_that_is_no_object_is_named_by_its_number(tmp_path):
+    (tmp_path / "a.json").write_text('[{"a": 1}, 2]')
+    with pytest.raises(BadValue, match="row 2"):
+        values(tmp_path / "a.json")
+
+
+def workbook(path, rows):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(path)
+    return path
+
+
+def test_a_sheet_is_read_as_its_csv(tmp_path):
+    import datetime
+
+    rows = [["text", "label", None, "n"], ["a", True, "no name", 1], [None] * 4, ["b", "x", None, 2.5]]
+    rows += [["c", datetime.date(2024, 5, 6), None, 3.0]]
+    read = values(workbook(tmp_path / "x.xlsx", rows))
+    assert [list(row) for row in read] == [["text", "label", "n"]] * 3
+    assert [row["n"] for row in read] == ["1", "2.5", "3"]
+    assert [row["label"] for row in read][:2] == ["true", "x"]
+    assert read[2]["label"].startswith("2024-05-06")
+
+
+def test_sheets_that_cannot_be_read_are_named(tmp_path, monkeypatch):
+    (tmp_path / "x.xlsx").write_text("text,label\n")
+    with pytest.raises(DataError, match=r"no \.xlsx workbook"):
+        values(tmp_path / "x.xlsx")
+    with pytest.raises(DataError, match="two columns of one name"):
+        values(workbook(tmp_path / "y.xlsx", [["a", "a"], [1, 2]]))
+    assert values(workbook(tmp_path / "z.xlsx", [])) == []
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(MissingExtra, match=r"polyhead\[xlsx\]"):
+        values(tmp_path / "y.xlsx")
+
+
+def test_a_workbook_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    from polyhead.tasks.formats import sheets
+
+    path = workbook(tmp_path / "x.xlsx", [["text"], ["a"]])
+    monkeypatch.setattr(sheets, "LARGEST", 10)
+    with pytest.raises(DataError, match="too large"):
+        values(path)
+
+
+def test_conll_is_a_sentence_a_row(tmp_path):
+    (tmp_path / "a.conll").write_text("-DOCSTART- -X- O\n\nAnna NNP B-per\nsleeps VB O\n\n\n# NN O\n")
+    (tmp_path / "b.iob").write_text("New\tB-loc\nYork\tI-loc\n")
+    assert of_conll(str(tmp_path / "a.conll")).rows == [
+        {"tokens": ["Anna", "sleeps"], "tags": ["B-per", "O"]},
+        {"tokens": ["#"], "tags": ["O"]},
+    ]
+    assert of_conll(str(tmp_path / "b.iob")).rows == [{"tokens": ["New", "York"], "tags": ["B-loc", "I-loc"]}]
+
+
+def test_other_schemes_become_bio_and_plain_tags_stay(tmp_path):
+    (tmp_path / "a.bio").write_text("a S-x\nb B-y\nc I-y\nd E-y\ne O\n")
+    (tmp_path / "b.bio").write_text("a S\nb B-y\n")
+    read = of_conll(str(tmp_path / "a.bio"))
+    assert read.rows[0]["tags"] == ["B-x", "B-y", "I-y", "I-y", "O"] and read.notes
+    assert of_conll(str(tmp_path / "b.bio")).rows[0]["tags"] == ["S", "B-y"]
+
+
+def test_conll_u_gives_words_and_their_parts_of_speech(tmp_path):
+    lines = ["# text = du geht", "1-2\tzum\t_\t_", "1\tdu\tdu\tPRON\tX", "2\tgeht\tgehen\tVERB\tX", ""]
+    (tmp_path / "a.conllu").write_text("\n".join(lines))
+    assert of_conll(str(tmp_path / "a.conllu")).rows == [{"tokens": ["du", "geht"], "tags": ["PRON", "VERB"]}]
+
+
+@pytest.mark.parametrize(("content", "said"), [("", "no sentence"), ("a B-x\nb\n", "line 2"), ("\xff", "cannot read")])
+def test_conll_that_cannot_be_read_is_named(tmp_path, content, said):
+    (tmp_path / "a.conll").write_bytes(content.encode("latin-1"))
+    with pytest.raises((BadValue, DataError), match=said):
+        of_conll(str(tmp_path / "a.conll"))
+
+
+SPANS = [{"start": 0, "end": 4, "label": "per"}]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"id": 1, "text": "Anna", "label": [[0, 4, "per"]]},
+        {"text": "Anna", "labels": [[0, 4, "per"]]},
+        {"data": "Anna", "label": [[0, 4, "per"]]},
+        {"text": "Anna", "entities": [{"id": 3, "start_offset": 0, "end_offset": 4, "label": "per"}]},
+    ],
+)
+def test_spans_of_doccano_become_spans(item):
+    (key,) = {"label", "labels", "entities"} & set(item)
+    empty = {**item, key: []}
+    read = of_objects([item, empty])
+    assert read.form == "doccano"
+    assert read.rows == [{"text": "Anna", "spans": SPANS}, {"text": "Anna", "spans": []}]
+
+
+def test_labels_of_doccano_are_labels_where_there_is_one_each():
+    read = of_objects([{"text": "a", "label": ["x"]}, {"text": "b", "label": ["y"]}])
+    assert read.rows == [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
+    assert of_objects([{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": ["y"]}]) is None
+    assert of_objects([{"text": "a", "label": "x"}]) is None and of_objects([]) is None
+
+
+def result(kind, name, **value):
+    return {"type": kind, "from_name": name, "to_name": "text", "value": value}
+
+
+def test_an_export_of_label_studio_becomes_rows():
+    first = [
+        result("labels", "ner", start=0, end=4, labels=["per"], text="Anna"),
+        result("choices", "mood", choices=["good"]),
+        result("choices", "topics", choices=["a", "b"]),
+        result("rating", "stars", rating=4),
+    ]
+    objects = [
+        {"data": {"text": "Anna"}, "annotations": [{"result": first}, {"result": []}]},
+        {"data": {"text": "b"}, "annotations": [{"was_cancelled": True, "result": first}]},
+        {"data": {"text": "c"}, "annotations": [{"result": [result("choices", "topics", choices=["a"])]}]},
+    ]
+    read = of_objects(objects)
+    assert read.rows == [
+        {"text": "Anna", "ner": SPANS, "mood": "good", "topics": ["a", "b"], "stars": 4},
+        {"text": "c", "topics": ["a"], "ner": []},
+    ]
+    assert read.notes == (
+        "tasks with several annotations, of which the first is taken: 1",
+        "tasks without an annotation, left out: 1",
+    )
+
+
+def test_the_short_form_of_label_studio_becomes_rows():
+    read = of_objects([{"text": "Anna", "label": [{"start": 0, "end": 4, "labels": ["per"], "text": "Anna"}]}])
+    assert read.rows == [{"text": "Anna", "label": SPANS}]
