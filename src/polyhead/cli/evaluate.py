@@ -66,17 +66,17 @@ def command(
     """Score a bundle's tasks on whole splits of PROJECT, or on a labelled file, with fresh answers.
 
     \b
-    polyhead evaluate                                          the project's splits
-    polyhead evaluate bundle --data new.csv --label mood       a bundle on a file; no project is needed
-    polyhead evaluate --data new.csv                           the project's tasks and columns on another file
+    polyhead evaluate                                             the project's splits
+    polyhead evaluate bundle --data new.csv --task mood           a bundle on a file; no project is needed
+    polyhead evaluate --data new.csv                              the project's tasks and columns on another file
 
     With PROJECT, two baselines are shown next to each score, as training measured them on the same rows: the best
     linear head, and the best constant answer. A task with neither a test file nor a validation file cannot be scored
     again. Its score from training, on the held-out share, is shown instead and marked "from training". If the recipe
     makes several bundles, all that exist are scored one after the other.
 
-    With a BUNDLE and --data, the tasks are those whose label column is in the file. The score that each had in
-    training is shown next to the new one.
+    With a BUNDLE and --data, the tasks are those whose label column, called like the task, is in the file; --label
+    names another. The score that each had in training is shown next to the new one.
     """
     printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**columns)
     check_errors_file(errors)
