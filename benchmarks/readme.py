@@ -95,7 +95,7 @@ HEADLINES = {
     "store.backfill-speed": "answering a task for 200,000 documents from the store, speed over encoding them again",
     "store.extract-rate": "filling a store, tokenizing included, speed over the bare encoder's",
     "store.codec-best": "one bit a dimension (token1), points lost to float16, mean of five tasks of tweets",
-    "server.beside-onnxruntime": "a server: requests a second, 21 tasks each, over 21 ONNX Runtime models behind the same one",
+    "server.beside-onnxruntime": "a server: requests a second, 21 tasks each, over 21 ONNX Runtime models behind HTTP",
     "server.beside-infinity": "the same over Infinity, a model a task",
     "server.rate-int8": "one-text requests a second, 21 tasks each, whose 99th percentile stays within 32 ms",
     "server.saturation-int8": "a server at saturation, texts a second over those of the engine in process",

@@ -72,7 +72,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
             X = X.to_numpy()
         else:
             names = None
-        array = check_array(X, dtype=None, ensure_2d=False, ensure_all_finite=False, estimator=self)
+        array = check_array(X, dtype=None, ensure_2d=False, estimator=self)
         columns = 1 if array.ndim == 1 else array.shape[1]
         if reset:
             self.n_features_in_ = columns
@@ -121,14 +121,14 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
             self.classes_ = np.arange(matrix.shape[1])
             names = [str(label) for label in self.classes_]
             labels = [[names[column] for column in np.flatnonzero(row)] for row in matrix]
-            return self._fitted(X, labels, "multi_label", labels=tuple(names))
+            return self._fitted(X, labels, "multi_label", classes=names)
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         self.classes_, indices = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes or more; the data contains one class only")
         names = [str(number) for number in range(len(self.classes_))]
-        return self._fitted(X, [names[index] for index in indices], "single_label", labels=tuple(names))
+        return self._fitted(X, [names[index] for index in indices], "single_label", classes=names)
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels (rows,), of the type of y; with a matrix y one (rows, labels) of 0 and 1."""

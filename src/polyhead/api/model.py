@@ -106,6 +106,7 @@ class Model:
         labels: Any,
         *,
         kind: str | None = None,
+        classes: Sequence[str] | None = None,
         text: str = "text",
         text_b: str | None = None,
         test: Any = None,
@@ -115,14 +116,15 @@ class Model:
         """Learns a task, or a new version of one; no other task's answers move.
 
         `texts` are strings, pairs of them, `Question`s, or lists of words; or a frame, of which `text`, `text_b` and
-        `labels` name columns. `kind` is guessed from the labels where it is not given. `test`, (texts, labels) or a
+        `labels` name columns. `kind` is guessed from the labels where it is not given; `classes` are all
+        labels in order, by default those that occur. `test`, (texts, labels) or a
         frame with the same columns, is scored and never learned from. `settings` are keys of a `[[tasks]]` table, such
-        as `metric`, `labels`, `strategy`. With `if_better` a live version stays unless the new one scores better.
+        as `metric`, `strategy`, `team`. With `if_better` a live version stays unless the new one scores better.
 
         Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit.
         """
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=f"task '{task}'")
-        entry = self._entry(task, rows, kind, settings)
+        entry = self._entry(task, rows, kind, classes, settings)
         if test is not None:
             given = test if isinstance(test, tuple) else (test, labels)
             tested = Labelled.of(*given, text=text, text_b=text_b, what=f"the test rows of task '{task}'")
@@ -274,7 +276,9 @@ class Model:
             )
         return self.tasks[task]
 
-    def _entry(self, task: str, rows: Labelled, kind: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def _entry(
+        self, task: str, rows: Labelled, kind: str | None, classes: Sequence[str] | None, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """The `[[tasks]]` table, with the labels found, those of the live version first."""
         if unknown := sorted(set(settings) - set(SETTINGS)):
             raise ConfigError(
@@ -304,7 +308,9 @@ class Model:
         entry |= {"train": str(file)}
         if "pair" in entry and "pair" not in settings:
             del entry["pair"]  # as a project file's default
-        if live is not None and live.labels and "labels" not in settings:
+        if classes is not None:
+            entry["labels"] = list(classes)
+        elif live is not None and live.labels:
             entry["labels"] = [*live.labels, *(label for label in entry["labels"] if label not in live.labels)]
         entry |= settings
         return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}

@@ -12,13 +12,15 @@ from polyhead.api.given import inputs_of, listed, table_of
 from polyhead.errors import BadValue, ConfigError, nearest
 from polyhead.files import replace_file
 from polyhead.project.tables import Project, TaskEntry
-from polyhead.tasks.task import KINDS, Kind
+from polyhead.tasks.task import Kind
 from polyhead.text.question import Question
 
 SPANS, TOKENS, TAGS = "spans", "tokens", "tags"  # columns of labelled words
 PAIR = "text_b"
 SPLITS = ("train", "validation", "test")
-SETTINGS = tuple(name for name in TaskEntry.__struct_fields__ if name not in ("name", "kind", "train", "test"))
+SETTINGS = tuple(
+    name for name in TaskEntry.__struct_fields__ if name not in ("name", "kind", "labels", "train", "test")
+)
 
 
 class Labelled(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,17 +43,6 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
         if len(rows) != len(inputs):
             raise BadValue(f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
         return cls(inputs=inputs, labels=rows)
-
-    def entry(self, name: str, kind: str, file: FilePath, settings: Mapping[str, Any]) -> TaskEntry:
-        """The task whose rows are written to `file`; raises ConfigError for a setting that there is none of."""
-        known = KINDS.named(kind)
-        columns = columns_for(known, self.inputs, self.labels)
-        write_rows(file, known, self)
-        if unknown := sorted(set(settings) - set(SETTINGS)):
-            raise ConfigError(
-                f"task '{name}' has no such setting", got=unknown, allowed=SETTINGS, do=nearest(unknown[0], SETTINGS)
-            )
-        return TaskEntry(name=name, kind=kind, train=str(file), **{**columns, **settings})
 
 
 def columns_for(kind: Kind, inputs: Sequence[Any], labels: Sequence[Any]) -> dict[str, str]:
