@@ -22,7 +22,7 @@ try:
     from sklearn.utils.multiclass import check_classification_targets, type_of_target
     from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 except ImportError:
-    raise MissingExtra("estimators need scikit-learn, which is not installed", do="pip install scikit-learn") from None
+    raise MissingExtra("scikit-learn", "sklearn", "an estimator") from None
 
 TASK = "answer"
 
@@ -73,6 +73,8 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             names = None
         array = check_array(X, dtype=None, ensure_2d=False, estimator=self)
+        if array.ndim == 1 and array.dtype.kind in "fiub":
+            raise ValueError("X is a row of numbers, where texts are expected. Reshape your data")
         columns = 1 if array.ndim == 1 else array.shape[1]
         if reset:
             self.n_features_in_ = columns
@@ -160,4 +162,6 @@ class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> np.ndarray:
         """The numbers (rows,), float64."""
         texts = self._asked(X)
-        return self.model_.session.columns(texts, tasks=[TASK])[TASK].value
+        values = self.model_.session.columns(texts, tasks=[TASK])[TASK].value
+        assert values is not None
+        return values

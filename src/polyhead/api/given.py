@@ -53,10 +53,7 @@ def table_of(value: object) -> Table | None:
     try:
         import narwhals as nw
     except ImportError:
-        raise MissingExtra(
-            "frames are read by narwhals, which is not installed",
-            do="pip install narwhals, or give lists in place of a frame",
-        ) from None
+        raise MissingExtra("narwhals", "frames", "reading a frame", instead="give lists") from None
     frame = nw.from_native(value, eager_only=True, pass_through=True)
     if not isinstance(frame, nw.DataFrame):
         raise BadValue(

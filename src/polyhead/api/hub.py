@@ -71,9 +71,7 @@ def _hub() -> Any:
     try:
         import huggingface_hub
     except ImportError:
-        raise MissingExtra(
-            "the hub is reached by huggingface_hub, which is not installed", do="pip install huggingface_hub"
-        ) from None
+        raise MissingExtra("huggingface_hub", "train", "the hub") from None
     return huggingface_hub
 
 

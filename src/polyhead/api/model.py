@@ -62,7 +62,7 @@ class Model:
         verbose: bool = True,
     ) -> None:
         self.trunk, self._cache, self.verbose = trunk, cache, verbose
-        self._how = {"backend": backend, "precision": precision, "deterministic": deterministic}
+        self._how: dict[str, Any] = {"backend": backend, "precision": precision, "deterministic": deterministic}
         self._work = FilePath(tempfile.mkdtemp(prefix="polyhead-"))
         weakref.finalize(self, shutil.rmtree, self._work, ignore_errors=True)
         self.folder = FilePath(self._work, "bundle") if folder is None else FilePath(folder).resolve()
@@ -212,8 +212,8 @@ class Model:
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
         kind, file = kind_of(declared), FilePath(self._work, "data", f"{task}-evaluated.jsonl")
         write_rows(file, kind, rows)
-        shared = {name: getattr(declared, name) for name in Task.__struct_fields__}
-        columns = columns_for(kind, rows.inputs, rows.labels)
+        shared: dict[str, Any] = {name: getattr(declared, name) for name in Task.__struct_fields__}
+        columns: dict[str, Any] = dict(columns_for(kind, rows.inputs, rows.labels))
         entry = TaskEntry(**shared, **columns, train=str(file), test=str(file))
         score = evaluate_bundle(self.session, Project(tasks=(entry,)), folder=file.parent, only=[task])[0]
         return score.scores
@@ -301,7 +301,9 @@ class Model:
         known, file = KINDS.named(kind), FilePath(self._work, "data", f"{task}.jsonl")
         write_rows(file, known, rows)
         columns = columns_for(known, rows.inputs, rows.labels)
-        asked = {key: columns.get(key) for key in ("tokens", "spans")} | {"text_b": columns.get("text_b")}
+        asked: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans")} | {
+            "text_b": columns.get("text_b")
+        }
         if "tags" in columns:
             asked["label"] = columns["tags"]
         entry = declare(InitOptions(data=str(file), kind=kind, name=task, **asked), file.parent).entry
