@@ -174,7 +174,7 @@ def headlines(folder: FilePath = RESULTS) -> list[str]:
     claims = {claim.id: claim for file in read_results(folder) for claim in file.claims}
     held = sum(claim.holds for claim in claims.values())
     lines = [_row(claims[name], text, note="") for name, text in HEADLINES.items() if name in claims]
-    whole = f"Of {len(claims)} claims {held} hold; the others say why not, below."
+    whole = f"Of {len(claims)} claims {held} hold. The others say why not, below."
     return [*TABLE, *lines, "", whole]
 
 

@@ -16,6 +16,9 @@ import numpy as np
 
 from polyhead.api.model import Model
 from polyhead.errors import MissingExtra
+from polyhead.tasks.kinds.multi_label import MultiLabel
+from polyhead.tasks.kinds.regression import Regression
+from polyhead.tasks.kinds.single_label import SingleLabel
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -123,14 +126,14 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
             self.classes_ = np.arange(matrix.shape[1])
             names = [str(label) for label in self.classes_]
             labels = [[names[column] for column in np.flatnonzero(row)] for row in matrix]
-            return self._fitted(X, labels, "multi_label", classes=names)
+            return self._fitted(X, labels, MultiLabel.name, classes=names)
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         self.classes_, indices = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes or more; the data contains one class only")
         names = [str(number) for number in range(len(self.classes_))]
-        return self._fitted(X, [names[index] for index in indices], "single_label", classes=names)
+        return self._fitted(X, [names[index] for index in indices], SingleLabel.name, classes=names)
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels (rows,), of the type of y; with a matrix y one (rows, labels) of 0 and 1."""
@@ -157,7 +160,7 @@ class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
         low, high = float(y.min()), float(y.max())
         if not low < high:
             raise ValueError("y holds one number only, so there is nothing to learn")
-        return self._fitted(X, y.tolist(), "regression", range=(low, high))
+        return self._fitted(X, y.tolist(), Regression.name, range=(low, high))
 
     def predict(self, X: Any) -> np.ndarray:
         """The numbers (rows,), float64."""
