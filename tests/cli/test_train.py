@@ -132,7 +132,6 @@ ROWS = [{"text": f"lamp {i}", "mood": ("good", "bad")[i % 2]} for i in range(20)
         ("x.csv", "", ["EmptyData", "x.csv"]),
         ("x.csv", "text,mood\n", ["EmptyData", "x.csv"]),
         ("x.csv", "text,moods\na,good\n", ["MissingColumn", "did you mean 'moods'?"]),
-        ("x.csv", "text;mood\na;good\n", ["MissingColumn", "';' separated", "with commas"]),
         ("x.tsv", "text,mood\na,good\n", ["MissingColumn", "',' separated", "with tabs"]),
         ("x.jsonl", '{"txt": "a", "mood": "good"}\n', ["MissingColumn", "did you mean 'txt'?"]),
         ("x.jsonl", '{"text": "a", "mood": "great"}\n', ["UnknownLabel", "'great'", "row 1", "good"]),

@@ -239,6 +239,7 @@ def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[
         read.append(line)
     waiting = [row for row in rows if "error" not in row]
     for row, fields in zip(waiting, answer(read), strict=True):
+        fields.pop("versions", None)  # those of the bundle, the same in each line
         row |= {name: fields[name] for name in fields if fields[name] or name not in ("failed", "late")}
     return rows
 
