@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
@@ -108,6 +108,8 @@ def test_the_tokens_that_are_kept_are_those_of_the_whole_text(content):
 @settings(max_examples=40, deadline=None)
 @given(texts=st.lists(st.tuples(TEXTS), min_size=1, max_size=3))
 def _compare_windows(content, texts):
+    # A word that is cut in two, as no space is near, is other tokens, of a very long one many in place of one.
+    assume(all(len(text) <= 300 or len(prefix.beginning(text, 300)) < 300 for (text,) in texts))
     tokenizer, windows = Tokenizer(content, TextSettings(max_tokens=12)), Windows(size=12, stride=3)
     whole = tokenizer.encode(texts, windows=windows)
     with pytest.MonkeyPatch.context() as patch:
