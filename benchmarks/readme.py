@@ -77,7 +77,7 @@ WAYS: dict[str, strategy.Strategy] = {
     "1 narrow feed-forward layer": strategy.OnTop(form="feed_forward"),
     "1 whole layer": strategy.OnTop(form="layer"),
 }
-# What the page of measurements shows first of all claims, by id, in fewer words.
+# The claims that open the page of measurements, by id, in fewer words.
 HEADLINES = {
     "engine.onnxruntime-models": "21 tasks in one pass (8 bits), speed over 21 ONNX Runtime models in 8 bits",
     "engine.adapters-parallel": "the same over the `adapters` library with 21 adapters in parallel",

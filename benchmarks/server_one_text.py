@@ -1,4 +1,4 @@
-"""What a server feels of the engine: one text with 21 tasks beside the bare encoder, memory of 50 tasks beside one.
+"""One text with 21 tasks beside the bare encoder, and memory of 50 tasks beside one: an engine's share of a server.
 
 python -m benchmarks.one_pass_tasks            once: the tasks
 python -m benchmarks.server_one_text           an idle machine; a short part of one_pass.py, without rivals

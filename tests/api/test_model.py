@@ -191,6 +191,7 @@ WRONG = {
     "a number": (lambda made, t, m: made.fit("a", [*t[:-1], 3.5], m), errors.BadValue, "row 59"),
     "a setting": (lambda made, t, m: made.fit("a", t, m, metrics="f1"), errors.ConfigError, "did you mean 'metric'"),
     "a kind": (lambda made, t, m: made.fit("a", t, m, kind="labels"), errors.ConfigError, "labels"),
+    "a path": (lambda made, t, m: made.fit("../../a", t, m), errors.BadName, "a"),
     "a name": (lambda made, t, m: made.fit("a/b", t, m), errors.BadName, "a/b"),
     "update of nothing": (lambda made, t, m: made.update("a", t, m), errors.UnknownTask, "no task 'a'"),
     "no probabilities": (

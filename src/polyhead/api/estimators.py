@@ -39,7 +39,7 @@ def _features() -> str:
 
 
 class _TextEstimator(BaseEstimator):  # type: ignore[misc]
-    """What classifiers and regressors have in common."""
+    """The base of both: reads X, and trains and asks a `Model` of one task."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         check_consistent_length(texts, answers)
         model = Model(self.trunk, cache=self.cache or _features(), backend=self.backend, verbose=self.verbose)
         own = {"pair": self.pair, "metric": self.metric, "strategy": self.strategy, "training": self.training}
-        given = {key: value for key, value in (own | settings).items() if value is not None}
-        self.model_ = model.fit(TASK, texts, answers, kind=kind, **given)
+        chosen = {key: value for key, value in (own | settings).items() if value is not None}
+        self.model_ = model.fit(TASK, texts, answers, kind=kind, **chosen)
         return self
 
     def _asked(self, X: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What callers hand in: lists, arrays, columns and frames of their own library, as plain lists; and frames back."""
+"""Texts and labels as lists, whatever holds them (lists, arrays, series, frames), and answers as a frame."""
 
 from __future__ import annotations
 

@@ -41,12 +41,12 @@ def pull(repository: str, folder: FilePath, *, revision: str | None = None, toke
     check_absent(folder.resolve())
     hub = _hub()
     try:
-        found = FilePath(hub.snapshot_download(repository, revision=revision, token=token))
+        downloaded = FilePath(hub.snapshot_download(repository, revision=revision, token=token))
     except Exception as error:
         raise _failed("download the bundle", repository, error) from error
     with whole_bundle(folder) as building:
         # The hub's cache holds links to its files.
-        shutil.copytree(found, building, symlinks=False, ignore=shutil.ignore_patterns(".git*", CARD, ".cache"))
+        shutil.copytree(downloaded, building, symlinks=False, ignore=shutil.ignore_patterns(".git*", CARD, ".cache"))
         Bundle.open(building).verify()
     return folder
 

@@ -28,7 +28,7 @@ from polyhead.project.declare import InitOptions, declare
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.guess import kind_of_labels
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import KINDS, Task
+from polyhead.tasks.task import KINDS, Task, check_name
 from polyhead.text.words import joined
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Model:
         return {name: line.version for name, line in bundle.lines.items()}
 
     def scores(self, task: str) -> dict[str, dict[str, float]]:
-        """What training measured: split, metric, value; `baselines` too, of the best simple answers."""
+        """What training measured: split -> metric -> value."""
         self._known(task)
         return self.session.bundle.split_scores(task)
 
@@ -123,6 +123,7 @@ class Model:
 
         Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit.
         """
+        check_name(task)  # before it names a file
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=f"task '{task}'")
         entry = self._entry(task, rows, kind, classes, settings)
         if test is not None:
