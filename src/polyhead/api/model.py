@@ -20,12 +20,13 @@ from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
-from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.engine.evaluate import evaluation_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, UnknownTask, nearest
 from polyhead.progress import ProgressDisplay
 from polyhead.project.declare import InitOptions, declare
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.tasks.columns import Source
 from polyhead.tasks.guess import kind_of_labels
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import KINDS, Task, check_name
@@ -91,6 +92,8 @@ class Model:
     @property
     def versions(self) -> dict[str, str]:
         """The live version of each task."""
+        if not (self.folder / BUNDLE).exists():
+            return {}
         bundle = Bundle.open(self.folder, verify=False)
         return {name: line.version for name, line in bundle.lines.items()}
 
@@ -213,25 +216,21 @@ class Model:
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
         kind, file = kind_of(declared), FilePath(self._work, "data", f"{task}-evaluated.jsonl")
         write_rows(file, kind, rows)
-        shared: dict[str, Any] = {name: getattr(declared, name) for name in Task.__struct_fields__}
         columns: dict[str, Any] = dict(columns_for(kind, rows.inputs, rows.labels))
-        entry = TaskEntry(**shared, **columns, train=str(file), test=str(file))
-        score = evaluate_bundle(self.session, Project(tasks=(entry,)), folder=file.parent, only=[task])[0]
-        return score.scores
+        source = Source(path=str(file), **columns)
+        return evaluation_of(self.session, task, source).score.scores
 
     def save(self, folder: FilePath | str) -> FilePath:
         """Writes the bundle to a new folder, for `Model.load`, `polyhead serve` and every other command."""
-        self.session  # noqa: B018  there is something to save
         with whole_bundle(folder) as building:
-            shutil.copytree(self.folder, building, ignore=shutil.ignore_patterns(*NOT_IN_A_BUNDLE))
+            shutil.copytree(self.session.bundle.root, building, ignore=shutil.ignore_patterns(*NOT_IN_A_BUNDLE))
         return FilePath(folder)
 
     def push(self, repository: str, *, private: bool = True, token: str | None = None) -> str:
         """Uploads the bundle to the Hugging Face hub; gives its address. See `polyhead.api.hub`."""
         from polyhead.api.hub import push
 
-        self.session  # noqa: B018
-        return push(self.folder, repository, private=private, token=token)
+        return push(self.session.bundle.root, repository, private=private, token=token)
 
     @classmethod
     def pull(
@@ -256,19 +255,13 @@ class Model:
             lines.append(f"  {name}: {task.kind}{f', {len(task.labels)} labels' if task.labels else ''}{score}")
         return "\n".join(lines)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         packed = io.BytesIO()
         if (self.folder / BUNDLE).exists():
             with tarfile.open(fileobj=packed, mode="w") as archive:
                 archive.add(self.folder, arcname="bundle")
-        options = {"trunk": self.trunk, "verbose": self.verbose, "cache": self._cache}
-        return {"options": options | self._how, "bundle": packed.getvalue()}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(**state["options"])  # type: ignore[misc]
-        if state["bundle"]:
-            with tarfile.open(fileobj=io.BytesIO(state["bundle"])) as archive:
-                archive.extractall(self._work, filter="data")
+        options = {"trunk": self.trunk, "verbose": self.verbose, "cache": self._cache} | self._how
+        return _unpacked, (options, packed.getvalue())
 
     def _known(self, task: str) -> Task:
         if task not in self.tasks:
@@ -339,6 +332,15 @@ class Model:
 
     def _say(self, line: str) -> None:
         ProgressDisplay(sys.stderr if self.verbose else None).line(line)
+
+
+def _unpacked(options: Mapping[str, Any], packed: bytes) -> Model:
+    """A model that was pickled, in a temporary folder of its own."""
+    model = Model(**options)
+    if packed:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(model.folder.parent, filter="data")
+    return model
 
 
 def _names(tasks: Iterable[str] | str | None) -> list[str] | None:

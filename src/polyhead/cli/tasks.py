@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,10 +232,7 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: st
     from polyhead.bundle.journal import finish
     from polyhead.bundle.models import model_names
     from polyhead.bundle.read import Bundle
-    from polyhead.bundle.versions import made_with
-    from polyhead.bundle.write import set_versions
-    from polyhead.certify import certified_once
-    from polyhead.certify.certificate import Ledger
+    from polyhead.certify.rollback import roll_back
 
     printer, ours, chosen = Printer(json_to), Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
@@ -244,20 +241,7 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: st
     if _own_models(ours, chosen, "rolled back"):
         return roll_back_models(printer, ours, chosen, version)
 
-    def roll_back(wanted: Mapping[str, str]) -> None:
-        ledger = Ledger(ours.root)
-        records = {name: ledger.record_of(name, version) for name, version in wanted.items()}
-        set_versions(ours.root, wanted, records=records)
-
-    done = certified_once(
-        bundle,
-        "rollback",
-        roll_back,
-        arguments=[*chosen, version or ""],
-        wanted=lambda: made_with(ours.root, chosen, version),
-        changing=chosen,
-        actor=actor,
-    )
+    done = roll_back(ours.root, chosen, version, actor=actor)
     certificate = done.certificate
     for name in chosen:
         live = certificate.after[name].version

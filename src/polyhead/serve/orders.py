@@ -22,10 +22,10 @@ from polyhead.bundle.models import Models, model_names, remove_models, set_model
 from polyhead.bundle.owners import is_family
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
-from polyhead.bundle.versions import made_with, next_version
-from polyhead.bundle.write import set_versions
+from polyhead.bundle.versions import next_version
 from polyhead.certify import Certificate, certified, certified_once, checked
 from polyhead.certify.certificate import Ledger, bundle_hash
+from polyhead.certify.rollback import roll_back
 from polyhead.config import Value
 from polyhead.errors import BundleError, PolyheadError, UnknownTask
 from polyhead.serve.http import ErrorBody, HttpError, body_of, status_of
@@ -179,20 +179,7 @@ def _certified_now(root: FilePath) -> Proof | None:
 
 def _roll_back(order: Order, root: FilePath, before: str) -> Outcome:
     name = order.name
-
-    def roll_back(wanted: Mapping[str, str]) -> None:
-        ledger = Ledger(root)
-        set_versions(root, wanted, records={task: ledger.record_of(task, version) for task, version in wanted.items()})
-
-    done = certified_once(
-        root,
-        "rollback",
-        roll_back,
-        arguments=[name, order.version or ""],
-        wanted=lambda: made_with(root, [name], order.version),
-        changing=[name],
-        actor=order.actor,
-    )
+    done = roll_back(root, [name], order.version, actor=order.actor)
     finish(root, done.begun)
     after = done.certificate.after[name].version
     return Outcome(task=name, before=before, after=after, is_changed=True, certificate=Proof.of(done.certificate))

@@ -74,18 +74,9 @@ class Given(Value):
     one_hot: tuple[str, ...] = ()
 
 
-class Layout(Value):
+class Layout(Given):
     """The columns of a task. `kind` is None where its labels have to tell it; `others` are other columns of labels."""
 
-    kind: str | None = None
-    text: str | None = None
-    text_b: str | None = None
-    label: str | None = None
-    tokens: str | None = None
-    spans: str | None = None
-    choices: str | None = None
-    answers: str | None = None
-    one_hot: tuple[str, ...] = ()
     whys: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
