@@ -57,6 +57,6 @@ def write_front_door(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """What the build calls."""
+    """Connects the two functions above to the events of a build."""
     app.connect("source-read", with_navigation)
     app.connect("build-finished", write_front_door)

@@ -3,17 +3,20 @@
 import json
 import pickle
 import random
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from polyhead import Model, Question, Session, errors
+from polyhead import Model, Project, Question, Session, TaskEntry, errors, train_project
 from polyhead.bundle.read import Bundle
+from polyhead.project.tables import TrunkChoice
 from tiny import write_trunk
 
 pytest.importorskip("torch")
+from polyhead.train.loop.events import Events
 
 GOOD, BAD, THINGS = ("good", "happy"), ("bad", "sad", "broken", "late"), ("lamp", "kettle", "phone", "box")
 
@@ -219,13 +222,48 @@ def test_a_folder_is_changed_where_it_lies(trunk, tmp_path):
     assert list(Bundle.open(tmp_path / "bundle").tasks) == ["mood", "thing"]
 
 
-def test_features_are_kept_between_tasks(trunk, tmp_path, capsys):
+def encoded(said):
+    """How many inputs a run of training encoded, as it says."""
+    return [int(count.replace(",", "")) for count in re.findall(r"encoded ([\d,]+) inputs?", said)]
+
+
+def test_features_are_kept_between_tasks(trunk, capsys):
     texts, moods, things = rows()
     made = Model(trunk, backend="reference").fit("mood", texts, moods)
-    capsys.readouterr()
+    assert encoded(capsys.readouterr().err) == [len(set(texts))]
     made.fit("thing", texts, things)
-    said = capsys.readouterr().err
-    assert "0 texts" in said or "no text" in said or "kept" in said, said
+    assert encoded(capsys.readouterr().err) in ([], [0])
+
+
+def test_rows_in_memory_are_those_of_a_file(trunk, tmp_path):
+    texts, moods, _ = rows()
+    table = [{"text": text, "mood": mood} for text, mood in zip(texts, moods, strict=True)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
+    known = {"kind": "single_label", "label": "mood", "labels": ("bad", "good")}
+    for bundle, file, data in (("one", "rows.jsonl", None), ("two", "memory", {"mood": {"train": table}})):
+        entry = TaskEntry(name="mood", train=file, **known)
+        project = Project(tasks=(entry,), bundle=bundle, trunk=TrunkChoice(name=trunk))
+        train_project(project, folder=tmp_path, data=data, events=Events())
+    one, two = (Bundle.open(tmp_path / name).record("mood").arrays for name in ("one", "two"))
+    assert one == two
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ({"moods": {"train": []}}, errors.ConfigError, "did you mean 'mood'"),
+        ({"mood": {"dev": []}}, errors.ConfigError, "no such split"),
+        ({"mood": {"train": "rows"}}, errors.BadValue, "no table"),
+        ({"mood": {"train": [1]}}, errors.BadValue, "no table"),
+    ],
+)
+def test_data_in_memory_that_fits_nothing_is_refused(trunk, tmp_path, data, error, words):
+    entry = TaskEntry(name="mood", kind="single_label", train="memory", labels=("a", "b"))
+    with pytest.raises(error, match=words):
+        train_project(
+            Project(tasks=(entry,), trunk=TrunkChoice(name=trunk)), folder=tmp_path, data=data, events=Events()
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 class Hub:

@@ -33,6 +33,7 @@ from polyhead.tasks.task import KINDS, Task, check_name
 from polyhead.text.words import joined
 
 if TYPE_CHECKING:
+    from polyhead.bundle.models import Models
     from polyhead.train.training import Outcome
 
 NOT_IN_A_BUNDLE = (".lock", "*.tmp")
@@ -100,7 +101,7 @@ class Model:
     def scores(self, task: str) -> dict[str, dict[str, float]]:
         """What training measured: split -> metric -> value."""
         self._known(task)
-        return self.session.bundle.split_scores(task)
+        return self._home(task).split_scores(task)
 
     def fit(
         self,
@@ -130,8 +131,8 @@ class Model:
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=f"task '{task}'")
         entry = self._entry(task, rows, kind, classes, settings)
         if test is not None:
-            given = test if isinstance(test, tuple) else (test, labels)
-            tested = Labelled.of(*given, text=text, text_b=text_b, what=f"the test rows of task '{task}'")
+            test_texts, test_labels = test if isinstance(test, tuple) else (test, labels)
+            tested = Labelled.of(test_texts, test_labels, text=text, text_b=text_b, what=f"the test of task '{task}'")
             file = FilePath(self._work, "data", f"{task}-test.jsonl")
             write_rows(file, KINDS[entry["kind"]], tested)
             entry["test"] = str(file)
@@ -216,7 +217,7 @@ class Model:
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
         kind, file = kind_of(declared), FilePath(self._work, "data", f"{task}-evaluated.jsonl")
         write_rows(file, kind, rows)
-        columns: dict[str, Any] = dict(columns_for(kind, rows.inputs, rows.labels))
+        columns: dict[str, Any] = dict(columns_for(kind, rows.inputs))
         source = Source(path=str(file), **columns)
         return evaluation_of(self.session, task, source).score.scores
 
@@ -250,7 +251,7 @@ class Model:
     def __repr__(self) -> str:
         lines = [f"Model({self.trunk!r}, folder={str(self.folder)!r})"]
         for name, task in self.tasks.items():
-            metric, value = self.session.bundle.headline(name)
+            metric, value = self._home(name).headline(name)
             score = "" if value is None else f", {metric} {value:.3f}"
             lines.append(f"  {name}: {task.kind}{f', {len(task.labels)} labels' if task.labels else ''}{score}")
         return "\n".join(lines)
@@ -262,6 +263,11 @@ class Model:
                 archive.add(self.folder, arcname="bundle")
         options = {"trunk": self.trunk, "verbose": self.verbose, "cache": self._cache} | self._how
         return _unpacked, (options, packed.getvalue())
+
+    def _home(self, task: str) -> Bundle | Models:
+        """The keeper of the task's scores: a task that owns its model lies in a folder of its own."""
+        summaries = self.session.summaries
+        return summaries.models if task in summaries.tasks else self.session.bundle
 
     def _known(self, task: str) -> Task:
         if task not in self.tasks:
@@ -294,7 +300,7 @@ class Model:
             self._say(f"{task}: kind {kind}, since {guess.why}; `kind=` says otherwise")
         known, file = KINDS.named(kind), FilePath(self._work, "data", f"{task}.jsonl")
         write_rows(file, known, rows)
-        columns = columns_for(known, rows.inputs, rows.labels)
+        columns = columns_for(known, rows.inputs)
         asked: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans")} | {
             "text_b": columns.get("text_b")
         }

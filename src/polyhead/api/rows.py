@@ -45,7 +45,7 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
         return cls(inputs=inputs, labels=rows)
 
 
-def columns_for(kind: Kind, inputs: Sequence[Any], labels: Sequence[Any]) -> dict[str, str]:
+def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:
     """The columns that an entry names, where rows of this kind look so."""
     columns: dict[str, str] = {}
     if isinstance(inputs[0], list):
@@ -59,7 +59,7 @@ def columns_for(kind: Kind, inputs: Sequence[Any], labels: Sequence[Any]) -> dic
 
 def write_rows(file: FilePath, kind: Kind, rows: Labelled) -> None:
     """Writes them as JSON lines."""
-    columns, encoder = columns_for(kind, rows.inputs, rows.labels), msgspec.json.Encoder()
+    columns, encoder = columns_for(kind, rows.inputs), msgspec.json.Encoder()
     label = columns.get("tags") or columns.get("spans") or kind.label_key
     lines = []
     for number, (given, answer) in enumerate(zip(rows.inputs, rows.labels, strict=True)):

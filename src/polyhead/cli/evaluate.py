@@ -88,15 +88,15 @@ def command(
         raise click.UsageError("columns are named for BUNDLE and --data; a project file names its own.")
     else:
         outcome = _on_splits(project, bundle, data, asked, printer, written=(json_to, errors))
-    found = outcome.evaluations
+    evaluated = outcome.evaluations
     printer.lines(table(outcome.rows, left=4))
     if by_label or data is not None:
-        printer.lines([line for each in found for line in _label_lines(each.score)])
+        printer.lines([line for each in evaluated for line in _label_lines(each.score)])
     if errors is not None:
-        wrong = [error for each in found for error in each.errors]
+        wrong = [error for each in evaluated for error in each.errors]
         write_errors(errors, wrong)
         printer.line(f"{counted(len(wrong), 'wrong answer')} in {errors}")
-    scores = [each.score for each in found]
+    scores = [each.score for each in evaluated]
     printer.json(outcome.how | {"scores": scores, "from_training": outcome.from_training})
 
 
@@ -152,16 +152,16 @@ def _on_a_file(folder: str, data: str | None, named: LabelledColumns, asked: _As
     names = session.task_names(asked.only or None)
     tasks = {name: session.tasks[name] for name in names}
     rows: list[list[object]] = [[*HEAD, "in training", "other metrics"]]
-    found = []
+    evaluated = []
     for name, source in sources_of(tasks, asked.only, data, named).items():
         evaluation = evaluation_of(session, name, source, show=printer.show)
         score, (metric, before) = evaluation.score, _home(session, name).headline(name)
         cells = _row(name, "data", f"{score.rows:,}", score.metric, score.scores, {})
         before = before if metric == score.metric else None
         rows.append([*cells[: len(HEAD)], number(before), cells[-1]])
-        found.append(evaluation)
+        evaluated.append(evaluation)
     printer.show("")
-    return _Outcome(rows=rows, evaluations=found, from_training={}, how=_how(session))
+    return _Outcome(rows=rows, evaluations=evaluated, from_training={}, how=_how(session))
 
 
 def _on_splits(
@@ -180,7 +180,7 @@ def _on_splits(
         plan = _on_another_file(plan, data)
     check_apart(written, data_files(plan, folder))
     rows: list[list[object]] = [[*HEAD, *BASELINES, "other metrics"]]
-    found: list[Evaluation] = []
+    evaluated: list[Evaluation] = []
     from_training: dict[str, dict[str, float]] = {}
     for root, names in _homes(plan, folder, bundle, asked.only).items():
         session = asked.session(root)
@@ -189,13 +189,13 @@ def _on_splits(
             score = msgspec.structs.replace(each.score, split="data") if data is not None else each.score
             simple = _baselines(session, each) if data is None else {}
             rows.append(_row(score.task, score.split, f"{score.rows:,}", score.metric, score.scores, simple))
-            found.append(msgspec.structs.replace(each, score=score))
+            evaluated.append(msgspec.structs.replace(each, score=score))
         for name, values in trained.items():
             home = _home(session, name)
             metric, simple = home.headline(name)[0], home.baselines(name, "validation")
             rows.append(_row(name, "validation (from training)", "-", metric, values, simple))
         from_training |= trained
-    return _Outcome(rows=rows, evaluations=found, from_training=from_training, how=_how(session))
+    return _Outcome(rows=rows, evaluations=evaluated, from_training=from_training, how=_how(session))
 
 
 def _on_another_file(plan: Project, data: str) -> Project:

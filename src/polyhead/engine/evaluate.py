@@ -63,8 +63,8 @@ def evaluate_bundle(
     show: Callable[[str], None] | None = None,
 ) -> list[Score]:
     """Every declared task (or `only` these) that the bundle holds, on the file of the split."""
-    found = evaluations(session, project, folder=folder, split=split, only=only, show=show)
-    return [evaluation.score for evaluation in found]
+    evaluated = evaluations(session, project, folder=folder, split=split, only=only, show=show)
+    return [evaluation.score for evaluation in evaluated]
 
 
 def evaluations(
