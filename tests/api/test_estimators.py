@@ -18,7 +18,9 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from polyhead.api.estimators import PolyheadClassifier, PolyheadRegressor
+from polyhead.project.recipes import Training
 
+SHORT = Training(epochs=2)  # enough for linear heads
 TEXTS = np.array(
     [
         f"the {thing} is {word}"
@@ -60,7 +62,7 @@ OTHERWISE = {
 def test_checks_of_scikit_learn_pass(estimator, trunk, request):
     is_whole = request.config.getoption("-m") == "slow"
     passed = []
-    made = estimator(trunk, backend="reference")
+    made = estimator(trunk, training=SHORT, backend="reference")
     for checked, check in estimator_checks_generator(made, expected_failed_checks=OTHERWISE, mark="skip"):
         name = getattr(check, "func", check).__name__
         if name in OTHERWISE or not (is_whole or name in QUICK):
@@ -73,7 +75,7 @@ def test_checks_of_scikit_learn_pass(estimator, trunk, request):
 
 def test_labels_keep_their_type(trunk):
     numbers = np.where(MOODS == "good", 3, 7)
-    fitted = PolyheadClassifier(trunk, backend="reference").fit(TEXTS, numbers)
+    fitted = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, numbers)
     assert fitted.classes_.tolist() == [3, 7]
     answers = fitted.predict(TEXTS[:4])
     assert answers.dtype == numbers.dtype and set(answers.tolist()) <= {3, 7}
@@ -85,14 +87,14 @@ def test_labels_keep_their_type(trunk):
 
 def test_a_matrix_of_labels_is_answered_by_one(trunk):
     matrix = np.stack([MOODS == "good", ["lamp" in text for text in TEXTS]], axis=1).astype(int)
-    fitted = PolyheadClassifier(trunk, backend="reference").fit(TEXTS, matrix)
+    fitted = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, matrix)
     answers = fitted.predict(TEXTS)
     assert answers.shape == matrix.shape and set(np.unique(answers)) <= {0, 1}
     assert np.mean(answers == matrix) > 0.8
 
 
 def test_search_cross_validation_and_pipelines(trunk):
-    classifier = PolyheadClassifier(trunk, backend="reference")
+    classifier = PolyheadClassifier(trunk, training=SHORT, backend="reference")
     scores = cross_val_score(classifier, TEXTS, MOODS, cv=3)
     assert scores.shape == (3,) and scores.mean() > 0.8
     search = GridSearchCV(classifier, {"metric": ["accuracy", "macro_f1"]}, cv=2).fit(TEXTS, MOODS)
@@ -104,7 +106,7 @@ def test_search_cross_validation_and_pipelines(trunk):
 
 def test_numbers_are_learned(trunk):
     values = np.where(MOODS == "good", 4.5, 1.0)
-    fitted = PolyheadRegressor(trunk, backend="reference").fit(TEXTS, values)
+    fitted = PolyheadRegressor(trunk, training=SHORT, backend="reference").fit(TEXTS, values)
     answers = fitted.predict(TEXTS)
     assert answers.dtype == np.float64 and fitted.score(TEXTS, values) > 0.5
     assert answers.min() >= 1.0 and answers.max() <= 4.5
@@ -112,16 +114,16 @@ def test_numbers_are_learned(trunk):
 
 def test_two_columns_are_joined_or_compared(trunk):
     columns = np.stack([TEXTS, TEXTS[::-1]], axis=1)
-    joined = PolyheadClassifier(trunk, backend="reference").fit(columns, MOODS)
+    joined = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(columns, MOODS)
     assert joined.model_.tasks["answer"].pair == "none" and joined.n_features_in_ == 2
-    compared = PolyheadClassifier(trunk, pair="separate", backend="reference").fit(columns, MOODS)
+    compared = PolyheadClassifier(trunk, training=SHORT, pair="separate", backend="reference").fit(columns, MOODS)
     assert compared.model_.tasks["answer"].pair == "separate"
     with pytest.raises(ValueError, match="two columns"):
-        PolyheadClassifier(trunk, pair="joined").fit(TEXTS, MOODS)
+        PolyheadClassifier(trunk, training=SHORT, pair="joined").fit(TEXTS, MOODS)
     with pytest.raises(ValueError, match="2 features"):
         joined.predict(TEXTS)
 
 
 def test_a_fitted_estimator_is_pickled(trunk):
-    fitted = PolyheadClassifier(trunk, backend="reference").fit(TEXTS, MOODS)
+    fitted = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, MOODS)
     assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict(TEXTS), fitted.predict(TEXTS))
