@@ -20,7 +20,8 @@ from time import perf_counter
 
 import uvloop
 
-MOST = 2048  # connections
+MOST = 2048  # connections at once
+PATIENCE = 1.0  # seconds that a request waits for one of them; then it is not sent
 GRACE = 30.0  # seconds that answers may take after the last request
 
 
@@ -69,8 +70,10 @@ class Load:
         self._address, self._requests = (host, port), requests
         self.latencies: list[float] = []  # seconds, of requests that were answered with 200
         self.statuses: Counter[int] = Counter()  # 0: no answer
+        self.unsent = 0  # requests for which all connections were taken
         self._idle: deque[Connection] = deque()
-        self._open = self._waiting = 0
+        self._free = asyncio.Semaphore(MOST)
+        self._opened = self._waiting = 0
         self.seconds = 0.0
         self._ended: asyncio.Event | None = None
 
@@ -122,15 +125,24 @@ class Load:
             "seconds": self.seconds,
             "milliseconds": quantiles,
             "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
-            "connections": self._open,
+            "unsent": self.unsent,
+            "connections": self._opened,
         }
 
     async def _send(self, request: bytes, moment: float) -> None:
         try:
-            connection = self._idle.pop() if self._idle else await self._connected()
+            async with asyncio.timeout(PATIENCE):
+                await self._free.acquire()
+        except TimeoutError:
+            self._waiting -= 1
+            self.unsent += 1
+            return
+        try:
+            connection = self._idle_one() or await self._connected()
             status = await connection.ask(request)
         except (OSError, ConnectionError):
             status, connection = 0, None
+        self._free.release()
         taken = perf_counter() - moment
         self._waiting -= 1
         self.statuses[status] += 1
@@ -139,10 +151,15 @@ class Load:
         if connection is not None and connection.is_open:
             self._idle.append(connection)
 
+    def _idle_one(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
     async def _connected(self) -> Connection:
-        self._open += 1
-        if self._open > MOST:
-            raise ConnectionError("too many connections")
+        self._opened += 1
         _, connection = await asyncio.get_running_loop().create_connection(Connection, *self._address)
         return connection
 
@@ -175,6 +192,9 @@ class Connection(asyncio.Protocol):
         if len(body) < int(lengths[0].partition(b":")[2]):
             return
         self._read = b""
+        if b"connection: close" in head.lower():
+            self.is_open = False
+            self._transport.close()
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(int(head[9:12]))
 

@@ -14,26 +14,49 @@ from polyhead.serve.settings import ConnectionLimits
 LOOKS = 4  # at the clock, for each of the times that are allowed
 MOST = 1.0  # seconds between two
 RATE = 65_536  # bytes of a body that buy a second more
+LINGER = 1.0  # seconds that a refused caller may take to send its request, and then to read the answer
 
 
 class Connection(HttpToolsProtocol):
-    """A caller's connection. `limits` are those of the server's class."""
+    """A caller's connection. `limits` are those of the server's class.
+
+    A refused caller is answered, and what it still sends is thrown away until it closes or `LINGER` is over: a server
+    that closes while bytes are unread makes the caller's kernel drop the answer. One connection too many, "surplus",
+    is answered when its request comes; as many of them as others may be open at once, more are closed at once.
+    """
 
     limits: ConnectionLimits
     all_open: Callable[[], int]
     refused: Callable[[int], None]
+    surplus: int = 0  # of the server's class: how many are open that are refused for their number
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes it, or refuses it where too many are open."""
+        """Takes it, or marks it as one too many."""
         super().connection_made(transport)
         self._awaits: Literal["header", "body", "nothing"] = "header"
         self._since, self._unread_since = self.loop.time(), float("inf")
         self._header_bytes = self._begun = 0
-        if type(self).all_open() > self.limits.open:
-            self._refuse(HttpError(429, "too many connections are open", allowed=f"{self.limits.open:,}"))
+        own, self._is_refused = type(self), False
+        self._is_surplus = own.all_open() - own.surplus > self.limits.open
+        if self._is_surplus:
+            own.surplus += 1
+            if own.surplus > self.limits.open:
+                own.refused(0)
+                self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is closed, by either side."""
+        super().connection_lost(exc)
+        if self._is_surplus:
+            type(self).surplus -= 1
 
     def data_received(self, data: bytes) -> None:
-        """Reads on; refuses headers without end."""
+        """Reads on; refuses headers without end, and any request on a connection too many."""
+        if self._is_refused:
+            return
+        if self._is_surplus:
+            self._refuse_surplus()
+            return
         before, begun = self._awaits, self._begun
         super().data_received(data)
         if begun != self._begun:  # a request began in this data
@@ -74,6 +97,13 @@ class Connection(HttpToolsProtocol):
 
     def look(self, now: float) -> None:
         """Closes it where its caller takes too long."""
+        if self._is_refused or self._is_surplus:
+            if now - self._since > LINGER:
+                if self._is_refused:
+                    self.transport.abort()
+                else:
+                    self._refuse_surplus()
+            return
         if self.flow.read_paused:  # it is the server that is slow
             self._since = now
         allowed = {"header": self.limits.header_seconds, "body": self.limits.body_seconds}.get(self._awaits)
@@ -85,7 +115,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, error: HttpError) -> None:
         """Answers without a route, and closes; where another answer is under way on the connection, closes it only."""
-        if self.transport.is_closing():
+        if self._is_refused or self.transport.is_closing():
             return
         type(self).refused(error.status)
         if self.pipeline or self._is_answering():
@@ -97,7 +127,11 @@ class Connection(HttpToolsProtocol):
             headers.append((b"retry-after", b"1"))
         lines = [f"HTTP/1.1 {error.status} Refused".encode(), *(name + b": " + value for name, value in headers)]
         self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
-        self.transport.close()
+        self.transport.write_eof()
+        self._is_refused, self._since = True, self.loop.time()
+
+    def _refuse_surplus(self) -> None:
+        self._refuse(HttpError(429, "too many connections are open", allowed=f"{self.limits.open:,}"))
 
     def _is_answering(self) -> bool:
         """Whether an answer is under way: to a request before the one that comes, or already to this one."""

@@ -51,6 +51,19 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 LIMITS = ConnectionLimits()
+OTHER_FILES = 256  # that a server has open beside its connections
+
+
+def allow_open_files(limits: ConnectionLimits) -> None:
+    """Lets this process have as many files open as the connections need, where the system's hard limit allows it."""
+    with suppress(ImportError, OSError, ValueError):  # not on every system
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        needed = 2 * limits.open + OTHER_FILES  # refused ones linger
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def serve(
@@ -67,6 +80,7 @@ async def serve(
     The first application starts before any port answers; `ready` is called when all do. `refused` is told of each
     connection that is closed for its limits: the status that it was answered with, 0 for none.
     """
+    allow_open_files(limits)
     servers = list[_Server]()
 
     def connections() -> list[object]:
