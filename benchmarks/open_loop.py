@@ -63,12 +63,22 @@ def poisson(rate: float, seconds: float, *, seed: int) -> Iterator[float]:
         yield moment
 
 
+def quantiles(seconds: Sequence[float]) -> dict[str, float | None]:
+    """Of these, in milliseconds."""
+    ordered = sorted(seconds)
+    return {
+        f"p{name}": 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
+        for name, share in (("50", 0.5), ("90", 0.9), ("99", 0.99), ("99_9", 0.999), ("100", 1.0))
+    }
+
+
 class Load:
     """Requests to one server, and how long each took."""
 
     def __init__(self, host: str, port: int, requests: Sequence[bytes]) -> None:
         self._address, self._requests = (host, port), requests
         self.latencies: list[float] = []  # seconds, of requests that were answered with 200
+        self.from_sending: list[float] = []  # of the same, from when this process came to send them
         self.statuses: Counter[int] = Counter()  # 0: no answer
         self.unsent = 0  # requests for which all connections were taken
         self._idle: deque[Connection] = deque()
@@ -112,18 +122,14 @@ class Load:
 
     def outcome(self) -> dict[str, object]:
         """What was measured."""
-        ordered = sorted(self.latencies)
-        quantiles = {
-            f"p{name}": 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
-            for name, share in (("50", 0.5), ("90", 0.9), ("99", 0.99), ("99_9", 0.999), ("100", 1.0))
-        }
-        answered = len(ordered)
+        answered = len(self.latencies)
         return {
             "sent": sum(self.statuses.values()),
             "answered": answered,
             "a_second": answered / self.seconds if self.seconds else 0.0,
             "seconds": self.seconds,
-            "milliseconds": quantiles,
+            "milliseconds": quantiles(self.latencies),
+            "milliseconds_from_sending": quantiles(self.from_sending),
             "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
             "unsent": self.unsent,
             "connections": self._opened,
@@ -139,6 +145,7 @@ class Load:
             return
         try:
             connection = self._idle_one() or await self._connected()
+            sent = perf_counter()
             status = await connection.ask(request)
         except (OSError, ConnectionError):
             status, connection = 0, None
@@ -148,6 +155,7 @@ class Load:
         self.statuses[status] += 1
         if status == 200:
             self.latencies.append(taken)
+            self.from_sending.append(perf_counter() - sent)
         if connection is not None and connection.is_open:
             self._idle.append(connection)
 

@@ -14,6 +14,7 @@ from polyhead.serve.settings import ConnectionLimits
 LOOKS = 4  # at the clock, for each of the times that are allowed
 MOST = 1.0  # seconds between two
 RATE = 65_536  # bytes of a body that buy a second more
+SURPLUS = 4  # times as many connections as are allowed may be open to be refused
 LINGER = 1.0  # seconds that a refused caller may take to send its request, and then to read the answer
 
 
@@ -22,7 +23,7 @@ class Connection(HttpToolsProtocol):
 
     A refused caller is answered, and what it still sends is thrown away until it closes or `LINGER` is over: a server
     that closes while bytes are unread makes the caller's kernel drop the answer. One connection too many, "surplus",
-    is answered when its request comes; as many of them as others may be open at once, more are closed at once.
+    is answered when its request comes; of those `SURPLUS` times as many may be open, more are closed at once.
     """
 
     limits: ConnectionLimits
@@ -40,7 +41,7 @@ class Connection(HttpToolsProtocol):
         self._is_surplus = own.all_open() - own.surplus > self.limits.open
         if self._is_surplus:
             own.surplus += 1
-            if own.surplus > self.limits.open:
+            if own.surplus > SURPLUS * self.limits.open:
                 own.refused(0)
                 self.transport.abort()
 

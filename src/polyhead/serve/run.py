@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError
-from polyhead.serve.connections import Connection, connections_of, look_on
+from polyhead.serve.connections import SURPLUS, Connection, connections_of, look_on
 from polyhead.serve.settings import ConnectionLimits
 
 LOOPBACK = "127.0.0.1"
@@ -60,7 +60,7 @@ def allow_open_files(limits: ConnectionLimits) -> None:
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        needed = 2 * limits.open + OTHER_FILES  # refused ones linger
+        needed = (1 + SURPLUS) * limits.open + OTHER_FILES
         if soft != resource.RLIM_INFINITY and soft < needed:
             most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
