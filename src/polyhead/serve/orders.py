@@ -33,6 +33,7 @@ from polyhead.serve.http import ErrorBody, HttpError, body_of, status_of
 log = logging.getLogger(__name__)
 
 NICENESS = 10  # of the process that makes a change: answers come first
+AUTOGROUP = FilePath("/proc/self/autogroup")
 LONGEST = 1800.0  # seconds that it may take
 COMMAND = ("-m", "polyhead", "tasks", "apply")
 
@@ -224,9 +225,16 @@ def status_of_change(error: PolyheadError) -> int:
 
 
 def lower_priority() -> None:
-    """Makes the processor serve every other process first."""
+    """Makes the processor serve every other process first.
+
+    Linux shares the processor between sessions before it looks at the niceness of their processes ("autogroups"), so
+    that of this process's session is set as well, where it leads one.
+    """
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
+    with contextlib.suppress(OSError, AttributeError):  # not on every system
+        if os.getsid(0) == os.getpid():
+            AUTOGROUP.write_text(str(NICENESS))
 
 
 async def in_a_process(order: Order) -> Outcome:
