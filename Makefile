@@ -13,7 +13,7 @@ CAPPED := tests/engine/test_processor.py tests/engine/test_low_precision.py test
 # Each worker goes through its half and then takes from the other's; what is compiled once is kept for processes to come.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test studies-test lint type docs bench claims clean
+.PHONY: demo test studies-test lint type docs bench claims release clean
 
 $(PY):
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,9 @@ bench: $(VENV)/.dev       ## every benchmark, one after another; writes results/
 
 claims: $(VENV)/.dev      ## every claim of every results file, those that do not hold first
 	$(PY) -m studies claims
+
+release: $(VENV)/.dev     ## VERSION=0.2.0: changelog, checks, wheel and source, tried in empty environments; no upload
+	$(PY) -m release $(VERSION)
 
 clean:
 	rm -rf $(VENV) build dist

@@ -33,6 +33,7 @@ VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)((a|b|rc)\d+)?")
 
 
 def main() -> None:
+    """Reads the command line, and makes the release."""
     parser = argparse.ArgumentParser(
         prog="python -m release", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
 """THIRD_PARTY_NOTICES.md: what Polyhead needs that others made, each with its licence, from the installed packages.
 
-    python -m release.notices [--check]
+python -m release.notices [--check]
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ CLASSIFIERS = {
 }
 TOP = """# Third-party notices
 
-Polyhead's own files are under the Apache License 2.0 ([LICENSE](LICENSE)). Neither the wheel nor the source distribution
-holds code, weights or texts of others: the sample's messages were written for it. What it needs is installed beside it
-by the package manager, under licences of its own. `python -m release.notices` writes this page from the metadata of
+Polyhead's own files are under the Apache License 2.0 ([LICENSE](LICENSE)). Neither the wheel nor the source
+distribution holds code, weights or texts of others: the sample's messages were written for it. What it needs is
+installed beside it by the package manager, under licences of its own. `python -m release.notices` writes this page from the metadata of
 the versions in `constraints.txt`.
 
 | package | version tried | licence | needed for |
 |---|---|---|---|
 """
 BOTTOM = """
-The default encoder, `minilm`, is all-MiniLM-L6-v2 by the sentence-transformers authors (Apache-2.0), which users install or
-download themselves. A bundle that is made with it holds its weights: who passes such a bundle on passes them on too, under
-that licence. The same is true of any other encoder and its licence.
+The default encoder, `minilm`, is all-MiniLM-L6-v2 by the sentence-transformers authors (Apache-2.0), which users
+install or download themselves. A bundle that is made with it holds its weights: who passes such a bundle on passes them
+on too, under that licence. The same is true of any other encoder and its licence.
 """
 
 
@@ -82,6 +82,7 @@ def _licence(name: str) -> str:
 
 
 def main() -> None:
+    """Writes the page, or checks it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where the page is out of date")
     options = parser.parse_args()

@@ -26,6 +26,7 @@ class Environment(NamedTuple):
 
 PREDICT = ("predict", "{bundle}", TEXT)
 NO_TORCH = "import sys, polyhead; assert 'torch' not in sys.modules\n"
+WITHOUT_TORCH = "import importlib.util, sys; sys.exit(bool(importlib.util.find_spec('torch')))"
 SERVE = """
 import json, re, subprocess, sys, urllib.request
 server = subprocess.Popen([sys.executable, "-m", "polyhead", "serve", "{bundle}", "--port", "0"],
@@ -115,7 +116,7 @@ def _try(environment: Environment, wheel: Path, constraints: Path, folder: Path)
     if environment.script:
         _run([str(python), "-c", _filled(environment.script, names)], folder)
     if not environment.has_torch:
-        _run([str(python), "-c", "import importlib.util, sys; sys.exit(bool(importlib.util.find_spec('torch')))"], folder)
+        _run([str(python), "-c", WITHOUT_TORCH], folder)
 
 
 def _filled(text: str, names: dict[str, str]) -> str:
