@@ -315,6 +315,15 @@ def test_rows_of_an_export_are_not_left_behind_by_a_refusal(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.conll"]
 
 
+def test_of_several_tasks_empty_is_said_to_those_that_have_several_labels(tmp_path):
+    """A single label cannot be none of the labels: alone such a task refuses it, beside others it is left out."""
+    write(tmp_path / "x.csv", rows_of(text=WORDS, parts=["a;b", "", "a", "b"] * 10, mood=MARKS))
+    run("init", "x.csv", "--label", "mood", "--empty", "none", cwd=tmp_path).refuses("empty = 'none'")
+    done = run("init", "x.csv", "--label", "parts", "--label", "mood", "--empty", "none", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert [entry.empty for entry in read_project(tmp_path / "polyhead.toml").tasks] == ["none", None]
+
+
 @pytest.mark.parametrize("ending", ["json", "xlsx", "csv"])
 def test_tables_of_every_format_are_trained_evaluated_and_scored(work, ending):
     """Only commands that `init` prints are run, and `score` over the same file."""

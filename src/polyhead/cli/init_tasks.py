@@ -78,6 +78,8 @@ def _declared(
         for label in labels:
             own = clean_name(label) if label and len(labels) > 1 else name
             guess = guessed(asked | {"label": label, "name": own})
+            if len(labels) > 1 and asked["empty"] == "none" and not guess.options.known_kind.empty_is_none:
+                guess = msgspec.structs.replace(guess, options=msgspec.structs.replace(guess.options, empty=None))
             declared = declare(guess.options, folder)
             after, dropped = with_task(after, declared.entry, output, replace=replace)
             others = tuple(other for other in guess.others if other not in labels)
