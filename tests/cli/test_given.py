@@ -79,12 +79,19 @@ def test_a_missing_file_is_told_and_not_answered_as_a_text(home, tmp_path):
     assert given_in(["good", "and/or"]) == Given(texts=("good", "and/or"))
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".json", ".xlsx", ".parquet"])
 def test_the_rows_of_a_table_are_answered_as_their_texts_are(home, tmp_path, ending):
     file, out = tmp_path / f"in{ending}", tmp_path / "out.csv"
     if ending == ".parquet":
         pyarrow = pytest.importorskip("pyarrow")
         pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(ROWS), file)
+    elif ending == ".xlsx":
+        book = pytest.importorskip("openpyxl").Workbook()
+        for cells in [list(ROWS[0]), *(list(row.values()) for row in ROWS)]:
+            book.active.append(cells)
+        book.save(file)
+    elif ending == ".json":
+        file.write_text(json.dumps(ROWS, indent=1))
     elif ending == ".jsonl":
         file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     else:

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 import tiny
 from cli.commands import run
+from polyhead.cli.given import given_in
+from polyhead.cli.lines import line_of
 from polyhead.project.tables import read_project
 from polyhead.tasks.read import read
 
@@ -312,6 +315,15 @@ def test_rows_of_an_export_are_not_left_behind_by_a_refusal(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.conll"]
 
 
+def test_of_several_tasks_empty_is_said_to_those_that_have_several_labels(tmp_path):
+    """A single label cannot be none of the labels: alone such a task refuses it, beside others it is left out."""
+    write(tmp_path / "x.csv", rows_of(text=WORDS, parts=["a;b", "", "a", "b"] * 10, mood=MARKS))
+    run("init", "x.csv", "--label", "mood", "--empty", "none", cwd=tmp_path).refuses("empty = 'none'")
+    done = run("init", "x.csv", "--label", "parts", "--label", "mood", "--empty", "none", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert [entry.empty for entry in read_project(tmp_path / "polyhead.toml").tasks] == ["none", None]
+
+
 @pytest.mark.parametrize("ending", ["json", "xlsx", "csv"])
 def test_tables_of_every_format_are_trained_evaluated_and_scored(work, ending):
     """Only commands that `init` prints are run, and `score` over the same file."""
@@ -341,13 +353,30 @@ def test_tables_of_every_format_are_trained_evaluated_and_scored(work, ending):
         assert words[0] == "polyhead"
         ended = run(*words[1:], cwd=work)
         assert ended.code == 0, ended.err
-    mark, asked = predict.index("|"), predict[predict.index("|") + 2 :]
-    ended = run(*asked, stdin=predict[1] + "\n", cwd=work)
-    assert mark == 2 and ended.code == 0, ended.err
+    assert predict == ["polyhead", "predict", "bundle", WORDS[0]]
+    ended = run(*predict[1:], cwd=work)
+    assert ended.code == 0, ended.err
     assert set(ended.rows[0]["answers"]) == {"x", "marks"}
     ended = run("score", "bundle", path.name, "out.jsonl", cwd=work)
     assert ended.code == 0, ended.err
     assert len((work / "out.jsonl").read_text().splitlines()) == 40
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["it's fine", 'a "lamp"', "$HOME `id` \\n!", "-o out", '{"text": 1}', "two\nlines", "gone.csv", "x.csv", " good"],
+)
+def test_the_text_to_ask_is_one_word_of_a_shell_that_predict_reads_as_the_text(tmp_path, text):
+    write(tmp_path / "x.csv", rows_of(text=[text, *WORDS[1:]], mood=MARKS))
+    done = run("init", "x.csv", "--label", "mood", cwd=tmp_path)
+    assert done.code == 0, done.err
+    command = done.out.splitlines()[-1].strip()
+    assert command.startswith("polyhead predict bundle ")
+    words = subprocess.check_output(["sh", "-c", command.replace("polyhead", r"printf '%s\0'", 1)], text=True)
+    (_, _, asked), left = words.split("\0")[:-1], words.split("\0")[-1]
+    given = given_in([asked])
+    assert not left and given.texts == (asked,)
+    assert line_of(1, asked.encode(), "auto").input == (text,)
 
 
 KINDS = {"single_text": "single_label", "pair": "single_label"}

@@ -28,7 +28,8 @@ def refused(home, path, content, *words):
     return done.err
 
 
-NAMES = ["a.csv", "a.CSV", "a.tsv", "a.parquet", "a b.csv", "a.csv.gz", "a.tsv.gz", "a.jsonl.gz", "a.parquet.gz"]
+NAMES = ["a.csv", "a.CSV", "a.tsv", "a.xlsx", "a.parquet", "a b.csv"]
+NAMES += ["a.csv.gz", "a.tsv.gz", "a.jsonl.gz", "a.json.gz", "a.parquet.gz", "a.xlsx.gz"]
 
 
 @pytest.mark.parametrize("words", [[], ["--format", "text"], ["--format", "json"]], ids=["auto", "text", "json"])
@@ -37,7 +38,7 @@ def test_a_file_of_rows_is_refused_by_its_name_with_the_command_that_answers_the
     """Every line of a CSV was answered as a text, its header too, and the command ended with 0."""
     content = gzip.compress(CSV) if name.endswith(".gz") else CSV
     said = refused(home, tmp_path / name, content, *words)
-    if name == "a.parquet.gz":  # which no command reads
+    if name in ("a.parquet.gz", "a.xlsx.gz"):  # which no command reads
         assert "gunzip" in said
     else:
         assert "polyhead predict" in said and "--text " in said and "-o answered" in said
@@ -65,17 +66,18 @@ def test_objects_of_json_are_inputs_unless_they_are_asked_for_as_texts(home, tmp
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "advice"),
     [
-        ("a.json", json.dumps(ROWS)),
-        ("a.json", json.dumps(ROWS, indent=1)),
-        ("a.json", json.dumps(ROWS[0], indent=1)),
-        ("a.jsonl", json.dumps(["the lamp", "the box"])),
+        ("a.json", json.dumps(ROWS), "--text text -o answered.jsonl"),
+        ("a.json", json.dumps(ROWS, indent=1), "--text text -o answered.jsonl"),
+        ("a.json", json.dumps(["the lamp", "the box"]), "one object"),
+        ("a.json", json.dumps(ROWS[0], indent=1), "one object"),
+        ("a.jsonl", json.dumps(["the lamp", "the box"]), "one object"),
     ],
-    ids=["list", "list over lines", "object over lines", "list in jsonl"],
+    ids=["table", "table over lines", "list", "object over lines", "list in jsonl"],
 )
-def test_json_that_is_not_one_input_a_line_is_refused(home, tmp_path, name, content):
-    assert "one object" in refused(home, tmp_path / name, content.encode())
+def test_json_that_is_not_one_input_a_line_is_refused(home, tmp_path, name, content, advice):
+    assert advice in refused(home, tmp_path / name, content.encode())
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import click
 import msgspec
 
+from polyhead.cli.given import looks_like_a_path
 from polyhead.cli.guessed import Guessed, as_rows, guessed
 from polyhead.cli.output import counted
 from polyhead.cli.project_text import with_task
@@ -76,6 +78,8 @@ def _declared(
         for label in labels:
             own = clean_name(label) if label and len(labels) > 1 else name
             guess = guessed(asked | {"label": label, "name": own})
+            if len(labels) > 1 and asked["empty"] == "none" and not guess.options.known_kind.empty_is_none:
+                guess = msgspec.structs.replace(guess, options=msgspec.structs.replace(guess.options, empty=None))
             declared = declare(guess.options, folder)
             after, dropped = with_task(after, declared.entry, output, replace=replace)
             others = tuple(other for other in guess.others if other not in labels)
@@ -139,7 +143,7 @@ def summary(made: Sequence[Made], after: str, output: str) -> list[str]:
         "next:",
         f"  polyhead train {config}",
         f"  polyhead evaluate {config}" + ("" if has_test else " --split validation"),
-        f"  echo {shlex.quote(first)} | polyhead predict {bundle}",
+        f"  polyhead predict {bundle} {_quoted(first)}",
     ]
 
 
@@ -152,7 +156,7 @@ def _plan(project: Project) -> list[str]:
 
 
 def _rows(entry: TaskEntry, task: Made, folder: Path) -> tuple[list[str], str]:
-    """The first rows of train as the task reads them, and the first input as a line that `predict` takes."""
+    """The first rows of train as the task reads them, and the first input as an argument that `predict` takes."""
     assert isinstance(entry.train, str)
     source: Source = entry.source(entry.train, folder)
     try:
@@ -201,7 +205,7 @@ def _short(text: str) -> str:
 
 
 def _example(entry: TaskEntry, item: Any) -> str:
-    """An input as a line of JSON, or as it stands where it is one plain text."""
+    """An input as JSON, or as it stands where it is one plain text that names no file and no option."""
     if isinstance(item, Question):
         fields: dict[str, object] = {"question": item.text, "options": list(item.options)}
         return json.dumps(fields | ({"context": item.context} if item.context else {}), ensure_ascii=False)
@@ -209,8 +213,14 @@ def _example(entry: TaskEntry, item: Any) -> str:
     if second:
         keys = ("question", "context") if entry.known_kind.context_column else ("text", "text_b")
         return json.dumps(dict(zip(keys, (first, second[0]), strict=True)), ensure_ascii=False)
-    is_plain = first.isprintable() and first.lstrip()[:1] not in ("{", '"', "-", "\\") and "\\" not in first
-    return first if is_plain else json.dumps({"text": first})
+    is_plain = first.isprintable() and first.lstrip()[:1] not in ("{", '"', "-")
+    is_file = looks_like_a_path(first) or os.path.exists(first)
+    return first if is_plain and not is_file else json.dumps({"text": first})
+
+
+def _quoted(text: str) -> str:
+    """As one word of a shell: between double quotes where nothing in it means something there."""
+    return shlex.quote(text) if re.search(r'["$`\\!]', text) else f'"{text}"'
 
 
 def _lines(task: Made, output: str) -> list[str]:

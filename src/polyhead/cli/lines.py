@@ -6,6 +6,7 @@ Files whose lines are no inputs, such as tables and packed files, are refused.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -17,9 +18,10 @@ from polyhead.tasks.rows import lines_in
 
 PIECE = 256  # inputs answered at a time: bounds memory
 BLOCK = 2**20  # bytes asked of the system at a time; a pipe gives what it has
-TABLES = {".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet"}
+TABLES = {".csv": "CSV", ".tsv": "TSV", ".xlsx": "spreadsheet", ".parquet": "Parquet"}
 PACKED = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip"}  # how such files begin
 HEAD = 2**20  # bytes in which the first line that is not blank is looked for
+_OBJECTS = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")  # how an array of objects begins
 
 
 class Line(Value, eq=False):
@@ -146,10 +148,11 @@ def check_lines(path: str, form: str, *, do: str) -> None:
     if (ending == ".json" and first and not isinstance(value, dict | str)) or (
         ending == ".jsonl" and isinstance(value, list)
     ):
+        is_table = ending == ".json" and _OBJECTS.match(head)
         raise _no_lines(
             path,
             "a list of JSON, or one value of it over several lines",
-            "write one object a line, into a file that ends in .jsonl",
+            do if is_table else "write one object a line, into a file that ends in .jsonl",
         )
 
 

@@ -93,9 +93,9 @@ def command(
     {"question": ..., "context": ...} for span tasks, or {"question": ..., "options": [...]} (with or without a
     "context") for multiple choice. An "id" is copied to the answers. Lines from a pipe are answered as they arrive.
 
-    A table (.csv, .tsv, .jsonl, each also .gz, or .parquet) is read where an option such as --text names a column; -o
-    then ends in .csv, .jsonl or .parquet, and gets its rows with a column for each task. `polyhead score` does the
-    same.
+    A table (.csv, .tsv, .jsonl, .json, each also .gz, .xlsx or .parquet) is read where an option such as --text names a
+    column; -o then ends in .csv, .jsonl or .parquet, and gets its rows with a column for each task. `polyhead score`
+    does the same.
 
     Each answer line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
     the tasks that do not fit the input, with the reason; "failed", if present, those that could not be computed.
@@ -273,7 +273,7 @@ def _check(bundle: str, file: str, form: str) -> None:
     """Raises DataError for a file of rows, with the command that answers them."""
     name, quoted = file.lower(), shlex.quote(file)
     ending = next((end for end in SCORED if name.endswith((end, f"{end}.gz"))), None)
-    if name.endswith(".gz") and ending in (None, ".parquet"):
+    if name.endswith(".gz") and ending in (None, ".parquet", ".xlsx"):
         do = f"unpack it first: gunzip {quoted}"
     elif ending is None:
         do = "name it as what it is, and answer its rows with `polyhead predict` and --text COLUMN"

@@ -11,7 +11,8 @@ from contextlib import suppress
 from polyhead.errors import DataError, PolyheadError
 from polyhead.tasks.rows import Rows
 
-SCORED = {".csv": ".csv", ".tsv": ".csv", ".jsonl": ".jsonl", ".parquet": ".parquet"}
+SCORED = {".csv": ".csv", ".tsv": ".csv", ".xlsx": ".csv"}
+SCORED |= {".jsonl": ".jsonl", ".json": ".jsonl", ".parquet": ".parquet"}
 """Endings of files of rows that are answered, each with one that is written."""
 SEPARATORS = ",;\t|"
 TEXTS = (
