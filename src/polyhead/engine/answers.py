@@ -13,7 +13,7 @@ from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.outputs import Outputs
 from polyhead.engine.receipt import Flops, Receipt, Receipts
 from polyhead.errors import UnknownTask, in_words
-from polyhead.tasks.calibration import Calibration, Wish, with_calibrated
+from polyhead.tasks.calibration import Calibration, Wish, Wishes, wish_of, with_calibrated
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 
@@ -160,14 +160,14 @@ class Columns:
         """The cost of one input."""
         return self.receipts.at(row, self._flops)
 
-    def results(self, calibrated: Wish = True) -> list[Result]:
+    def results(self, calibrated: Wishes = True) -> list[Result]:
         """One result an input, in order; `calibrated` as `Session.predict` takes it."""
         answers: list[dict[str, dict[str, object]]] = [{} for _ in self.inputs]
         skipped: list[dict[str, str]] = [{} for _ in self.inputs]
         failed: list[dict[str, str]] = [{} for _ in self.inputs]
         late: list[tuple[str, ...]] = [() for _ in self.inputs]
         for name, column in self.tasks.items():
-            for row, answer in zip(column.rows.tolist(), column.answers_as(calibrated), strict=True):
+            for row, answer in zip(column.rows.tolist(), column.answers_as(wish_of(calibrated, name)), strict=True):
                 answers[row][name] = answer
             if column.skipped:
                 for row, reason in column.skipped.items():

@@ -1,4 +1,4 @@
-"""A task's outputs for the rows of a file, and the mean vectors of their texts: from one pass where it reads one text."""
+"""A task's outputs for the rows of a file, and the mean vectors of their texts: one pass where it reads one text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from polyhead.bundle.seen import Seen
 from polyhead.config import Value
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
+from polyhead.quality.measures import answered
+from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.read import Examples
+from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
 
 PIECE = 512  # inputs answered at a time: bounds memory
@@ -24,7 +27,12 @@ class Asked(Value, eq=False):
 
 
 def asked(
-    session: Session, name: str, examples: Examples, *, show: Callable[[str], None] = lambda line: None
+    session: Session,
+    name: str,
+    inputs: Sequence[TaskInput],
+    words: Sequence[np.ndarray | None] | None = None,
+    *,
+    show: Callable[[str], None] = lambda line: None,
 ) -> Asked:
     """The task and the mean vectors over all rows; several texts of a row are read as one for its vector.
 
@@ -34,37 +42,42 @@ def asked(
     is_text = task.pair == "none" and not kind_of(task).per_option
     outputs, vectors = list[np.ndarray](), list[np.ndarray]()
     try:
-        for start in range(0, len(examples.inputs), PIECE):
-            show(f"{name}: {start:,} of {len(examples.inputs):,} texts")
-            inputs = examples.inputs[start : start + PIECE]
-            words = None if examples.words is None else examples.words[start : start + PIECE]
+        for start in range(0, len(inputs), PIECE):
+            show(f"{name}: {start:,} of {len(inputs):,} texts")
+            piece = inputs[start : start + PIECE]
+            own = None if words is None else words[start : start + PIECE]
             if is_text:
-                columns = session.columns(inputs, tasks=[name, vector], words=words)
+                columns = session.columns(piece, tasks=[name, vector], words=own)
                 for column in (columns[name], columns[vector]):
                     for error in column.errors.values():
                         raise error
                 outputs += list(columns[name].outputs)
                 vectors.append(np.asarray(columns[vector].outputs))
             else:
-                outputs += session.outputs(name, inputs, words=words)
-                vectors.append(np.stack(session.outputs(vector, as_texts(inputs))))
+                outputs += session.outputs(name, piece, words=own)
+                vectors.append(np.stack(session.outputs(vector, as_texts(piece))))
     finally:
         session.detach(vector)
     show("")
     return Asked(outputs=outputs, vectors=directions(np.concatenate(vectors)))
 
 
-def vectors_of(session: Session, inputs: Sequence[TaskInput]) -> np.ndarray:
-    """The directions of the texts' mean vectors alone, float32 (rows, width)."""
-    vector = attach_vectors(session)
-    try:
-        pieces = [
-            np.stack(session.outputs(vector, as_texts(inputs[start : start + PIECE])))
-            for start in range(0, len(inputs), PIECE)
-        ]
-    finally:
-        session.detach(vector)
-    return directions(np.concatenate(pieces))
+def seen_rows(task: Task, inputs: Sequence[TaskInput], answers: Asked) -> Seen:
+    """What the rows look like: directions, lengths, and the scores of kinds whose answers are probabilities."""
+    lengths = np.array([len(text) for (text,) in as_texts(inputs)], np.float32)
+    return Seen(vectors=answers.vectors, lengths=lengths, scores=scores_of(task, answers.outputs))
+
+
+def scores_of(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
+    """Probabilities, or numbers in the range, float32 (rows, width); of other kinds (rows, 0)."""
+    kind = kind_of(task)
+    if kind.scores == "range":
+        return np.clip(np.array(outputs, np.float32).reshape(len(outputs), -1), 0, 1)
+    if kind.scores not in ("softmax", "sigmoid"):
+        return np.zeros((len(outputs), 0), np.float32)
+    nothing = np.zeros(len(task.labels) if kind.scores == "sigmoid" else (), np.int64)
+    rows = answered(task, outputs, [nothing] * len(outputs))
+    return Calibration().probabilities(task, rows.logarithms).astype(np.float32)
 
 
 def as_texts(inputs: Sequence[TaskInput]) -> list[tuple[str]]:

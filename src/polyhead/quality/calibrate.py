@@ -9,15 +9,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.errors import BadValue, ConfigError, EmptyData
-from polyhead.quality.measures import (
-    Answered,
-    answered,
-    conformal_quantile,
-    error_of,
-    log_loss,
-    of_truth,
-    rows_for,
-)
+from polyhead.quality.measures import Answered, answered, conformal_quantile, error_of, log_loss, of_truth, rows_for
 from polyhead.quality.scaling import Method, fitted
 from polyhead.quality.thresholds import Goal, of_answers, of_label, of_labels
 from polyhead.tasks.calibration import KINDS_OF_ANSWERS, Calibration, SetRule, decided
@@ -169,7 +161,7 @@ def halved(strata: list[int], seed: int) -> np.ndarray:
     order = chance.permutation(len(strata))
     order = order[np.argsort(np.asarray(strata)[order], kind="stable")]
     is_first = np.zeros(len(strata), bool)
-    is_first[order[:: 2]] = True
+    is_first[order[::2]] = True
     return is_first
 
 
@@ -217,7 +209,7 @@ def _tell_unreached(task: Task, changed: dict[str, Any], goal: Goal, notes: list
         notes.append(f"{goal} is not reached by any part of the answers: all are unsure")
 
 
-def _check(is_met: bool, task: Task, what: str, do: str) -> None:  # noqa: FBT001
+def _check(is_met: bool, task: Task, what: str, do: str) -> None:
     if not is_met:
         raise BadValue(f"task '{task.name}' has no use for this goal: {what}", got=task.kind, do=do)
 
@@ -251,7 +243,7 @@ def _kept(
 def _least_of_truth(rows: Answered, calibration: Calibration) -> np.ndarray:
     probabilities = calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
-        return np.where(rows.targets, probabilities, 1.0).min(axis=-1)
+        return np.asarray(np.where(rows.targets, probabilities, 1.0).min(axis=-1))
     return of_truth(rows, probabilities)
 
 
@@ -295,13 +287,11 @@ def _of_numbers(
 def _off(outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
     """By what share of the range each answer, which stays in the range, is off."""
     answers = np.clip(np.array([float(np.reshape(row, -1)[0]) for row in outputs]), 0, 1)
-    return np.abs(answers - np.array(targets, np.float64).reshape(-1))
+    return np.asarray(np.abs(answers - np.array(targets, np.float64).reshape(-1)))
 
 
 def _missing(halves: Halves) -> list[str]:
-    labels = halves.fit.task.labels
-    if halves.fit.is_sigmoid:
-        there = halves.fit.targets.any(axis=0) | halves.check.targets.any(axis=0)
-    else:
-        there = np.isin(np.arange(len(labels)), np.concatenate([halves.fit.targets, halves.check.targets]))
-    return [label for label, is_there in zip(labels, there.tolist(), strict=True) if not is_there]
+    """The labels that no row has."""
+    labels, targets = halves.fit.task.labels, np.concatenate([halves.fit.targets, halves.check.targets])
+    there = np.any(targets, axis=0) if halves.fit.is_sigmoid else np.isin(np.arange(len(labels)), targets)
+    return [label for place, label in enumerate(labels) if not there[place]]

@@ -1,4 +1,4 @@
-"""Temperature and vector scaling (Guo et al. 2017): how a task's scores become probabilities that mean what they say."""
+"""Temperature and vector scaling (Guo et al. 2017): how scores become probabilities that mean what they say."""
 
 from __future__ import annotations
 

@@ -86,11 +86,12 @@ def of_answers(rows: Answered, probabilities: np.ndarray, goal: Goal) -> tuple[f
 def of_labels(rows: Answered, probabilities: np.ndarray, goal: Goal, *, default: float) -> tuple[float, ...]:
     """For each label of several that may fit a row the probability from which it is given.
 
-    A label that no row has keeps `default`; one for which nothing reaches the goal is not given: its threshold is 1.
+    A label that no row has keeps `default`, but for a goal of precision; one for which nothing reaches the goal is not given: its threshold is 1.
     """
     thresholds = []
     for label in range(probabilities.shape[1]):
         is_true = rows.targets[:, label]
-        threshold = of_label(probabilities[:, label], is_true, goal) if is_true.any() else default
+        is_known = goal.measure == "precision" or is_true.any()
+        threshold = of_label(probabilities[:, label], is_true, goal) if is_known else default
         thresholds.append(1.0 if threshold is None else threshold)
     return tuple(thresholds)

@@ -88,7 +88,14 @@ class CalibrationChoice(Value):
 
 
 Wish = bool | CalibrationChoice
-"""Whether answers say what calibration makes of them, or how."""
+"""Whether a task's answers say what calibration makes of them, or how."""
+Wishes = bool | Mapping[str, Wish]
+"""The same of all tasks, or of some by name; the others say it."""
+
+
+def wish_of(wishes: Wishes, task: str) -> Wish:
+    """What is wished of one task."""
+    return wishes if isinstance(wishes, bool) else wishes.get(task, True)
 
 
 def with_choice(task: Task, calibration: Calibration, choice: CalibrationChoice) -> Calibration:

@@ -1,0 +1,62 @@
+"""Sets, tasks and bundles of the workbench's benchmarks: a task of the default recipe over `minilm`, made once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from polyhead.project.recipes import Training
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.train.loop.events import Events
+from polyhead.train.run import train_project
+from studies.settings import DATA, RUNS, say
+
+MAX_TOKENS = 128
+HOME = RUNS / "workbench"
+
+
+def rows_of(folder: str, splits: tuple[str, ...]) -> list[dict]:
+    """The rows of these splits, those that exist, end to end."""
+    rows: list[dict] = []
+    for split in splits:
+        path = DATA / folder / f"{split}.jsonl.gz"
+        if path.exists():
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                rows += [json.loads(line) for line in file]
+    return rows
+
+
+def labels_of(folder: str) -> tuple[str, ...]:
+    """The labels in their order."""
+    return tuple(map(str, json.loads((DATA / folder / "meta.json").read_text(encoding="utf-8"))["labels"]))
+
+
+def shuffled(rows: list[dict], seed: int) -> list[dict]:
+    """The rows in an order that is drawn."""
+    return [rows[place] for place in np.random.default_rng(seed).permutation(len(rows)).tolist()]
+
+
+def write_rows(path: Path, rows: list[dict]) -> str:
+    """The path of a new file of these rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    return str(path)
+
+
+def trained(name: str, folder: str, rows: list[dict], seed: int) -> Path:
+    """A bundle with the task `task`, trained on these rows as a project says that names nothing but its file."""
+    home = HOME / f"{name}-{len(rows)}-{seed}"
+    if (home / "bundle" / "bundle.json").exists() and (home / "done").exists():
+        return home / "bundle"
+    shutil.rmtree(home, ignore_errors=True)
+    write_rows(home / "train.jsonl", rows)
+    entry = TaskEntry(name="task", kind="single_label", labels=labels_of(folder), train="train.jsonl")
+    project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=MAX_TOKENS), training=Training(seed=seed))
+    train_project(project, folder=home, cache=HOME / "cache", events=Events(say=say))
+    (home / "done").touch()
+    return home / "bundle"
