@@ -48,14 +48,14 @@ def write_rows(path: Path, rows: list[dict]) -> str:
     return str(path)
 
 
-def trained(name: str, folder: str, rows: list[dict], seed: int) -> Path:
-    """A bundle with the task `task`, trained on these rows as a project says that names nothing but its file."""
-    home = HOME / f"{name}-{len(rows)}-{seed}"
+def trained(task: str, folder: str, rows: list[dict], seed: int) -> Path:
+    """A bundle with this task, trained on these rows as a project says that names nothing but its file."""
+    home = HOME / f"{folder}-{task}-{len(rows)}-{seed}"
     if (home / "bundle" / "bundle.json").exists() and (home / "done").exists():
         return home / "bundle"
     shutil.rmtree(home, ignore_errors=True)
     write_rows(home / "train.jsonl", rows)
-    entry = TaskEntry(name="task", kind="single_label", labels=labels_of(folder), train="train.jsonl")
+    entry = TaskEntry(name=task, kind="single_label", labels=labels_of(folder), label="label", train="train.jsonl")
     project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=MAX_TOKENS), training=Training(seed=seed))
     train_project(project, folder=home, cache=HOME / "cache", events=Events(say=say))
     (home / "done").touch()

@@ -7,6 +7,7 @@ from polyhead.bundle.seen import Seen
 from polyhead.errors import EmptyData
 from polyhead.quality.drift import compared, decided, sureness, unlike_rows
 from polyhead.quality.measures import answered
+from polyhead.quality.samples import Difference
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.task import Task
 
@@ -57,14 +58,12 @@ def test_a_task_without_scores_is_compared_by_its_texts():
 
 
 def test_several_tasks_are_decided_together():
-    """p of 0.004 holds for one task alone, not beside others."""
-    known, rows = drawn(200, 0), drawn(200, 1, longer=1.16)
-    alone = compared("mood", known, rows, level=0.0005, rng=np.random.default_rng(0))
-    assert 0.0005 < alone["lengths"].p < 0.05
-    alpha = alone["lengths"].p * 3.5
-    assert decided({"a": alone}, alpha)["a"]["lengths"].differs
-    others = {name: compared(name, known, drawn(200, 2), level=0.01, rng=np.random.default_rng(0)) for name in "bcd"}
-    assert not decided({"a": alone, **others}, alpha)["a"]["lengths"].differs
+    """A p of 0.002 holds at 0.01 for one task with three aspects, and for none of three such tasks."""
+    quiet = {name: Difference(distance=0.0, p=0.5) for name in ("texts", "lengths", "answers")}
+    loud = {**quiet, "lengths": Difference(distance=0.1, p=0.002)}
+    assert decided({"a": loud}, 0.01)["a"]["lengths"].differs
+    assert not decided({"a": loud, "b": quiet, "c": quiet}, 0.01)["a"]["lengths"].differs
+    assert not any(aspect.differs for aspect in decided({"a": quiet}, 0.01)["a"].values())
 
 
 def test_too_few_rows_are_refused():

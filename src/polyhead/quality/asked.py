@@ -12,7 +12,7 @@ from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.quality.measures import answered
 from polyhead.tasks.calibration import Calibration
-from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds import base, kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
 
@@ -69,8 +69,13 @@ def seen_rows(task: Task, inputs: Sequence[TaskInput], answers: Asked) -> Seen:
 
 
 def scores_of(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
-    """Probabilities, or numbers in the range, float32 (rows, width); of other kinds (rows, 0)."""
+    """Probabilities, or numbers in the range, float32 (rows, width); of other kinds (rows, 0).
+
+    Of a task that labels words they are the means over a text's words.
+    """
     kind = kind_of(task)
+    if kind.labels_words:
+        return np.stack([_of_words(row) for row in outputs]).astype(np.float32)
     if kind.scores == "range":
         return np.clip(np.array(outputs, np.float32).reshape(len(outputs), -1), 0, 1)
     if kind.scores not in ("softmax", "sigmoid"):
@@ -78,6 +83,12 @@ def scores_of(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
     nothing = np.zeros(len(task.labels) if kind.scores == "sigmoid" else (), np.int64)
     rows = answered(task, outputs, [nothing] * len(outputs))
     return Calibration().probabilities(task, rows.logarithms).astype(np.float32)
+
+
+def _of_words(outputs: np.ndarray) -> np.ndarray:
+    """The mean probabilities over the words that are read, (labels,); zeros where there is none."""
+    read = outputs[~np.isnan(outputs).any(axis=1)]
+    return base.softmax(read).mean(axis=0) if len(read) else np.zeros(outputs.shape[1])
 
 
 def as_texts(inputs: Sequence[TaskInput]) -> list[tuple[str]]:

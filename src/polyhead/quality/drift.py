@@ -133,7 +133,8 @@ def sureness(rows: Answered, calibration: Calibration | None, *, rng: np.random.
 
 def has_sureness(task: Task) -> bool:
     """Whether the task's answers have probabilities that can be compared with labels."""
-    return kind_of(task).scores in ("softmax", "sigmoid") or kind_of(task).per_option
+    kind = kind_of(task)
+    return kind.per_option or (kind.scores in ("softmax", "sigmoid") and not kind.per_word)
 
 
 def plain(drift: TaskDrift) -> dict[str, Any]:

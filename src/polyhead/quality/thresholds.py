@@ -86,7 +86,8 @@ def of_answers(rows: Answered, probabilities: np.ndarray, goal: Goal) -> tuple[f
 def of_labels(rows: Answered, probabilities: np.ndarray, goal: Goal, *, default: float) -> tuple[float, ...]:
     """For each label of several that may fit a row the probability from which it is given.
 
-    A label that no row has keeps `default`, but for a goal of precision; one for which nothing reaches the goal is not given: its threshold is 1.
+    A label that no row has keeps `default`, but for a goal of precision. One for which nothing reaches the goal is not
+    given: its threshold is 1.
     """
     thresholds = []
     for label in range(probabilities.shape[1]):
