@@ -2,7 +2,7 @@
 
     python -m benchmarks.workbench_drift [--report] [--tune]
 
-Of each of four sets all rows are shuffled; a task of the default recipe learns from 800 of them, 512 others are what
+Of each of four sets all rows are shuffled; a task with a linear head learns from 800 of them, 512 others are what
 it knows, and the rest gives five samples of 500 and five planted shifts: texts of another set, texts in another
 language, texts cut to their first third, texts with their words shuffled, and texts without the task's last label.
 Alarms are those of `polyhead drift` with its defaults. `--tune` runs the same on four other sets, on which the
@@ -19,6 +19,7 @@ from polyhead.bundle.seen import MOST as KNOWN
 from polyhead.engine.session import Session
 from polyhead.quality.rows import FileRows
 from polyhead.quality.watch import DriftRequest, Summarized, drifts, summarized
+from polyhead.strategies import Pooled
 from studies.results import Claim, Study
 from studies.settings import RUNS, command, parsed, report, say, study_arguments
 
@@ -63,7 +64,7 @@ def run(name: str, folder: str, other: str, number: int) -> dict[str, dict]:
     """What drift says of each sample and each shift."""
     rng = np.random.default_rng(SEED + number)
     rows = shuffled(rows_of(folder, ("train", "validation", "test")), SEED)
-    bundle = trained("task", folder, rows[:ROWS], SEED)
+    bundle = trained("task", folder, rows[:ROWS], SEED, Pooled(positions="mean", hidden=0))
     session, rest = Session(bundle), list(rows[ROWS:])
     known = summary(session, rest[:KNOWN]).seen
     pool = rest[KNOWN:]

@@ -1,4 +1,4 @@
-"""Sets, tasks and bundles of the workbench's benchmarks: a task of the default recipe over `minilm`, made once."""
+"""Sets, tasks and bundles of the workbench's benchmarks: a task over `minilm` that learns once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.strategies import Pooled
 from polyhead.train.loop.events import Events
 from polyhead.train.run import train_project
 from studies.settings import DATA, RUNS, say
@@ -48,15 +49,16 @@ def write_rows(path: Path, rows: list[dict]) -> str:
     return str(path)
 
 
-def trained(task: str, folder: str, rows: list[dict], seed: int) -> Path:
-    """A bundle with this task, trained on these rows as a project says that names nothing but its file."""
-    home = HOME / f"{folder}-{task}-{len(rows)}-{seed}"
+def trained(task: str, folder: str, rows: list[dict], seed: int, strategy: Pooled) -> Path:
+    """A bundle with this task, trained on these rows."""
+    home = HOME / f"{folder}-{task}-{len(rows)}-{seed}-{strategy.positions}"
     if (home / "bundle" / "bundle.json").exists() and (home / "done").exists():
         return home / "bundle"
     shutil.rmtree(home, ignore_errors=True)
     write_rows(home / "train.jsonl", rows)
     entry = TaskEntry(name=task, kind="single_label", labels=labels_of(folder), label="label", train="train.jsonl")
-    project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=MAX_TOKENS), training=Training(seed=seed))
+    trunk, training = TrunkChoice(max_tokens=MAX_TOKENS), Training(seed=seed)
+    project = Project(tasks=(entry,), trunk=trunk, strategy=strategy, training=training)
     train_project(project, folder=home, cache=HOME / "cache", events=Events(say=say))
     (home / "done").touch()
     return home / "bundle"

@@ -12,7 +12,7 @@ from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.quality.measures import Answered, answered, conformal_quantile, error_of, log_loss, of_truth, rows_for
 from polyhead.quality.scaling import Method, fitted
 from polyhead.quality.thresholds import Goal, of_answers, of_label, of_labels
-from polyhead.tasks.calibration import KINDS_OF_ANSWERS, Calibration, SetRule, decided
+from polyhead.tasks.calibration import Calibration, SetRule, calibrated_kinds, calibrator_of, decided
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
@@ -93,11 +93,11 @@ def calibrated(
 
 def check_kind(task: Task) -> None:
     """Raises ConfigError for a task of a kind that cannot be calibrated."""
-    if task.kind not in KINDS_OF_ANSWERS:
+    if calibrator_of(task) is None:
         raise ConfigError(
             f"task '{task.name}' cannot be calibrated: its answers are of another form than one probability a label",
             got=task.kind,
-            allowed=sorted(KINDS_OF_ANSWERS),
+            allowed=calibrated_kinds(),
             task=task.name,
         )
 

@@ -13,7 +13,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.quality.asked import asked, seen_rows
 from polyhead.quality.calibrate import CalibrateRequest, calibrated, check_kind
-from polyhead.tasks.calibration import KINDS_OF_ANSWERS, Calibration
+from polyhead.tasks.calibration import Calibration, calibrated_kinds
 from polyhead.tasks.columns import Source
 from polyhead.tasks.read import read
 from polyhead.tasks.task import Task
@@ -46,7 +46,7 @@ def calibrated_task(
     if name not in session.records:
         raise ConfigError(
             f"task '{name}' owns its model, and writes texts: there is nothing to calibrate",
-            allowed=sorted(KINDS_OF_ANSWERS),
+            allowed=calibrated_kinds(),
             task=name,
         )
     check_kind(task)

@@ -23,8 +23,9 @@ class Difference(Value):
 def difference(first: np.ndarray, second: np.ndarray, *, level: float, rng: np.random.Generator) -> Difference:
     """The energy distance of two samples (rows, width), with its permutation test (Székely and Rizzo 2004).
 
-    It is 2 E|X - Y| - E|X - X'| - E|Y - Y'|, divided by 2 E|X - Y|. Rows are exchanged between the samples until chance
-    has come so far often enough, or so seldom that `p` can be below `level` (Besag and Clifford 1991).
+    It is 2 E|X - Y| - E|X - X'| - E|Y - Y'|, of means over pairs of distinct rows, divided by 2 E|X - Y|. Rows are
+    exchanged between the samples until chance has come so far often enough, or so seldom that `p` can be below `level`
+    (Besag and Clifford 1991).
     """
     both = np.concatenate([first, second]).astype(np.float32)
     distances = pairwise(both, both)
@@ -38,7 +39,7 @@ def difference(first: np.ndarray, second: np.ndarray, *, level: float, rng: np.r
         touching = sums @ members
         across, rest = touching - within, total - 2 * touching + within
         m = count - n
-        return np.asarray(2 * across / (n * m) - within / n**2 - rest / m**2)
+        return np.asarray(2 * across / (n * m) - within / (n * (n - 1)) - rest / (m * (m - 1)))
 
     own = np.zeros((count, 1), np.float32)
     own[:n] = 1

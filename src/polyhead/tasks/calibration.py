@@ -15,8 +15,8 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.errors import BadValue, ConfigError
-from polyhead.tasks.kinds import base, kind_of
-from polyhead.tasks.task import Answer, Task
+from polyhead.tasks.kinds import KINDS, base, kind_of
+from polyhead.tasks.task import Answer, RowKind, Task
 
 KEY = "calibrated"  # of an answer
 SMALLEST, LARGEST = 1e-300, 1 - 1e-16  # probabilities whose logarithms are finite
@@ -64,10 +64,10 @@ class Calibration(Value):
 
     def check(self, task: Task) -> None:
         """Raises ConfigError where it is not of this task's kind or labels."""
-        labels, kind = len(task.labels), kind_of(task)
+        labels = len(task.labels)
         fits = len(self.scale) in (0, 1, labels) and len(self.shift) in (0, labels)
         fits = fits and len(self.thresholds) in (0, labels) and (self.positive is None or self.positive in task.labels)
-        if not fits or (kind.name not in KINDS_OF_ANSWERS and self != Calibration()):
+        if not fits or (calibrator_of(task) is None):
             raise ConfigError(
                 f"task '{task.name}' has the calibration of another task", do="calibrate it again", task=task.name
             )
@@ -133,7 +133,9 @@ def with_calibrated(
         return bare
     if isinstance(wish, CalibrationChoice):
         calibration = with_choice(task, calibration, wish)
-    made = KINDS_OF_ANSWERS[kind_of(task).name](task, calibration, bare)
+    calibrator = calibrator_of(task)
+    assert calibrator is not None  # the task was checked when it was read
+    made = calibrator(task, calibration, bare)
     return [{**answer, KEY: calibrated} for answer, calibrated in zip(bare, made, strict=True)]
 
 
@@ -207,13 +209,22 @@ def _numbers(task: Task, calibration: Calibration, answers: Sequence[Answer]) ->
     ]
 
 
-KINDS_OF_ANSWERS: Mapping[str, Callable[[Task, Calibration, Sequence[Answer]], list[Answer]]] = {
-    "single_label": _single_labels,
-    "multi_label": _multi_labels,
-    "multiple_choice": _choices,
-    "regression": _numbers,
-}
-"""What calibration makes of answers, by the kinds that can be calibrated."""
+Calibrator = Callable[[Task, Calibration, Sequence[Answer]], list[Answer]]
+"""What calibration makes of answers."""
+_BY_SCORES: Mapping[str | None, Calibrator] = {"softmax": _single_labels, "sigmoid": _multi_labels, "range": _numbers}
+
+
+def calibrator_of(task: Task) -> Calibrator | None:
+    """What calibrates the answers of the task's kind; None for a kind without one probability a label, or a number."""
+    kind = kind_of(task)
+    if kind.per_option:
+        return _choices
+    return _BY_SCORES.get(kind.scores) if isinstance(kind, RowKind) else None
+
+
+def calibrated_kinds() -> list[str]:
+    """The names of the kinds that can be calibrated."""
+    return sorted(k.name for k in KINDS.values() if k.per_option or (isinstance(k, RowKind) and k.scores in _BY_SCORES))
 
 
 def _sets(calibration: Calibration, probabilities: np.ndarray, names: Sequence[Any]) -> list[Answer]:
