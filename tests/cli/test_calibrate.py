@@ -80,6 +80,18 @@ def test_calibrate_refuses_what_it_cannot_use(bundle, rows):
     run("calibrate", bundle, rows["held"], "--task", "mood", "--coverage", "0.999").refuses("999 or more")
 
 
+def test_training_anew_says_that_the_calibration_is_left_behind(bundle, rows, home):
+    assert run("calibrate", bundle, rows["held"], "--task", "mood").code == 0
+    folder = bundle.parent
+    for name in ("trunk", "data"):
+        (folder / name).symlink_to(home / name)
+    shutil.copy(home / "polyhead.toml", folder / "polyhead.toml")
+    done = run("train", folder / "polyhead.toml", "--tasks", "mood", "--retrain", "mood")
+    assert done.code == 0, done.err
+    assert "mood: the calibration of v0002 does not fit other weights" in done.out + done.err
+    assert Bundle.open(bundle).tasks["mood"].calibration is None
+
+
 def test_drift_says_what_to_do_where_no_summary_is_kept(bundle, rows):
     run("drift", bundle, rows["other"], "--task", "mood").refuses("--keep", "--known FILE")
 
