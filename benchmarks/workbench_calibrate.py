@@ -30,7 +30,7 @@ from polyhead.tasks.read import read
 from studies.results import Claim, Study
 from studies.settings import command, parsed, report, say, study_arguments
 
-SETS = {"banking77": "banking77", "clinc150": "clinc150_domain", "emotion": "tweeteval_emotion", "ag_news": "ag_news"}
+SETS = {"emotion": "tweeteval_emotion", "banking77": "banking77", "clinc150": "clinc150_domain", "ag_news": "ag_news"}
 DRAWS = (1, 2, 3)
 ROWS, CALIBRATING = 1000, 2000
 PRECISION, COVERAGE = 0.9, 0.9

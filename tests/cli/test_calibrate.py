@@ -39,6 +39,8 @@ def test_calibrate_keeps_what_it_measured_and_answers_show_it(bundle, rows):
         "--positive"
     )
     assert Bundle.open(bundle).version("mood") == "v0001"  # nothing was kept of any
+    done = run("calibrate", bundle, rows["held"], "--task", "mood", "--goal", "f1", "--positive", "good", "--dry-run")
+    assert "f1 of 'good': precision" in done.out
     done = run("calibrate", bundle, rows["held"], "--task", "mood", "--goal", "accuracy=0.9", "--actor", "ann")
     assert done.code == 0, done.err
     assert "expected calibration error" in done.out

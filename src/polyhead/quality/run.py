@@ -94,7 +94,11 @@ def _thresholds(task: Task, calibration: Calibration) -> list[str]:
     if not (calibration.thresholds or calibration.unsure_below):
         return []
     goal, lines = calibration.measured.get("goal"), []
-    if "sure" in check:
+    if calibration.positive is not None:
+        own = check["labels"][calibration.positive]
+        reached = f"precision {_share(own['precision'])}, recall {_share(own['recall'])} where checked"
+        lines.append(f"{goal} of '{calibration.positive}': {reached}")
+    elif "sure" in check:
         of_sure = check["accuracy_of_sure"]
         right = "" if of_sure is None else f", of which {of_sure:.4f} are right (of all: {check['accuracy']:.4f})"
         lines.append(f"{goal or 'unsure answers'}: sure of {check['sure']:.4f} of the rows that check{right}")
