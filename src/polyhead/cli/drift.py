@@ -89,12 +89,11 @@ def command(
             raise DataError(f"no file at {path}", do="give the path of a file that exists")
     session = Session(bundle, backend=backend, precision=precision)
     names = [name for name in session.task_names(only or None) if name in session.records]
-    rows = _rows(session, names, only, data, named, seed, printer)
+    standing = _standing(session, names, only) if known is None and not keep else {}
+    rows = _rows(session, list(standing) or names, only, data, named, seed, printer)
     if keep:
         return _keep(printer, bundle, session, rows, actor)
-    if known is None:
-        standing = known_of(session, list(rows))
-    else:
+    if known is not None:
         others = _rows(session, list(rows), list(rows), known, named, seed, printer)
         standing = {name: summary.seen for name, summary in others.items()}
     made = drifts(session, rows, standing, DriftRequest(alpha=alpha, examples=examples, seed=seed))
