@@ -106,6 +106,9 @@ def test_drift_finds_other_texts_and_none_in_rows_like_those_that_it_knows(bundl
     same = told("drift", bundle, rows["other"], "--tasks", "mood,topics")
     assert [task["differs"] for task in same["tasks"]] == [False, False]
     assert all(task["sureness"]["rows"] == 60 for task in same["tasks"])
+    every = run("drift", bundle, rows["other"])
+    assert every.code == 0, every.err
+    assert "no summary is kept of urgency, names, same, alike" in every.err
     other = run("drift", bundle, rows["texts"], "--task", "mood", "--fail")
     assert other.code == 1
     assert "other texts" in other.out

@@ -18,6 +18,7 @@ from polyhead.cli.tables import columns_in
 from polyhead.errors import DataError, EmptyData, MissingColumn
 
 if TYPE_CHECKING:
+    from polyhead.bundle.seen import Seen
     from polyhead.engine.session import Session
     from polyhead.quality.drift import TaskDrift
     from polyhead.quality.watch import Summarized
@@ -79,7 +80,7 @@ def command(
     still as sure as they are right. `polyhead calibrate` keeps the summary too. It holds no text.
     """
     from polyhead.engine.session import Session
-    from polyhead.quality.watch import DriftRequest, drifts, known_of
+    from polyhead.quality.watch import DriftRequest, drifts
 
     printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**columns)
     if keep and known is not None:
@@ -101,6 +102,19 @@ def command(
     if fail and any(drift.differs for drift in made):
         sys.exit(1)
     return None
+
+
+def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> dict[str, Seen]:
+    """The summaries of the tasks that have one; an error where a named task or every task lacks it."""
+    from polyhead.bundle.format import SEEN
+    from polyhead.quality.watch import known_of
+
+    lacking = [name for name in names if SEEN not in session.records[name].files]
+    if only or len(lacking) == len(names):
+        return known_of(session, list(names))
+    if lacking:
+        note(f"no summary is kept of {', '.join(lacking)}; keep it with --keep")
+    return known_of(session, [name for name in names if name not in lacking])
 
 
 def _rows(
