@@ -34,6 +34,11 @@ SETS = {"emotion": "tweeteval_emotion", "banking77": "banking77", "clinc150": "c
 DRAWS = (1, 2, 3)
 ROWS, CALIBRATING = 1000, 2000
 PRECISION, COVERAGE = 0.9, 0.9
+SHIFTED = ("clinc150",)  # found after the run; the set stays in every claim
+WHY = (
+    "The test split of clinc150 is of another distribution: 18 % of its rows are out of scope, 1 % of those that the "
+    "task learned from and was calibrated on."
+)
 EXCEEDS = 0.05  # calibration errors that must be halved
 
 
@@ -108,20 +113,16 @@ def measured(
 
 
 def claims(rows: list[dict]) -> list[Claim]:
-    """The targets of the issue."""
-    by_set = {name: [row for row in rows if row["set"] == name] for name in SETS}
-    by_set = {name: several for name, several in by_set.items() if several}
-    over = [row for row in rows if row["error_before"] > EXCEEDS]
-    ratio = statistics.mean(row["error_after"] / row["error_before"] for row in over) if over else float("nan")
-    means = {n: statistics.mean(r["coverage"] for r in several) for n, several in by_set.items()}
-    far = max(abs(mean - COVERAGE) for mean in means.values())
-    short = {n: PRECISION - statistics.mean(r["precision_of_sure"] for r in several) for n, several in by_set.items()}
-    worst = max(PRECISION - row["precision_of_sure"] for row in rows)
+    """The targets of the issue over all four sets; notes say what they are over the sets whose splits are alike."""
+    alike = [row for row in rows if row["set"] not in SHIFTED]
+    ratio, short, far = error_ratio(rows), shortfall(rows), distance(rows)
     unchanged = sum(row["outputs_are_the_same"] and row["labels_are_the_same"] for row in rows)
-    each = "; ".join(
-        f"{name}: " + ", ".join(f"{r['error_before']:.3f} -> {r['error_after']:.3f}" for r in several)
-        for name, several in by_set.items()
+    over = sum(row["error_before"] > EXCEEDS for row in rows)
+    errors = "; ".join(
+        f"{name}: " + ", ".join(f"{r['error_before']:.3f} -> {r['error_after']:.3f}" for r in rows if r["set"] == name)
+        for name in SETS
     )
+    worst = max(PRECISION - row["precision_of_sure"] for row in rows)
     return [
         Claim(
             id="workbench.calibration_error",
@@ -129,8 +130,8 @@ def claims(rows: list[dict]) -> list[Claim]:
             target=0.5,
             value=ratio,
             unit="times",
-            holds=bool(over) and ratio <= 0.5,
-            note=f"{len(over)} of {len(rows)} runs exceeded 0.05. {each}.",
+            holds=ratio <= 0.5,
+            note=f"{over} of {len(rows)} runs exceeded 0.05. {errors}. {WHY} Without it {error_ratio(alike):.3f}.",
         ),
         Claim(
             id="workbench.calibration_scores",
@@ -144,12 +145,11 @@ def claims(rows: list[dict]) -> list[Claim]:
             id="workbench.calibration_precision",
             text="how far the precision of sure answers on test is below the asked 0.9, worst set, mean of draws",
             target=0.02,
-            value=max(short.values()),
+            value=short,
             unit="share",
-            holds=max(short.values()) <= 0.02,
-            note=f"Worst single run {worst:.4f} below. Sure of: "
-            + ", ".join(f"{n} {statistics.mean(r['sure'] for r in several):.3f}" for n, several in by_set.items())
-            + ".",
+            holds=short <= 0.02,
+            note=f"Worst single run {worst:.4f}. Precision {listed(rows, 'precision_of_sure')}; sure of "
+            f"{listed(rows, 'sure')}. {WHY} Without it {shortfall(alike):.4f}; below 0 is above what was asked.",
         ),
         Claim(
             id="workbench.calibration_coverage",
@@ -158,9 +158,31 @@ def claims(rows: list[dict]) -> list[Claim]:
             value=far,
             unit="share",
             holds=far <= 0.015,
-            note=", ".join(f"{n} {mean:.4f}" for n, mean in means.items()) + ".",
+            note=f"{listed(rows, 'coverage')}. {WHY} Without it {distance(alike):.4f}.",
         ),
     ]
+
+
+def error_ratio(rows: list[dict]) -> float:
+    over = [row for row in rows if row["error_before"] > EXCEEDS]
+    return statistics.mean(row["error_after"] / row["error_before"] for row in over) if over else float("nan")
+
+
+def means(rows: list[dict], key: str) -> dict[str, float]:
+    sets = [name for name in SETS if any(row["set"] == name for row in rows)]
+    return {name: statistics.mean(row[key] for row in rows if row["set"] == name) for name in sets}
+
+
+def shortfall(rows: list[dict]) -> float:
+    return max(PRECISION - mean for mean in means(rows, "precision_of_sure").values())
+
+
+def distance(rows: list[dict]) -> float:
+    return max(abs(mean - COVERAGE) for mean in means(rows, "coverage").values())
+
+
+def listed(rows: list[dict], key: str) -> str:
+    return ", ".join(f"{name} {mean:.4f}" for name, mean in means(rows, key).items())
 
 
 if __name__ == "__main__":
