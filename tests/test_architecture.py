@@ -51,6 +51,7 @@ RANKS = {
     "train": 12,
     "api": 13,
     "importing": 13,
+    "quality": 13,
     "report": 13,
     "sample": 13,
     "serve": 13,

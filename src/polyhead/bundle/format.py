@@ -19,6 +19,7 @@ TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER = "trunk", "trunk.json", "weights.safete
 LINEAGE = "lineage.json"  # where a learned trunk comes from; only beside such a one
 TASKS, TASK, PART = "tasks", "task.json", "part.safetensors"
 CODEC = "codec.safetensors"  # the arrays of a codec that has some; beside the part of a task that reads through it
+SEEN = "seen.safetensors"  # what the rows that the task was validated on looked like, where that was kept
 FAMILIES, FAMILY = "families", "family.json"
 LIST, MODELS, MODEL = "models.json", "models", "model.safetensors"
 SCORES, PROBES, CARD = "scores.json", "probes.jsonl", "README.md"

@@ -28,6 +28,7 @@ from polyhead.config import Value, ValueT, changed_fields, from_json, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk, summary_of
 from polyhead.plan import TRUNK as TRUNK_OWNER
 from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, digest, owners_of, owners_of_node
+from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name, owner_of
 from polyhead.trunk.data import TextSettings, trunk_digest
@@ -93,6 +94,7 @@ class TaskRecord(Value, frozen=True, kw_only=True):
     files: dict[str, str] = {}  # SHA-256 of part.safetensors, scores.json and probes.jsonl
     trained_with: dict[str, Any] = {}  # for people and for `train`: seed, data, precision, versions
     needs: dict[str, str] = {}  # owner -> digest of its arrays: families and other tasks that the path reads
+    calibration: Calibration | None = None  # what stands beside its answers, where it was calibrated
 
 
 # The fields of the values in task.json when format 1 was made.
@@ -277,6 +279,8 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
         raise BundleError(
             f"the path of task '{name}' runs deeper than its trunk", got=f"layer {deepest}", allowed=shape.layers
         )
+    if record.calibration is not None:
+        record.calibration.check(record.task)
     head, width = record.path.head, kind_of(record.task).width(record.task)
     if (head.kind, head.width) != (record.task.kind, width):
         raise BundleError(

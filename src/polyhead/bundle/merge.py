@@ -26,6 +26,7 @@ from polyhead.bundle.format import (
     PART,
     PROBES,
     SCORES,
+    SEEN,
     TASK,
     TASKS,
     TOKENIZER,
@@ -319,7 +320,8 @@ def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePat
     source.part(name)
     source.others(name)
     place = (TASKS, name, source.version(name))
-    _copy_files(source.root, place, folder, {file: record.files.get(file, "") for file in (PART, SCORES, PROBES)})
+    files = (PART, SCORES, PROBES, *(file for file in (SEEN,) if file in record.files))
+    _copy_files(source.root, place, folder, {file: record.files.get(file, "") for file in files})
     if CODEC in record.files:
         content = read_inside(source.root, *place, CODEC, limit=LARGEST_TEXT)
         check_hash(source.root.joinpath(*place, CODEC), write_shared(folder / CODEC, content), record.files[CODEC])

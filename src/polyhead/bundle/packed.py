@@ -16,6 +16,7 @@ from polyhead.bundle.format import (
     PART,
     PROBES,
     SCORES,
+    SEEN,
     TASK,
     TASKS,
 )
@@ -34,6 +35,7 @@ LIMITS: Mapping[str, int] = {
     CARD: 2**20,
     PART: 2**40,  # of arrays the limit of the whole is the smaller one
     CODEC: LARGEST_TEXT,
+    SEEN: LARGEST_TEXT,
 }
 """The files of a version, and the most bytes that each may have."""
 FAMILY_LIMITS: Mapping[str, int] = {FAMILY: LARGEST_JSON, PART: 2**40}
@@ -46,7 +48,7 @@ def packed(bundle: Bundle, name: str) -> Iterator[bytes]:
     """
     record = bundle.record(name)
     check_alone(record)
-    files = [TASK, PART, *([CODEC] if CODEC in record.files else []), SCORES, PROBES, CARD]
+    files = [TASK, PART, *(file for file in (CODEC, SEEN) if file in record.files), SCORES, PROBES, CARD]
     places = {file: (TASKS, name, bundle.version(name), file) for file in files}
     for owner in sorted(owner for owner in record.needs if owner in bundle.families):
         folder, version = place_of(owner)[1], bundle.families[owner].version

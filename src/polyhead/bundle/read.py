@@ -14,7 +14,19 @@ import numpy as np
 from polyhead.arguments import typed
 from polyhead.bundle import write
 from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_inside
-from polyhead.bundle.format import CODEC, LARGEST_TEXT, PART, PROBES, SCORES, TASK, TASKS, TOKENIZER, TRUNK, WEIGHTS
+from polyhead.bundle.format import (
+    CODEC,
+    LARGEST_TEXT,
+    PART,
+    PROBES,
+    SCORES,
+    SEEN,
+    TASK,
+    TASKS,
+    TOKENIZER,
+    TRUNK,
+    WEIGHTS,
+)
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
@@ -161,6 +173,10 @@ class Bundle(LiveVersions):
                 ) from None
         return arrays
 
+    def seen(self, name: str) -> bytes | None:
+        """The summary of the rows that a task was validated on, as `bundle.seen` reads it; None where it has none."""
+        return self._read(name, SEEN) if SEEN in self.record(name).files else None
+
     def family(self, owner: str) -> FamilyRecord:
         """The live record of a family."""
         if not isinstance(owner, str) or owner not in self._whole.families:
@@ -274,6 +290,7 @@ class Bundle(LiveVersions):
             yield partial(view._check_names, name)
             yield from (partial(view._hashed, name, file) for file in (PART, SCORES, PROBES))
             yield partial(view._check_codec, name)
+            yield partial(view.seen, name)
             yield partial(view.part, name)
 
     def _check_trunk_files(self) -> None:
@@ -282,7 +299,7 @@ class Bundle(LiveVersions):
 
     def _check_names(self, name: str) -> None:
         for file in self.record(name).files:
-            if file not in (allowed := [PART, SCORES, PROBES, CODEC]):
+            if file not in (allowed := [PART, SCORES, PROBES, CODEC, SEEN]):
                 raise CorruptFile(f"task.json of '{name}' names a foreign file", got=file, allowed=allowed)
 
     @cached_property

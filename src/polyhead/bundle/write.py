@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.files import check_hash, read_arrays, write_arrays, writing
-from polyhead.bundle.format import CODEC, FAMILY, PART, TASK, TASKS
+from polyhead.bundle.format import CODEC, FAMILY, PART, SEEN, TASK, TASKS
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
@@ -166,16 +166,18 @@ class Draft(NotesDraft, eq=False):
 
     record: TaskRecord
     arrays: Mapping[str, np.ndarray]
+    seen: bytes | None = None  # the summary of its rows, where it is kept
 
     def write_version(self, folder: FilePath) -> str:
         """Writes all files of one version; the SHA-256 of its task.json."""
         arrays = self.record.path.pool.codec.arrays
+        files = {CODEC: table_bytes(arrays)} if arrays else {}
         return self.write(
             folder,
             self.record.task.name,
             (PART, self.arrays),
             lambda hashes: task_json(msgspec.structs.replace(self.record, files=hashes)),
-            files={CODEC: table_bytes(arrays)} if arrays else None,
+            files=files if self.seen is None else {**files, SEEN: self.seen},
         )
 
 

@@ -28,6 +28,8 @@ VERBS = {
     "init": "Write a project file from a data file.",
     "train": "Train every task of a project file into a bundle.",
     "evaluate": "Score a bundle's tasks on whole splits.",
+    "calibrate": "Make a task say how sure it is: probabilities, thresholds, sets that hold the truth.",
+    "drift": "Show which tasks see other texts than they learned from.",
     "predict": "Answer tasks for lines of text from a file or standard input.",
     "score": "Answer tasks for every row of a table, and write the rows with the answers.",
     "features": "Keep the features of a corpus in a store: extract, info, verify, compact, near.",

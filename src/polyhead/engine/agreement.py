@@ -9,7 +9,7 @@ from typing import Any
 from polyhead.config import Value
 from polyhead.tasks.task import Answer, Task
 
-SCORES = ("scores", "score", "ranked")  # of an answer: how sure it is
+SCORES = ("scores", "score", "ranked", "calibrated")  # of an answer: how sure it is
 
 
 class Agreement(Value):

@@ -13,6 +13,7 @@ from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.outputs import Outputs
 from polyhead.engine.receipt import Flops, Receipt, Receipts
 from polyhead.errors import UnknownTask, in_words
+from polyhead.tasks.calibration import Calibration, Wish, Wishes, wish_of, with_calibrated
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 
@@ -51,8 +52,10 @@ class Column:
         skipped: Mapping[int, str],
         failed: Mapping[int, Exception],
         late: Sequence[int],
+        calibration: Calibration | None = None,
     ) -> None:
         """`outputs` of the inputs that are answered; the others by number, with the reason where there is one."""
+        self.calibration = calibration
         self.task, self.rows, self.outputs = task, outputs.rows, outputs.values
         self.skipped, self.errors, self.late = skipped, failed, tuple(late)
         self._inputs, self._words = inputs, outputs.words
@@ -86,7 +89,18 @@ class Column:
 
     @cached_property
     def answers(self) -> list[Answer]:
-        """Plain values for each of `rows`: the answers of kinds whose answers are no arrays too."""
+        """Plain values for each of `rows`: the answers of kinds whose answers are no arrays too.
+
+        Those of a task that was calibrated say under `calibrated` what that makes of them.
+        """
+        return self._raw if self.calibration is None else with_calibrated(self.task, self.calibration, self._raw)
+
+    def answers_as(self, wish: Wish) -> list[Answer]:
+        """The same without what calibration says, or as a request wants that. Raises BadValue."""
+        return self.answers if wish is True else with_calibrated(self.task, self.calibration, self._raw, wish)
+
+    @cached_property
+    def _raw(self) -> list[Answer]:
         kind = kind_of(self.task)
         if isinstance(kind, RowKind):
             return kind.answers(self.task, self._decoded)
@@ -146,14 +160,14 @@ class Columns:
         """The cost of one input."""
         return self.receipts.at(row, self._flops)
 
-    def results(self) -> list[Result]:
-        """One result an input, in order."""
+    def results(self, calibrated: Wishes = True) -> list[Result]:
+        """One result an input, in order; `calibrated` as `Session.predict` takes it."""
         answers: list[dict[str, dict[str, object]]] = [{} for _ in self.inputs]
         skipped: list[dict[str, str]] = [{} for _ in self.inputs]
         failed: list[dict[str, str]] = [{} for _ in self.inputs]
         late: list[tuple[str, ...]] = [() for _ in self.inputs]
         for name, column in self.tasks.items():
-            for row, answer in zip(column.rows.tolist(), column.answers, strict=True):
+            for row, answer in zip(column.rows.tolist(), column.answers_as(wish_of(calibrated, name)), strict=True):
                 answers[row][name] = answer
             if column.skipped:
                 for row, reason in column.skipped.items():

@@ -70,6 +70,7 @@ class LoadedTasks:
         self.deterministic, self._width = deterministic, shape.width if backend.packs else None
         # Every task that can be asked: those that read the trunk, then those that own their models.
         self.tasks = {name: record.task for name, record in records.items()} | summaries.tasks
+        self.calibrations = {name: record.calibration for name, record in records.items() if record.calibration}
         # The tasks of each plan of which one failed when it was last run.
         self._failing: set[tuple[str, ...]] = set()
         place = {name: number for number, name in enumerate(records)}

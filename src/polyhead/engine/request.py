@@ -65,7 +65,7 @@ class Request:
         self._end = None if seconds is None else monotonic() + seconds
         self._names, self._writing = loaded.summaries.apart(self.tasks)
         self._types, self._flops = types_of_inputs(self.inputs), loaded.flops
-        self._versions = loaded.versions_of(self.tasks)
+        self._versions, self._calibrations = loaded.versions_of(self.tasks), loaded.calibrations
         self._rows: dict[InputType | None, list[int]] = {}  # by type
         for row, input_type in enumerate(self._types):
             self._rows.setdefault(input_type, []).append(row)
@@ -137,7 +137,8 @@ class Request:
         if len(outputs.rows) + len(skipped) + len(failed) < len(inputs):
             known = {*outputs.rows.tolist(), *skipped, *failed}
             late = [row for row in range(len(inputs)) if row not in known]
-        return Column(self.tasks[name], inputs, outputs, skipped=skipped, failed=failed, late=late)
+        its = self._calibrations.get(name)
+        return Column(self.tasks[name], inputs, outputs, skipped=skipped, failed=failed, late=late, calibration=its)
 
     def _known(self, task: str) -> list[Outputs]:
         """All that is known by now, of a piece that is not done too."""
@@ -189,7 +190,8 @@ class Request:
                 yield self._results(task, self._outputs[task][-1], 0)
 
     def _results(self, task: str, outputs: Outputs, layers_left: int) -> TaskResults:
-        column = Column(self.tasks[task], self.inputs, outputs, skipped={}, failed={}, late=())
+        its = self._calibrations.get(task)
+        column = Column(self.tasks[task], self.inputs, outputs, skipped={}, failed={}, late=(), calibration=its)
         answers = dict(zip(column.rows.tolist(), column.answers, strict=True))
         return TaskResults(task=task, answers=answers, layers_left=layers_left)
 

@@ -33,6 +33,7 @@ from polyhead.engine.request import Request, Stream, TaskResults
 from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Plan
 from polyhead.seq2seq.answer import SummaryTasks
+from polyhead.tasks.calibration import Wishes
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Tokenizer
 
@@ -83,7 +84,13 @@ class Session:
         self._now = self._with(self.bundle.tasks, SummaryTasks(self.bundle, deterministic=deterministic))
 
     def predict(
-        self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None
+        self,
+        inputs: Inputs,
+        *,
+        tasks: Iterable[str] | None = None,
+        words: Words = None,
+        deadline: float | None = None,
+        calibrated: Wishes = True,
     ) -> list[Result]:
         """One result an input, in order. `tasks` asks for some; None for all that fit.
 
@@ -93,10 +100,14 @@ class Session:
         task reads run as one; results name the tasks that are late.
         Raises BadValue, with its number, for what is no input or words that do not lie in it.
 
+        Answers of a calibrated task say under `calibrated` what that makes of them, beside label and scores, which stay
+        as they are. `calibrated` False leaves it out; by a task's name it is False, or a `CalibrationChoice` of other
+        thresholds or another coverage. Raises BadValue for a choice that the task does not have.
+
         A task that fails is named in the results and stops no other; where no task has any answer, and none is late,
         its error is raised.
         """
-        return self.columns(inputs, tasks=tasks, words=words, deadline=deadline).results()
+        return self.columns(inputs, tasks=tasks, words=words, deadline=deadline).results(calibrated)
 
     def columns(
         self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None

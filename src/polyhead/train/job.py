@@ -163,6 +163,11 @@ class Job:
                 self.events.line(line)
             if name in compared:
                 self.events.line(f"{name}: {compared[name].line()}")
+            if name in bundle.lines and bundle.tasks[name].calibration is not None:
+                again = "run `polyhead calibrate` again"
+                self.events.line(
+                    f"{name}: the calibration of {bundle.version(name)} does not fit other weights: {again}"
+                )
             self.events.event("task", task=name, scores=trained.scores, history=trained.fitted.history)
         if checkpoints is not None:
             remove_tree(checkpoints, root=self.cache)

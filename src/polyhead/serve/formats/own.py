@@ -18,6 +18,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, InputType, input_of, input_types_of
+from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
@@ -25,7 +26,8 @@ from polyhead.errors import BundleError
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import HttpError, body_of, decoded, encoded, gone
 from polyhead.serve.service import Served, Service
-from polyhead.tasks.task import Task
+from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated
+from polyhead.tasks.task import Answer, Task
 
 NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
 
@@ -54,6 +56,8 @@ class Options(Value):
 
     deadline: float | None = None  # seconds; tasks that are not done by then are late
     receipt: bool = True  # whether each result says what it cost
+    # Whether answers say what calibration makes of them; by task also how.
+    calibrated: bool | dict[str, bool | CalibrationChoice] = True
 
 
 class PredictRequest(Value):
@@ -166,16 +170,28 @@ async def _read(
 def _answer(service: Service, ticket: Ticket, options: Options) -> PredictAnswer:
     results = [result for result in ticket.results if result is not None]
     return PredictAnswer(
-        results=[_result(result, options) for result in results],
+        results=[_result(result, _answers(ticket, result, options), options) for result in results],
         versions=service.served(ticket),
         trunk=service.session.bundle.digest,
         receipt=total([result.receipt for result in results], cached=ticket.cached),
     )
 
 
-def _result(result: Result, options: Options) -> dict[str, Any]:
+def _answers(ticket: Ticket, result: Result, options: Options) -> dict[str, Answer]:
+    """The answers as the request wants them calibrated."""
+    if options.calibrated is True:
+        return result.answers
+    return {name: _wished(ticket.loaded, name, [answer], options)[0] for name, answer in result.answers.items()}
+
+
+def _wished(loaded: LoadedTasks, name: str, answers: Sequence[Answer], options: Options) -> list[Answer]:
+    wish = wish_of(options.calibrated, name)
+    return with_calibrated(loaded.tasks[name], loaded.calibrations.get(name), answers, wish)
+
+
+def _result(result: Result, answers: dict[str, Answer], options: Options) -> dict[str, Any]:
     """What there is of a result: failures, and tasks that do not fit, only where there are any."""
-    fields: dict[str, Any] = {"answers": result.answers}
+    fields: dict[str, Any] = {"answers": answers}
     for name in ("skipped", "failed", "late"):
         if value := getattr(result, name):
             fields[name] = value
@@ -208,7 +224,11 @@ async def _stream(service: Service, request: Request) -> Response:
     async def body() -> AsyncIterator[bytes]:
         try:
             while (stage := await lines.get()) is not None:
-                line = StageLine(task=stage.task, answers=stage.answers, layers_left=stage.layers_left)
+                answers = stage.answers
+                if asked.options.calibrated is not True:
+                    several = _wished(service.loaded, stage.task, list(answers.values()), asked.options)
+                    answers = dict(zip(answers, several, strict=True))
+                line = StageLine(task=stage.task, answers=answers, layers_left=stage.layers_left)
                 yield _line("task", line, is_events=is_events)
             try:
                 answer = _answer(service, answering.result(), asked.options)

@@ -1,0 +1,189 @@
+"""Calibration on four sets, three draws each: what `polyhead calibrate` promises, measured on whole test splits.
+
+    python -m benchmarks.workbench_calibrate [--report]
+
+A task with the attention head learns from 1,000 rows, is calibrated on 2,000 others (half fit, half check) with the
+goal of precision 0.9 and sets of coverage 0.9, and is measured on the whole test split, which neither saw. Goes on
+where it stopped: rows are in runs/workbench_calibrate.jsonl.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+
+import numpy as np
+
+from benchmarks.workbench_rows import HOME, rows_of, shuffled, trained, write_rows
+from polyhead.bundle.merge import merge_bundles
+from polyhead.bundle.read import Bundle
+from polyhead.certify.beside import keep_beside
+from polyhead.engine.answers import Columns
+from polyhead.engine.session import Session
+from polyhead.quality.calibrate import CalibrateRequest, measures
+from polyhead.quality.measures import answered, error_of, of_truth
+from polyhead.quality.run import calibrated_task, told
+from polyhead.strategies import Pooled
+from polyhead.tasks.calibration import KEY, Calibration
+from polyhead.tasks.columns import Source
+from polyhead.tasks.read import read
+from studies.results import Claim, Study
+from studies.settings import command, parsed, report, say, study_arguments
+
+SETS = {"emotion": "tweeteval_emotion", "banking77": "banking77", "clinc150": "clinc150_domain", "ag_news": "ag_news"}
+DRAWS = (1, 2, 3)
+ROWS, CALIBRATING = 1000, 2000
+PRECISION, COVERAGE = 0.9, 0.9
+SHIFTED = ("clinc150",)  # found after the run; the set stays in every claim
+WHY = (
+    "The test split of clinc150 is of another distribution: 18 % of its rows are out of scope, 1 % of those that the "
+    "task learned from and was calibrated on."
+)
+EXCEEDS = 0.05  # calibration errors that must be halved
+
+
+def main() -> None:
+    options = parsed(study_arguments(__doc__, "workbench_calibrate.jsonl"))
+    study = Study(options.rows[0])
+    for name in () if options.report else SETS:
+        if lacking(study.rows, name):
+            for draw, row in run(name).items():
+                say(str(study.row(lambda r=row: r, set=name, draw=draw)))
+    missing = [f"{name}, draw {draw}" for name in SETS for draw in lacking(study.rows, name)]
+    report("workbench_calibrate", command=command(), rows=study.rows, claims=claims(study.rows), lacking=missing)
+
+
+def lacking(rows: list[dict], name: str) -> list[int]:
+    return [draw for draw in DRAWS if not any((row["set"], row["draw"]) == (name, draw) for row in rows)]
+
+
+def run(name: str) -> dict[int, dict]:
+    """Three tasks of one bundle, each learned and calibrated on rows of its own draw; one pass over the test split."""
+    folder = SETS[name]
+    rows = rows_of(folder, ("train", "validation"))
+    drawn = {f"draw{draw}": shuffled(rows, draw) for draw in DRAWS}
+    made = [
+        trained(task, folder, several[:ROWS], number, Pooled(positions="attention"))
+        for number, (task, several) in enumerate(drawn.items(), 1)
+    ]
+    root = HOME / f"{name}-calibrated"
+    shutil.rmtree(root, ignore_errors=True)
+    merge_bundles(root, [Bundle.open(bundle) for bundle in made])
+    session = Session(root)
+    inputs = read(
+        Source(path=write_rows(HOME / f"{name}-test.jsonl", rows_of(folder, ("test",)))), session.tasks["draw1"]
+    )
+    before = {task: list(column.outputs) for task, column in session.columns(inputs.inputs).tasks.items()}
+    wish = CalibrateRequest(goal=f"precision={PRECISION}", coverage=COVERAGE)
+    kept = {}
+    for task, several in drawn.items():
+        source = Source(path=write_rows(HOME / f"{name}-{task}.jsonl", several[ROWS : ROWS + CALIBRATING]))
+        kept[task] = calibrated_task(session, task, source, wish)
+        say(f"{name} {task}: {told(session.tasks[task], kept[task].calibration)}")
+    keep_beside(root, {task: each.beside for task, each in kept.items()}, read=session.bundle)
+    again = Session(root)
+    columns = again.columns(inputs.inputs)
+    return {draw: measured(again, columns, f"draw{draw}", before[f"draw{draw}"], inputs.targets) for draw in DRAWS}
+
+
+def measured(
+    session: Session, columns: Columns, name: str, before: list[np.ndarray], targets: list[np.ndarray]
+) -> dict[str, object]:
+    """What one calibrated task gives for the test split."""
+    task, calibration, column = session.tasks[name], session.records[name].calibration, columns[name]
+    assert calibration is not None
+    outputs = list(column.outputs)
+    test = answered(task, outputs, targets)
+    probabilities, scores = calibration.probabilities(task, test.logarithms), measures(calibration, test)
+    (rule,) = [rule for rule in calibration.sets if rule.coverage == COVERAGE]
+    return {
+        "rows": len(targets),
+        "error_before": error_of(test, Calibration().probabilities(task, test.logarithms)),
+        "error_after": error_of(test, probabilities),
+        "temperature": calibration.measured.get("temperature"),
+        "accuracy": scores["accuracy"],
+        "outputs_are_the_same": all(a.tobytes() == b.tobytes() for a, b in zip(before, outputs, strict=True)),
+        "labels_are_the_same": bool((probabilities.argmax(axis=1) == test.logarithms.argmax(axis=1)).all()),
+        "answers_say_so": all(KEY in answer for answer in column.answers),
+        "sure": scores["sure"],
+        "precision_of_sure": scores["accuracy_of_sure"],
+        "coverage": float((of_truth(test, probabilities) >= rule.limit).mean()),
+        "labels_a_set": float((probabilities >= rule.limit).sum(axis=1).mean()),
+    }
+
+
+def claims(rows: list[dict]) -> list[Claim]:
+    """The targets of the issue over all four sets; notes say what they are over the sets whose splits are alike."""
+    alike = [row for row in rows if row["set"] not in SHIFTED]
+    ratio, short, far = error_ratio(rows), shortfall(rows), distance(rows)
+    unchanged = sum(row["outputs_are_the_same"] and row["labels_are_the_same"] for row in rows)
+    over = sum(row["error_before"] > EXCEEDS for row in rows)
+    errors = "; ".join(
+        f"{name}: " + ", ".join(f"{r['error_before']:.3f} -> {r['error_after']:.3f}" for r in rows if r["set"] == name)
+        for name in SETS
+    )
+    worst = max(PRECISION - row["precision_of_sure"] for row in rows)
+    return [
+        Claim(
+            id="workbench.calibration_error",
+            text="expected calibration error after calibration, of what it was where it exceeded 0.05, mean of runs",
+            target=0.5,
+            value=ratio,
+            unit="times",
+            holds=ratio <= 0.5,
+            note=f"{over} of {len(rows)} runs exceeded 0.05. {errors}. {WHY} Without it {error_ratio(alike):.3f}.",
+        ),
+        Claim(
+            id="workbench.calibration_scores",
+            text="runs in which calibration changed no bit of a raw output, and no label, on the whole test split",
+            target=len(rows),
+            value=unchanged,
+            unit="runs",
+            holds=unchanged == len(rows),
+        ),
+        Claim(
+            id="workbench.calibration_precision",
+            text="how far the precision of sure answers on test is below the asked 0.9, worst set, mean of draws",
+            target=0.02,
+            value=short,
+            unit="share",
+            holds=short <= 0.02,
+            note=f"Worst single run {worst:.4f}. Precision {listed(rows, 'precision_of_sure')}; sure of "
+            f"{listed(rows, 'sure')}. {WHY} Without it {shortfall(alike):.4f}; below 0 is above what was asked.",
+        ),
+        Claim(
+            id="workbench.calibration_coverage",
+            text="how far the coverage of sets on test is from the 0.9 that was asked, worst set, mean of draws",
+            target=0.015,
+            value=far,
+            unit="share",
+            holds=far <= 0.015,
+            note=f"{listed(rows, 'coverage')}. {WHY} Without it {distance(alike):.4f}.",
+        ),
+    ]
+
+
+def error_ratio(rows: list[dict]) -> float:
+    over = [row for row in rows if row["error_before"] > EXCEEDS]
+    return statistics.mean(row["error_after"] / row["error_before"] for row in over) if over else float("nan")
+
+
+def means(rows: list[dict], key: str) -> dict[str, float]:
+    sets = [name for name in SETS if any(row["set"] == name for row in rows)]
+    return {name: statistics.mean(row[key] for row in rows if row["set"] == name) for name in sets}
+
+
+def shortfall(rows: list[dict]) -> float:
+    return max(PRECISION - mean for mean in means(rows, "precision_of_sure").values())
+
+
+def distance(rows: list[dict]) -> float:
+    return max(abs(mean - COVERAGE) for mean in means(rows, "coverage").values())
+
+
+def listed(rows: list[dict], key: str) -> str:
+    return ", ".join(f"{name} {mean:.4f}" for name, mean in means(rows, key).items())
+
+
+if __name__ == "__main__":
+    main()

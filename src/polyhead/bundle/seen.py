@@ -1,0 +1,62 @@
+"""A summary of the rows that a task was validated on: directions of mean vectors, lengths and scores; no text.
+
+It lies beside the part, in a file of the version. `polyhead drift` compares other rows with it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from polyhead.bundle.format import SEEN
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.errors import CorruptFile
+
+MOST = 512  # rows that are kept
+
+
+class Seen(Value, eq=False):
+    """Rows of one distribution; of a task whose answers have no scores `scores` is (rows, 0)."""
+
+    vectors: np.ndarray  # float32 (rows, width): of length 1
+    lengths: np.ndarray  # float32 (rows,): characters
+    scores: np.ndarray  # float32 (rows, labels): probabilities; of a number its place in the range
+
+    def take(self, rows: np.ndarray) -> Seen:
+        """Some of the rows."""
+        return Seen(vectors=self.vectors[rows], lengths=self.lengths[rows], scores=self.scores[rows])
+
+    def sample(self, seed: int, most: int = MOST) -> Seen:
+        """At most so many rows, drawn without repetition."""
+        rows = np.random.default_rng(seed).permutation(len(self.lengths))[:most]
+        return self.take(np.sort(rows))
+
+    def content(self) -> bytes:
+        """The bytes of the file; vectors and scores are kept in half precision."""
+        arrays = {"vectors": self.vectors, "scores": self.scores.reshape(len(self.lengths), -1)}
+        halves = {name: np.ascontiguousarray(array, np.float16) for name, array in arrays.items()}
+        content: bytes = save({**halves, "lengths": np.ascontiguousarray(self.lengths, np.float32)})
+        return content
+
+
+def seen_of(bundle: Bundle, name: str) -> Seen | None:
+    """The summary of a task's live version; None where it has none. Raises CorruptFile."""
+    content, path = bundle.seen(name), bundle.root / "tasks" / name / bundle.version(name) / SEEN
+    return None if content is None else _read(content, path, bundle.architecture.width)
+
+
+def _read(content: bytes, path: FilePath, width: int) -> Seen:
+    try:
+        arrays = {name: array.astype(np.float32) for name, array in load(content).items()}
+        seen = Seen(vectors=arrays["vectors"], lengths=arrays["lengths"], scores=arrays["scores"])
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise CorruptFile(f"{path} cannot be read", got=error, do="restore the folder", path=path) from None
+    rows = len(seen.lengths)
+    fits = seen.vectors.shape == (rows, width) and seen.scores.ndim == 2 and len(seen.scores) == rows
+    if not fits or not all(np.isfinite(array).all() for array in arrays.values()):
+        raise CorruptFile(f"{path} contradicts itself", do="restore the folder", path=path)
+    return seen

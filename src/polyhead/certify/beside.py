@@ -1,0 +1,83 @@
+"""A new version of a task that differs in what stands beside its answers: its calibration, what its rows look like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.seen import Seen
+from polyhead.bundle.write import Draft, add_tasks
+from polyhead.certify.certificate import Certificate
+from polyhead.certify.change import certified
+from polyhead.config import Value
+from polyhead.engine.pinned import Answering
+from polyhead.errors import BundleError, IsolationError
+from polyhead.tasks.calibration import Calibration
+
+TITLES = ("## Calibration", "## What its rows looked like")
+
+
+class Beside(Value, eq=False):
+    """What is to stand beside a task's answers; None leaves it as it is."""
+
+    calibration: Calibration | None = None
+    seen: Seen | None = None
+    card: Mapping[str, str] = {}  # sections of the card, by their titles (of TITLES)
+
+
+def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bundle, actor: str = "") -> Certificate:
+    """Makes a new version of each of these tasks live, in one step, with the proof of any change and one more.
+
+    Other tasks answer with the same bits, and so do the tasks themselves: their raw outputs are compared too. `read` is
+    the bundle as it was when the values were made. Raises BundleError where a task changed meanwhile, IsolationError.
+    """
+    root = FilePath(root)
+
+    def act() -> None:
+        now = Bundle.open(root, verify=False)
+        changed = [name for name in wanted if now.lines.get(name) != read.lines[name]]
+        if changed:
+            raise BundleError(
+                f"the bundle {root} was changed meanwhile", got=f"another version of {changed}", do="run it again"
+            )
+        before = Answering(now).answered(wanted)
+        add_tasks(root, [_draft(now, name, beside) for name, beside in wanted.items()], replace=True)
+        after = Answering(Bundle.open(root)).answered(wanted)
+        differing = [name for name in wanted if before[name].sha256 != after[name].sha256]
+        if differing:
+            raise IsolationError(
+                "what stands beside answers changed the answers themselves, so the bundle was put back",
+                got=differing,
+                allowed="the same bits on every probe",
+                do="run `polyhead tasks verify`; if it finds no file that was touched, report it",
+                tasks=tuple(differing),
+            )
+
+    return certified(root, "update", act, changing=list(wanted), actor=actor)
+
+
+def _draft(bundle: Bundle, name: str, beside: Beside) -> Draft:
+    record = bundle.tasks[name]
+    calibration = beside.calibration or record.calibration
+    return Draft(
+        record=msgspec.structs.replace(record, calibration=calibration, files={}),
+        arrays=bundle.part(name),
+        scores=bundle.scores(name),
+        probes=bundle.probes(name),
+        card=with_sections(bundle.card(name), beside.card),
+        seen=bundle.seen(name) if beside.seen is None else beside.seen.content(),
+    )
+
+
+def with_sections(card: str, sections: Mapping[str, str]) -> str:
+    """The card with these sections at its end, in place of those that it had under the same titles."""
+    kept, is_replaced = [], False
+    for line in card.splitlines():
+        is_replaced = line.strip() in sections if line.startswith("## ") else is_replaced
+        if not is_replaced:
+            kept.append(line)
+    text = "\n".join(kept).rstrip()
+    return "\n\n".join([text, *(f"{title}\n\n{body}" for title, body in sections.items())]) + "\n"

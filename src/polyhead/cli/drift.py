@@ -1,0 +1,220 @@
+"""`polyhead drift`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polyhead.cli.actor import actor_option
+from polyhead.cli.bundle_lines import end
+from polyhead.cli.labelled import LabelledColumns, labelled_options, sources_of
+from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
+from polyhead.cli.output import Printer, counted, indented, json_option, note, section, table
+from polyhead.cli.tables import columns_in
+from polyhead.errors import DataError, EmptyData, MissingColumn
+
+if TYPE_CHECKING:
+    from polyhead.bundle.seen import Seen
+    from polyhead.engine.session import Session
+    from polyhead.quality.drift import TaskDrift
+    from polyhead.quality.watch import Summarized
+
+WIDTH = 100  # characters of an example
+
+
+@click.command("drift")
+@click.argument("bundle", type=click.Path(file_okay=False))
+@click.argument("data", metavar="FILE")
+@tasks_option("Look at these tasks only, with commas between them; by default all that can read FILE.")
+@labelled_options
+@click.option("--known", metavar="FILE", help="Compare with the rows of this file, not with what the bundle keeps.")
+@click.option("--keep", is_flag=True, help="Keep what FILE looks like with each task, for later; compare nothing.")
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 0.5, min_open=True),
+    default=0.01,
+    show_default=True,
+    help="Chance of a false alarm, for all tasks of a run together.",
+)
+@click.option("--examples", type=click.IntRange(0), default=5, show_default=True, help="Unlike rows to show a task.")
+@click.option("--fail", is_flag=True, help="End with exit code 1 if a task sees other rows than it knows.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the rows that are drawn of a long file.")
+@backend_option()
+@precision_option
+@actor_option
+@json_option
+def command(
+    bundle: str,
+    data: str,
+    tasks: tuple[str, ...],
+    known: str | None,
+    keep: bool,
+    alpha: float,
+    examples: int,
+    fail: bool,
+    seed: int,
+    backend: str | None,
+    precision: str | None,
+    actor: str,
+    json_to: str | None,
+    **columns: Any,
+) -> None:
+    """Show which tasks of BUNDLE see other texts in FILE than those that they were validated on.
+
+    \b
+    polyhead drift bundle this-week.csv                       every task, beside what the bundle keeps
+    polyhead drift bundle this-week.csv --known last-week.csv two files, with no summary in the bundle
+    polyhead drift bundle validation.csv --keep               keep the summary: a new, certified version of each task
+
+    Three things are compared: texts (by the encoder's mean vectors), their lengths, and the answers' scores. Each
+    gets a distance from 0 to 1 and a permutation test; the tests of all tasks together are wrong with a chance of
+    --alpha at most. "unlike" is the share of rows that lie farther from the known ones than 99 of 100 known rows lie
+    from each other; of rows like these it is near 0.01. At most 1,000 rows are compared; of a longer file they are
+    drawn.
+
+    If FILE has the labels of a task, in the column of its name or --label, it is also said whether its answers are
+    still as sure as they are right. `polyhead calibrate` keeps the summary too. It holds no text.
+    """
+    from polyhead.engine.session import Session
+    from polyhead.quality.watch import DriftRequest, drifts
+
+    printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**columns)
+    if keep and known is not None:
+        raise click.UsageError("--keep compares nothing, so --known has no use beside it.")
+    for path in filter(None, (data, known)):
+        if not os.path.isfile(path):
+            raise DataError(f"no file at {path}", do="give the path of a file that exists")
+    session = Session(bundle, backend=backend, precision=precision)
+    names = [name for name in session.task_names(only or None) if name in session.records]
+    standing = _standing(session, names, only) if known is None and not keep else {}
+    rows = _rows(session, list(standing) or names, only, data, named, seed, printer)
+    if keep:
+        return _keep(printer, bundle, session, rows, actor)
+    if known is not None:
+        others = _rows(session, list(rows), list(rows), known, named, seed, printer)
+        standing = {name: summary.seen for name, summary in others.items()}
+    made = drifts(session, rows, standing, DriftRequest(alpha=alpha, examples=examples, seed=seed))
+    _tell(printer, data, made)
+    if fail and any(drift.differs for drift in made):
+        sys.exit(1)
+    return None
+
+
+def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> dict[str, Seen]:
+    """The summaries of the tasks that have one; an error where a named task or every task lacks it."""
+    from polyhead.bundle.format import SEEN
+    from polyhead.quality.watch import known_of
+
+    lacking = [name for name in names if SEEN not in session.records[name].files]
+    if only or len(lacking) == len(names):
+        return known_of(session, list(names))
+    if lacking:
+        note(f"no summary is kept of {', '.join(lacking)}; keep it with --keep")
+    return known_of(session, [name for name in names if name not in lacking])
+
+
+def _rows(
+    session: Session,
+    names: Sequence[str],
+    only: Sequence[str],
+    data: str,
+    named: LabelledColumns,
+    seed: int,
+    printer: Printer,
+) -> dict[str, Summarized]:
+    """What each task sees in the file; a task that was not named and cannot read it is left out, and said."""
+    from polyhead.quality.drift import MOST
+    from polyhead.quality.rows import labelled_rows, plain_rows
+    from polyhead.quality.watch import summarized
+
+    tasks, there = {name: session.tasks[name] for name in names}, columns_in(data)
+    labelled = [name for name in names if name in there] if not named.labels else list(names)
+    sources = sources_of(tasks, labelled, data, named) if labelled else {}
+    roles = {role: column for role, column in (("text", named.text), ("text_b", named.text_b)) if column}
+    seen, left = dict[str, "Summarized"](), list[str]()
+    for name in names:
+        try:
+            if name in sources:
+                rows = labelled_rows(sources[name], tasks[name], most=MOST, seed=seed)
+            else:
+                rows = plain_rows(data, tasks[name], roles, most=MOST, seed=seed, show=printer.show)
+        except (EmptyData, MissingColumn):
+            if name in only or len(names) == 1:
+                raise
+            left.append(name)
+            continue
+        seen[name] = summarized(session, name, rows, show=printer.show)
+    printer.show("")
+    if left:
+        note(f"{data} has nothing that these tasks read: {', '.join(left)}")
+    if not seen:
+        raise EmptyData(f"{data} has nothing that a task of the bundle reads", do="name the columns: --text COLUMN")
+    return seen
+
+
+def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
+    from polyhead.certify.beside import keep_beside
+    from polyhead.quality.watch import beside
+
+    wanted = {name: beside(session.tasks[name], summary) for name, summary in rows.items()}
+    certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)
+    for name, (old, new) in certificate.changed.items():
+        printer.line(f"kept what {counted(rows[name].rows.whole, 'row')} of {name} look like: {old} -> {new}")
+    end(printer, bundle, certificate)
+
+
+def _tell(printer: Printer, data: str, made: Sequence[TaskDrift]) -> None:
+    from polyhead.quality.drift import ASPECTS, plain
+
+    head: list[object] = ["task", "rows", "known", "verdict", *ASPECTS, "unlike"]
+    cells = [
+        head,
+        *([d.task, f"{d.rows:,}", f"{d.known:,}", _verdict(d), *_distances(d), f"{d.unlike:.3f}"] for d in made),
+    ]
+    printer.lines(table(cells, left=1))
+    for drift in made:
+        printer.lines(section(drift.task, _lines(drift)) if _lines(drift) else [])
+    printer.json({"data": data, "tasks": [plain(drift) for drift in made]})
+
+
+def _verdict(drift: TaskDrift) -> str:
+    from polyhead.quality.drift import ASPECTS
+
+    return ", ".join(words for name, words in ASPECTS.items() if _differs(drift, name)) or "as known"
+
+
+def _differs(drift: TaskDrift, name: str) -> bool:
+    return name in drift.aspects and drift.aspects[name].differs
+
+
+def _distances(drift: TaskDrift) -> list[object]:
+    from polyhead.quality.drift import ASPECTS
+
+    return [
+        f"{drift.aspects[name].distance:.3f} (p {drift.aspects[name].p:.2g})" if name in drift.aspects else "-"
+        for name in ASPECTS
+    ]
+
+
+def _lines(drift: TaskDrift) -> list[str]:
+    lines = list(drift.notes)
+    if drift.sureness is not None:
+        sure = drift.sureness
+        verdict = "not as sure as they are right" if sure.differs else "as sure as they are right"
+        lines.append(
+            f"answers are {verdict}: {sure.accuracy:.4f} right, {sure.confidence:.4f} sure, calibration error "
+            f"{sure.error:.4f} (up to {sure.usual:.4f} by chance) on {counted(sure.rows, 'labelled row')}"
+        )
+    if drift.differs and drift.examples:
+        lines.append("most unlike:")
+        lines += indented(f"row {each.row:,}  {each.distance:.3f}  {_short(each.text)}" for each in drift.examples)
+    return lines
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

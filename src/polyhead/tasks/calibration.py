@@ -1,0 +1,252 @@
+"""How sure a task's answers are, as measured on labelled rows: a value kept with the task, and the answers it makes.
+
+An answer's own label and scores never change. What calibration says stands beside them, under `calibrated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from math import inf, isfinite
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.errors import BadValue, ConfigError
+from polyhead.tasks.kinds import KINDS, base, kind_of
+from polyhead.tasks.task import Answer, RowKind, Task
+
+KEY = "calibrated"  # of an answer
+SMALLEST, LARGEST = 1e-300, 1 - 1e-16  # probabilities whose logarithms are finite
+
+
+class SetRule(Value):
+    """A set of labels, or an interval of numbers, that holds the truth with a chance of at least `coverage`.
+
+    The set holds the labels whose calibrated probability is `limit` or more; an interval reaches `limit` of the task's
+    range to both sides of the answer.
+    """
+
+    coverage: float
+    limit: float
+
+
+class Calibration(Value):
+    """What turns a task's scores into calibrated answers; what is left empty changes nothing.
+
+    It reads the logarithms of probabilities, of a kind with a sigmoid a label the log odds: both can be had from an
+    answer, so that a request may be answered again with another choice.
+    """
+
+    scale: tuple[float, ...] = ()  # of the logarithms: one for all labels (1 / temperature), or one a label
+    shift: tuple[float, ...] = ()  # added to what is scaled, one a label
+    thresholds: tuple[float, ...] = ()  # calibrated probability from which a label is given, one a label
+    positive: str | None = None  # single_label: its threshold alone decides between this label and the others
+    unsure_below: float = 0.0  # single_label, multiple_choice: of the answered label's probability
+    sets: tuple[SetRule, ...] = ()  # by ascending coverage
+    coverage: float | None = None  # the one of `sets` that answers show
+    measured: dict[str, Any] = {}  # for people: rows, and what was measured on those that it was not fitted on
+
+    def __post_init__(self) -> None:
+        numbers = (*self.scale, *self.shift, *self.thresholds, self.unsure_below)
+        numbers = (*numbers, *(number for rule in self.sets for number in (rule.coverage, rule.limit)))
+        shares = (*self.thresholds, self.unsure_below, *(rule.coverage for rule in self.sets))
+        is_range = all(0 <= share <= 1 for share in shares) and all(scale > 0 for scale in self.scale)
+        if not all(map(isfinite, numbers)) or not is_range:
+            raise ConfigError(
+                "a calibration holds a number that it cannot use",
+                allowed="scales above 0, thresholds and coverages from 0 to 1, all finite",
+            )
+        if self.coverage is not None and self.coverage not in [rule.coverage for rule in self.sets]:
+            raise _no_coverage(self.coverage, self.sets)
+
+    def check(self, task: Task) -> None:
+        """Raises ConfigError where it is not of this task's kind or labels."""
+        labels = len(task.labels)
+        fits = len(self.scale) in (0, 1, labels) and len(self.shift) in (0, labels)
+        fits = fits and len(self.thresholds) in (0, labels) and (self.positive is None or self.positive in task.labels)
+        if not fits or (calibrator_of(task) is None):
+            raise ConfigError(
+                f"task '{task.name}' has the calibration of another task", do="calibrate it again", task=task.name
+            )
+
+    def probabilities(self, task: Task, logarithms: np.ndarray) -> np.ndarray:
+        """Calibrated probabilities, float64 (rows, labels), of log probabilities or log odds (rows, labels)."""
+        scaled = logarithms * np.asarray(self.scale) if self.scale else logarithms
+        scaled = scaled + np.asarray(self.shift) if self.shift else scaled
+        return _sigmoid(scaled) if kind_of(task).scores == "sigmoid" else base.softmax(scaled)
+
+
+class CalibrationChoice(Value):
+    """What one request wants otherwise than the task's calibration has it."""
+
+    thresholds: dict[str, float] | None = None  # of some labels
+    unsure_below: float | None = None
+    coverage: float | None = None  # one that the calibration keeps
+
+
+Wish = bool | CalibrationChoice
+"""Whether a task's answers say what calibration makes of them, or how."""
+Wishes = bool | Mapping[str, Wish]
+"""The same of all tasks, or of some by name; the others say it."""
+
+
+def wish_of(wishes: Wishes, task: str) -> Wish:
+    """What is wished of one task."""
+    return wishes if isinstance(wishes, bool) else wishes.get(task, True)
+
+
+def with_choice(task: Task, calibration: Calibration, choice: CalibrationChoice) -> Calibration:
+    """The calibration as a request wants it. Raises BadValue for what the task does not have."""
+    changed: dict[str, Any] = {}
+    if choice.thresholds is not None:
+        if unknown := sorted(set(choice.thresholds) - set(task.labels)):
+            raise BadValue(
+                f"task '{task.name}' has no such label to set a threshold for", got=unknown, allowed=task.labels
+            )
+        default = task.threshold if kind_of(task).scores == "sigmoid" else 0.0
+        standing = dict(zip(task.labels, calibration.thresholds or [default] * len(task.labels), strict=True))
+        changed["thresholds"] = tuple((standing | choice.thresholds).values())
+    if choice.unsure_below is not None:
+        changed["unsure_below"] = choice.unsure_below
+    if choice.coverage is not None:
+        if choice.coverage not in [rule.coverage for rule in calibration.sets]:
+            raise _no_coverage(choice.coverage, calibration.sets)
+        changed["coverage"] = choice.coverage
+    shares = [*changed.get("thresholds", ()), changed.get("unsure_below", 0.0)]
+    if not all(0 <= share <= 1 for share in shares):
+        raise BadValue("a threshold is a probability", got=shares, allowed="0 to 1")
+    return msgspec.structs.replace(calibration, **changed)
+
+
+def with_calibrated(
+    task: Task, calibration: Calibration | None, answers: Sequence[Answer], wish: Wish = True
+) -> list[Answer]:
+    """The answers, each with what calibration makes of it under `calibrated`, where the task has one and it is wished.
+
+    What stood there before is left out. Raises BadValue for a wish that the task cannot meet.
+    """
+    bare = [{key: value for key, value in answer.items() if key != KEY} for answer in answers]
+    if calibration is None or wish is False or not bare:
+        return bare
+    if isinstance(wish, CalibrationChoice):
+        calibration = with_choice(task, calibration, wish)
+    calibrator = calibrator_of(task)
+    assert calibrator is not None  # the task was checked when it was read
+    made = calibrator(task, calibration, bare)
+    return [{**answer, KEY: calibrated} for answer, calibrated in zip(bare, made, strict=True)]
+
+
+def _single_labels(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:
+    scores = np.array([[answer["scores"][label] for label in task.labels] for answer in answers])
+    probabilities = calibration.probabilities(task, np.log(np.maximum(scores, SMALLEST)))
+    chosen, is_sure = decided(task, calibration, probabilities)
+    sets = _sets(calibration, probabilities, task.labels)
+    return [
+        {
+            "label": task.labels[label] if sure else None,
+            "unsure": not sure,
+            "scores": dict(zip(task.labels, row, strict=True)),
+            **its_set,
+        }
+        for label, sure, row, its_set in zip(
+            chosen.tolist(), is_sure.tolist(), probabilities.tolist(), sets, strict=True
+        )
+    ]
+
+
+def decided(task: Task, calibration: Calibration, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row the index of its label, int64 (rows,), and whether it is sure enough, bool (rows,)."""
+    rows, chosen = np.arange(len(probabilities)), probabilities.argmax(axis=-1)
+    if calibration.positive is not None:
+        place = task.labels.index(calibration.positive)
+        others = probabilities.copy()
+        others[:, place] = -inf
+        threshold = calibration.thresholds[place] if calibration.thresholds else 0.5
+        chosen = np.where(probabilities[:, place] >= threshold, place, others.argmax(axis=-1))
+        return chosen, probabilities[rows, chosen] >= calibration.unsure_below
+    confidence, needed = probabilities[rows, chosen], np.full(len(rows), calibration.unsure_below)
+    if calibration.thresholds:
+        needed = np.maximum(needed, np.asarray(calibration.thresholds)[chosen])
+    return chosen, confidence >= needed
+
+
+def _multi_labels(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:
+    scores = np.array([[answer["scores"][label] for label in task.labels] for answer in answers])
+    bounded = np.clip(scores, SMALLEST, LARGEST)
+    probabilities = calibration.probabilities(task, np.log(bounded) - np.log1p(-bounded))
+    given = probabilities >= np.asarray(calibration.thresholds or [task.threshold])
+    sets = _sets(calibration, probabilities, task.labels)
+    return [
+        {"labels": list(compress(task.labels, row)), "scores": dict(zip(task.labels, its, strict=True)), **its_set}
+        for row, its, its_set in zip(given.tolist(), probabilities.tolist(), sets, strict=True)
+    ]
+
+
+def _choices(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:
+    made = []
+    for answer in answers:
+        scores = np.log(np.maximum([answer["scores"]], SMALLEST))
+        probabilities = calibration.probabilities(task, scores)
+        is_sure = probabilities.max() >= calibration.unsure_below
+        (its_set,) = _sets(calibration, probabilities, range(scores.shape[1]))
+        index = answer["index"] if is_sure else None
+        made.append({"index": index, "unsure": not is_sure, "scores": probabilities[0].tolist(), **its_set})
+    return made
+
+
+def _numbers(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:
+    assert task.range is not None
+    (low, high), rule = task.range, _rule(calibration)
+    if rule is None:
+        return [{} for _ in answers]
+    reach = rule.limit * (high - low)
+    return [
+        {"interval": [max(low, answer["value"] - reach), min(high, answer["value"] + reach)], "coverage": rule.coverage}
+        for answer in answers
+    ]
+
+
+Calibrator = Callable[[Task, Calibration, Sequence[Answer]], list[Answer]]
+"""What calibration makes of answers."""
+_BY_SCORES: Mapping[str | None, Calibrator] = {"softmax": _single_labels, "sigmoid": _multi_labels, "range": _numbers}
+
+
+def calibrator_of(task: Task) -> Calibrator | None:
+    """What calibrates the answers of the task's kind; None for a kind without one probability a label, or a number."""
+    kind = kind_of(task)
+    if kind.per_option:
+        return _choices
+    return _BY_SCORES.get(kind.scores) if isinstance(kind, RowKind) else None
+
+
+def calibrated_kinds() -> list[str]:
+    """The names of the kinds that can be calibrated."""
+    return sorted(k.name for k in KINDS.values() if k.per_option or (isinstance(k, RowKind) and k.scores in _BY_SCORES))
+
+
+def _sets(calibration: Calibration, probabilities: np.ndarray, names: Sequence[Any]) -> list[Answer]:
+    rule = _rule(calibration)
+    if rule is None:
+        return [{} for _ in probabilities]
+    inside = (probabilities >= rule.limit).tolist()
+    return [{"set": list(compress(names, row)), "coverage": rule.coverage} for row in inside]
+
+
+def _rule(calibration: Calibration) -> SetRule | None:
+    return next((rule for rule in calibration.sets if rule.coverage == calibration.coverage), None)
+
+
+def _sigmoid(outputs: np.ndarray) -> np.ndarray:
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * outputs)))
+
+
+def _no_coverage(coverage: float, rules: Sequence[SetRule]) -> BadValue:
+    return BadValue(
+        "the calibration keeps no sets of this coverage",
+        got=coverage,
+        allowed=[rule.coverage for rule in rules] or "none, since it was made without",
+        do="calibrate again with --coverage",
+    )

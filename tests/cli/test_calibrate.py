@@ -1,0 +1,132 @@
+"""`polyhead calibrate` and `polyhead drift`: what they say, keep and refuse."""
+
+import json
+import shutil
+
+import pytest
+
+import tiny
+from cli.commands import run
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.seen import seen_of
+
+
+@pytest.fixture
+def bundle(home, tmp_path):
+    return shutil.copytree(home / "bundle", tmp_path / "bundle")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    return {
+        "held": tiny.write_jsonl(folder / "held.jsonl", tiny.messages(160, seed=11)),
+        "other": tiny.write_jsonl(folder / "other.jsonl", tiny.messages(60, seed=12)),
+        "pairs": tiny.write_jsonl(folder / "pairs.jsonl", tiny.pairs(60, seed=13)),
+        "few": tiny.write_jsonl(folder / "few.jsonl", tiny.messages(10, seed=14)),
+        "texts": tiny.write_jsonl(folder / "texts.jsonl", [{"text": "good " * 40} for _ in range(50)]),
+    }
+
+
+def told(*words):
+    done = run(*words, "--json", "-")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_calibrate_keeps_what_it_measured_and_answers_show_it(bundle, rows):
+    done = run("calibrate", bundle, rows["held"], "--tasks", "mood,topics,urgency", "--goal", "f1").refuses(
+        "--positive"
+    )
+    assert Bundle.open(bundle).version("mood") == "v0001"  # nothing was kept of any
+    done = run("calibrate", bundle, rows["held"], "--task", "mood", "--goal", "f1", "--positive", "good", "--dry-run")
+    assert "f1 of 'good': precision" in done.out
+    done = run("calibrate", bundle, rows["held"], "--task", "mood", "--goal", "accuracy=0.9", "--actor", "ann")
+    assert done.code == 0, done.err
+    assert "expected calibration error" in done.out
+    assert "calibrated mood: v0001 -> v0002; its raw outputs are the same bits" in done.out
+    assert "the same bits on" in done.out
+    calibration = Bundle.open(bundle).tasks["mood"].calibration
+    assert calibration.measured["data"]["rows"] == 160
+    assert "## Calibration" in Bundle.open(bundle).card("mood")
+    answers = json.loads(run("predict", bundle, "the lamp is good").out)["answers"]
+    assert set(answers["mood"]["calibrated"]) == {"label", "unsure", "scores", "set", "coverage"}
+    assert "calibrated" not in answers["topics"]
+    assert run("tasks", "rollback", bundle, "mood").code == 0
+    assert "calibrated" not in json.loads(run("predict", bundle, "the lamp is good").out)["answers"]["mood"]
+
+
+def test_calibrate_reads_every_task_that_the_file_labels(bundle, rows):
+    made = told("calibrate", bundle, rows["held"], "--tasks", "topics,urgency", "--coverage", "0.85")
+    assert set(made["calibrations"]) == {"topics", "urgency"}
+    assert set(made["certificate"]["changed"]) == {"topics", "urgency"}
+    assert made["calibrations"]["urgency"]["coverage"] == 0.85
+    answers = json.loads(run("predict", bundle, "the lamp is good").out)["answers"]
+    low, high = answers["urgency"]["calibrated"]["interval"]
+    assert low <= answers["urgency"]["value"] <= high
+
+
+def test_calibrate_checks_on_a_file_of_its_own_and_changes_nothing_when_dry(bundle, rows):
+    made = told("calibrate", bundle, rows["held"], "--task", "mood", "--check", rows["other"], "--dry-run")
+    assert made["calibrations"]["mood"]["measured"]["rows"] == {"fit": 160, "check": 60}
+    assert made["certificate"] is None
+    assert Bundle.open(bundle).version("mood") == "v0001"
+
+
+def test_calibrate_refuses_what_it_cannot_use(bundle, rows):
+    run("calibrate", bundle, rows["few"], "--task", "mood").refuses("too few labelled rows", "40 or more")
+    run("calibrate", bundle, rows["held"], "--task", "names").refuses("cannot be calibrated", "single_label")
+    run("calibrate", bundle, rows["held"], "--task", "nobody").refuses("nobody")
+    run("calibrate", bundle, rows["held"].with_name("none.jsonl"), "--task", "mood").refuses("no file at")
+    run("calibrate", bundle, rows["held"], "--task", "mood", "--goal", "best").refuses("precision=0.9")
+    run("calibrate", bundle, rows["held"], "--task", "mood", "--coverage", "0.999").refuses("999 or more")
+
+
+def test_training_anew_says_that_the_calibration_is_left_behind(bundle, rows, home):
+    assert run("calibrate", bundle, rows["held"], "--task", "mood").code == 0
+    folder = bundle.parent
+    for name in ("trunk", "data"):
+        (folder / name).symlink_to(home / name)
+    shutil.copy(home / "polyhead.toml", folder / "polyhead.toml")
+    done = run("train", folder / "polyhead.toml", "--tasks", "mood", "--retrain", "mood")
+    assert done.code == 0, done.err
+    assert "mood: the calibration of v0002 does not fit other weights" in done.out + done.err
+    assert Bundle.open(bundle).tasks["mood"].calibration is None
+
+
+def test_drift_says_what_to_do_where_no_summary_is_kept(bundle, rows):
+    run("drift", bundle, rows["other"], "--task", "mood").refuses("--keep", "--known FILE")
+
+
+def test_drift_finds_other_texts_and_none_in_rows_like_those_that_it_knows(bundle, rows):
+    done = run("drift", bundle, rows["held"], "--tasks", "mood,topics", "--keep")
+    assert done.code == 0, done.err
+    assert "kept what 160 rows of mood look like: v0001 -> v0002" in done.out
+    assert len(seen_of(Bundle.open(bundle), "mood").lengths) == 160
+    same = told("drift", bundle, rows["other"], "--tasks", "mood,topics")
+    assert [task["differs"] for task in same["tasks"]] == [False, False]
+    assert all(task["sureness"]["rows"] == 60 for task in same["tasks"])
+    every = run("drift", bundle, rows["other"])
+    assert every.code == 0, every.err
+    assert "no summary is kept of urgency, names, same, alike" in every.err
+    other = run("drift", bundle, rows["texts"], "--task", "mood", "--fail")
+    assert other.code == 1
+    assert "other texts" in other.out
+    assert "most unlike:" in other.out
+    assert "good good" in other.out
+
+
+def test_drift_compares_two_files_for_tasks_of_every_form(bundle, rows):
+    found = told("drift", bundle, rows["other"], "--known", rows["held"], "--tasks", "mood,names,urgency")
+    assert [set(task["aspects"]) for task in found["tasks"]] == [{"texts", "lengths", "answers"}] * 3
+    found = told("drift", bundle, rows["pairs"], "--known", rows["pairs"], "--tasks", "same,alike")
+    assert [task["differs"] for task in found["tasks"]] == [False, False]
+    assert [task["unlike"] for task in found["tasks"]] == [0.0, 0.0]
+
+
+def test_drift_leaves_out_tasks_that_cannot_read_the_file(bundle, rows):
+    done = run("drift", bundle, rows["texts"], "--known", rows["texts"])
+    assert done.code == 0, done.err
+    assert "same, alike" in done.err
+    run("drift", bundle, rows["texts"], "--known", rows["texts"], "--keep").refuses("--known", code=2)
+    run("drift", bundle, rows["few"], "--known", rows["held"], "--task", "mood").refuses("too few rows")
