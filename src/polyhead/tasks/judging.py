@@ -39,11 +39,12 @@ class Judged(Value, eq=False):
     differences: np.ndarray | None = None  # float64 (rows,): numbers that were answered, less the true ones
 
 
-def confusion_of(of: str, truth: np.ndarray, answers: np.ndarray, names: Sequence[Sequence[str]]) -> Confusion:
-    """From indices, each int64 (any,), and the names of truths and of answers."""
-    truths, given = map(tuple, names)
+def confusion_of(
+    truth: np.ndarray, answers: np.ndarray, *, of: str, truths: Sequence[str], given: Sequence[str]
+) -> Confusion:
+    """From indices, each int64 (any,), and the names of truths and of what is given as answers."""
     cells = np.bincount(truth * len(given) + answers, minlength=len(truths) * len(given))
-    return Confusion(of=of, truths=truths, answers=given, counts=cells.reshape(len(truths), len(given)))
+    return Confusion(of=of, truths=tuple(truths), answers=tuple(given), counts=cells.reshape(len(truths), len(given)))
 
 
 def from_sums(sums: np.ndarray, metrics: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Recount:
@@ -92,8 +93,8 @@ def correlations(first: np.ndarray, second: np.ndarray) -> Recount:
     centred = [values - values.mean() for values in (np.asarray(first, np.float64), np.asarray(second, np.float64))]
 
     def recounted(counts: np.ndarray) -> dict[str, np.ndarray]:
-        linear = np.array([_correlation(*centred, each) for each in counts])
-        ranked = np.array([_correlation(*(order.ranks(each) for order in orders), each) for each in counts])
+        linear = np.array([_correlation(centred[0], centred[1], each) for each in counts])
+        ranked = np.array([_correlation(orders[0].ranks(each), orders[1].ranks(each), each) for each in counts])
         return {"pearson": linear, "spearman": ranked}
 
     return recounted

@@ -14,7 +14,6 @@ from polyhead.tasks.judging import Confusion, Decisions, Judged, from_sums
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
 
-
 OUTCOMES = ("rightly given", "wrongly given", "missed", "rightly left out")
 
 
@@ -142,9 +141,10 @@ class MultiLabel(RowKind):
         )
 
     def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
-        """The probability of each label that is given, or of the most probable one where none is."""
-        names = answer["labels"] or [max(answer["scores"], key=answer["scores"].__getitem__)]
-        return {name: other["scores"][name] for name in names}
+        """The probability of each label that is given; where none is, that of the likeliest not to fit."""
+        if not answer["labels"]:
+            return {"none of the labels": 1 - max(other["scores"].values())}
+        return {name: other["scores"][name] for name in answer["labels"]}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """Other labels; the probability of the surest of those decisions that are wrong."""

@@ -91,10 +91,10 @@ class Regression(RowKind):
         answered = _values(task, np.stack(outputs)).reshape(-1)
         edges = np.linspace(low, high, PARTS + 1)
         names = [f"{first:.4g} to {last:.4g}" for first, last in zip(edges[:-1], edges[1:], strict=True)]
-        parts = (np.clip(np.searchsorted(edges, side, "right") - 1, 0, PARTS - 1) for side in (wanted, answered))
+        truth, given = (np.clip(np.searchsorted(edges, side, "right") - 1, 0, PARTS - 1) for side in (wanted, answered))
         return Judged(
             recount=correlations(np.stack(targets).reshape(-1), answered),
-            confusion=confusion_of("rows", *parts, (names, names)),
+            confusion=confusion_of(truth, given, of="rows", truths=names, given=names),
             differences=answered - wanted,
         )
 

@@ -129,7 +129,7 @@ class SingleLabel(RowKind):
 
         return Judged(
             recount=from_labels(wanted, answered, rows, len(task.labels), of),
-            confusion=confusion_of("rows", wanted, answered, (task.labels, task.labels)),
+            confusion=confusion_of(wanted, answered, of="rows", truths=task.labels, given=task.labels),
             decisions=Decisions(of="rows", confidence=probabilities[rows, answered], is_right=wanted == answered),
         )
 

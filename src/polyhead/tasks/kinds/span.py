@@ -22,7 +22,10 @@ from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
 from polyhead.text.tokenize import repair
 
-TRUTHS, OUTCOMES = ("an answer", "no answer"), ("a right answer", "a part of it, or more", "another answer", "no answer")
+TRUTHS, OUTCOMES = (
+    ("an answer", "no answer"),
+    ("a right answer", "a part of it, or more", "another answer", "no answer"),
+)
 LONGEST = 30  # words of an answer, as SQuAD scripts have it in tokens
 ANSWERS = 'a list of {"text": ..., "start": its first character in the context}'
 
@@ -173,11 +176,9 @@ class Span(Kind):
                     for place, name in enumerate(("f1", "exact_match"))
                 },
             ),
-            confusion=confusion_of("questions", np.where(has_answer, 0, 1), outcome, (TRUTHS, OUTCOMES)),
+            confusion=confusion_of(np.where(has_answer, 0, 1), outcome, of="questions", truths=TRUTHS, given=OUTCOMES),
             decisions=Decisions(
-                of="questions",
-                confidence=np.array([answer["score"] for answer in answers]),
-                is_right=sums[:, 1] == 1,
+                of="questions", confidence=np.array([answer["score"] for answer in answers]), is_right=sums[:, 1] == 1
             ),
         )
 

@@ -158,7 +158,11 @@ class Tagging(Kind):
         return Judged(
             recount=self._recount(task, targets, answers),
             confusion=confusion_of(
-                "words", wanted, np.where(is_read, answered, labels), (task.labels, (*task.labels, "(not read)"))
+                wanted,
+                np.where(is_read, answered, labels),
+                of="words",
+                truths=task.labels,
+                given=(*task.labels, "(not read)"),
             ),
             decisions=Decisions(
                 of="words",
@@ -178,10 +182,10 @@ class Tagging(Kind):
                 lambda *counts: {name: label_metrics(*counts)[name] for name in names},
             )
         sums, outside = np.zeros((len(targets), 4)), task.labels.index("O")
-        for row, (target, answer) in enumerate(zip(targets, answers, strict=True)):
+        for place, (target, answer) in enumerate(zip(targets, answers, strict=True)):
             truth, given = (_spans_of(task, indices) for indices in (target, answer))
             right = int(np.sum(target == np.where(answer == UNREAD, outside, answer)))
-            sums[row] = (2 * len(truth & given), len(truth) + len(given), right, len(target))
+            sums[place] = (2 * len(truth & given), len(truth) + len(given), right, len(target))
         return from_sums(
             sums,
             lambda sums: {
