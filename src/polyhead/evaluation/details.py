@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from polyhead.config import Value
@@ -29,6 +30,7 @@ class Cell(Value):
     truth: str
     answer: str
     count: int
+    is_right: bool
 
 
 class ConfusionTable(Value):
@@ -120,7 +122,7 @@ def texts_shown(entry: TaskInput) -> tuple[str, ...]:
 def table_of(confusion: Confusion) -> ConfusionTable:
     """The confusion as cells."""
     truths, answers = np.nonzero(confusion.counts)
-    counts = confusion.counts[truths, answers]
+    counts, is_right = confusion.counts[truths, answers], [name in confusion.right for name in confusion.answers]
     order = np.argsort(-counts, kind="stable")[:MOST_CELLS].tolist()
     return ConfusionTable(
         of=confusion.of,
@@ -131,6 +133,8 @@ def table_of(confusion: Confusion) -> ConfusionTable:
                 truth=confusion.truths[truths[place]],
                 answer=confusion.answers[answers[place]],
                 count=int(counts[place]),
+                is_right=is_right[answers[place]]
+                or confusion.truths[truths[place]] == confusion.answers[answers[place]],
             )
             for place in order
         ),
@@ -175,3 +179,20 @@ def shortened(value: Any) -> Any:
     if isinstance(value, list):
         return [shortened(item) for item in value[:MISTAKES]]
     return {key: shortened(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def in_words(value: Any) -> str:
+    """A truth or an answer as one reads it: labels between commas, spans as `label 'text'`."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "no answer"
+    if isinstance(value, list):
+        return ", ".join(map(_item, value)) or "(none)"
+    return f"{value:.6g}" if isinstance(value, float) else msgspec.json.encode(value).decode()
+
+
+def _item(value: Any) -> str:
+    if isinstance(value, dict) and "label" in value:
+        return f"{value['label']} '{value['text']}'" if "text" in value else str(value["label"])
+    return in_words(value)

@@ -20,6 +20,7 @@ class Confusion(Value, eq=False):
     truths: tuple[str, ...]
     answers: tuple[str, ...]
     counts: np.ndarray  # int64 (truths, answers)
+    right: tuple[str, ...] = ()  # answers that are right whatever the truth; any other is where its name is the truth's
 
 
 class Decisions(Value, eq=False):
@@ -40,11 +41,19 @@ class Judged(Value, eq=False):
 
 
 def confusion_of(
-    truth: np.ndarray, answers: np.ndarray, *, of: str, truths: Sequence[str], given: Sequence[str]
+    truth: np.ndarray,
+    answers: np.ndarray,
+    *,
+    of: str,
+    truths: Sequence[str],
+    given: Sequence[str],
+    right: tuple[str, ...] = (),
 ) -> Confusion:
     """From indices, each int64 (any,), and the names of truths and of what is given as answers."""
     cells = np.bincount(truth * len(given) + answers, minlength=len(truths) * len(given))
-    return Confusion(of=of, truths=tuple(truths), answers=tuple(given), counts=cells.reshape(len(truths), len(given)))
+    return Confusion(
+        of=of, truths=tuple(truths), answers=tuple(given), counts=cells.reshape(len(truths), len(given)), right=right
+    )
 
 
 def from_sums(sums: np.ndarray, metrics: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Recount:

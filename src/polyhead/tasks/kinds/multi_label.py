@@ -132,7 +132,9 @@ class MultiLabel(RowKind):
         counts = np.stack([cell.sum(axis=0) for cell in cells], axis=1)
         return Judged(
             recount=from_sums(np.concatenate(parts, axis=1, dtype=np.float64), of),
-            confusion=Confusion(of="rows", truths=task.labels, answers=OUTCOMES, counts=counts),
+            confusion=Confusion(
+                of="rows", truths=task.labels, answers=OUTCOMES, counts=counts, right=(OUTCOMES[0], OUTCOMES[3])
+            ),
             decisions=Decisions(
                 of="labels of rows",
                 confidence=np.where(given, scores, 1 - scores).reshape(-1),

@@ -176,7 +176,9 @@ class Span(Kind):
                     for place, name in enumerate(("f1", "exact_match"))
                 },
             ),
-            confusion=confusion_of(np.where(has_answer, 0, 1), outcome, of="questions", truths=TRUTHS, given=OUTCOMES),
+            confusion=confusion_of(
+                np.where(has_answer, 0, 1), outcome, of="questions", truths=TRUTHS, given=OUTCOMES, right=OUTCOMES[:1]
+            ),
             decisions=Decisions(
                 of="questions", confidence=np.array([answer["score"] for answer in answers]), is_right=sums[:, 1] == 1
             ),
