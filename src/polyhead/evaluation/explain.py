@@ -6,7 +6,7 @@ less the answer is supported without it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -64,35 +64,64 @@ class Span(Value):
     end: int
 
 
+class Variants(Value, eq=False):
+    """Inputs, and after each of them itself without each of its parts."""
+
+    entries: tuple[AnyInput, ...]
+    parts: tuple[tuple[Span, ...], ...]  # of each
+    inputs: list[AnyInput]  # all that is to be answered
+    words: list[np.ndarray | None]  # their own, as a session takes them
+
+    def explanations(
+        self, tasks: Mapping[str, Task], answers: Mapping[str, Mapping[int, Answer]]
+    ) -> list[dict[str, Explanation]]:
+        """For each entry the explanation of every task that answers it; `answers` are by task and number of input."""
+        explanations: list[dict[str, Explanation]] = []
+        start = 0
+        for entry, parts in zip(self.entries, self.parts, strict=True):
+            several = {}
+            for name, of_task in answers.items():
+                if start in of_task:
+                    others = [of_task.get(start + 1 + place) for place in range(len(parts))]
+                    several[name] = _explanation(tasks[name], entry, of_task[start], parts, others)
+            explanations.append(several)
+            start += 1 + len(parts)
+        return explanations
+
+
+def variants_of(inputs: Sequence[AnyInput], *, words: Words = None) -> Variants:
+    """What has to be answered to explain the answers to these inputs; a text of n words makes n + 1 inputs."""
+    several, own, parts_of = list[AnyInput](), list[np.ndarray | None](), list[tuple[Span, ...]]()
+    for number, entry in enumerate(inputs):
+        its_words = None if words is None else words[number]
+        parts = parts_in(entry, its_words)
+        parts_of.append(tuple(parts))
+        several += [entry, *(without(entry, part) for part in parts)]
+        own += [its_words, *(_moved(its_words, entry, part) for part in parts)]
+    return Variants(entries=tuple(inputs), parts=tuple(parts_of), inputs=several, words=own)
+
+
 def explained(
     session: Session, inputs: Sequence[AnyInput], tasks: Sequence[str], *, words: Words = None
 ) -> list[dict[str, Explanation]]:
     """For each input the explanation of every one of these tasks that answers it.
 
     `words` are an input's own words, as a session takes them. One call of the session answers all inputs and all that
-    are left of them without each part; a text of n words costs n + 1 texts, at most MOST_PARTS + 1.
+    are left of them without each part.
     """
-    several, own, parts_of = list[AnyInput](), list[np.ndarray | None](), list[list[Span]]()
-    for number, entry in enumerate(inputs):
-        its_words = None if words is None else words[number]
-        parts = parts_in(entry, its_words)
-        parts_of.append(parts)
-        several += [entry, *(without(entry, part) for part in parts)]
-        own += [its_words, *(_moved(its_words, entry, part) for part in parts)]
-    columns = session.columns(several, tasks=tasks, words=own if any(each is not None for each in own) else None)
-    explanations: list[dict[str, Explanation]] = [{} for _ in inputs]
-    for name in tasks:
-        column = columns[name]
-        answers = dict(zip(column.rows.tolist(), column.answers, strict=True))
-        start = 0
-        for number, (entry, parts) in enumerate(zip(inputs, parts_of, strict=True)):
-            if start in answers:
-                others = [answers.get(start + 1 + place) for place in range(len(parts))]
-                explanation = _explanation(session.tasks[name], entry, answers[start], parts, others)
-                attention = attention_of(session, name, entry)
-                explanations[number][name] = msgspec.structs.replace(explanation, attention=attention)
-            start += 1 + len(parts)
-    return explanations
+    if not inputs:
+        return []
+    variants = variants_of(inputs, words=words)
+    own = variants.words if any(each is not None for each in variants.words) else None
+    columns = session.columns(variants.inputs, tasks=tasks, words=own)
+    answers = {name: dict(zip(columns[name].rows.tolist(), columns[name].answers, strict=True)) for name in tasks}
+    return [
+        {
+            name: msgspec.structs.replace(explanation, attention=attention_of(session, name, entry))
+            for name, explanation in several.items()
+        }
+        for entry, several in zip(inputs, variants.explanations(session.tasks, answers), strict=True)
+    ]
 
 
 def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[Span]:
