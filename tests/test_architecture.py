@@ -45,6 +45,7 @@ RANKS = {
     "seq2seq.answer": 9,
     "engine": 9,
     "certify": 10,
+    "evaluation": 10,
     "jobs": 10,
     "seq2seq.train": 12,
     "seq2seq.run": 12,

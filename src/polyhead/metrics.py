@@ -39,19 +39,19 @@ def macro_f1(targets: np.ndarray, predictions: np.ndarray, *, nothing: int | Non
     if nothing is not None:
         is_label = np.unique(np.concatenate([targets, predictions])) != nothing
         right, predicted, actual = right[is_label], predicted[is_label], actual[is_label]
-    return float(np.mean(_ratio(2 * right, predicted + actual)))
+    return float(np.mean(ratio(2 * right, predicted + actual)))
 
 
 def micro_f1(targets: np.ndarray, predictions: np.ndarray) -> float:
     """F1 over all decisions together; for (rows,) of labels it equals accuracy."""
     right, predicted, actual = _counts(targets, predictions)
-    return float(_ratio(2 * right.sum(), predicted.sum() + actual.sum()))
+    return float(ratio(2 * right.sum(), predicted.sum() + actual.sum()))
 
 
 def macro_recall(targets: np.ndarray, predictions: np.ndarray) -> float:
     """Mean recall of the labels in targets or predictions, as TweetEval scores sentiment."""
     right, _, true = _counts(targets, predictions)
-    return float(np.mean(_ratio(right, true)))
+    return float(np.mean(ratio(right, true)))
 
 
 def f1_of(label: int) -> Metric:
@@ -60,18 +60,23 @@ def f1_of(label: int) -> Metric:
     def f1(targets: np.ndarray, predictions: np.ndarray) -> float:
         targets, predictions = _checked(targets, predictions)
         right = np.sum((targets == label) & (predictions == label))
-        return float(_ratio(2 * right, np.sum(targets == label) + np.sum(predictions == label)))
+        return float(ratio(2 * right, np.sum(targets == label) + np.sum(predictions == label)))
 
     return f1
 
 
 def matthews(targets: np.ndarray, predictions: np.ndarray) -> float:
     """Matthews correlation of any number of labels (Gorodkin 2004): cov(t, p) / sqrt(cov(t, t) cov(p, p))."""
-    right, predicted, true = (np.asarray(counts, np.float64) for counts in _counts(targets, predictions))
-    rows = true.sum()
-    covariance = right.sum() * rows - predicted @ true
-    spread = (rows**2 - predicted @ predicted) * (rows**2 - true @ true)
-    return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
+    return float(matthews_of(*_counts(targets, predictions)))
+
+
+def matthews_of(right: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """The same from how often each label is rightly predicted, predicted and true, each (..., labels)."""
+    right, predicted, true = (np.asarray(counts, np.float64) for counts in (right, predicted, true))
+    rows = true.sum(axis=-1)
+    covariance = right.sum(axis=-1) * rows - (predicted * true).sum(axis=-1)
+    spread = (rows**2 - (predicted**2).sum(axis=-1)) * (rows**2 - (true**2).sum(axis=-1))
+    return ratio(covariance, np.sqrt(np.maximum(spread, 0.0)))
 
 
 def pearson(targets: np.ndarray, predictions: np.ndarray) -> float:
@@ -195,7 +200,7 @@ def label_scores(
     labels: Sequence[str], right: np.ndarray, predicted: np.ndarray, support: np.ndarray
 ) -> tuple[LabelScore, ...]:
     """The scores of each label from how often it is rightly given, given, and true, each (labels,)."""
-    columns = (_ratio(right, predicted), _ratio(right, support), _ratio(2 * right, predicted + support))
+    columns = (ratio(right, predicted), ratio(right, support), ratio(2 * right, predicted + support))
     return tuple(
         LabelScore(label=label, precision=p, recall=r, f1=f, support=true, predicted=given)
         for label, p, r, f, true, given in zip(
@@ -217,7 +222,7 @@ def _counts(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, n
     return (targets & predictions).sum(axis=0), predictions.sum(axis=0), targets.sum(axis=0)
 
 
-def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     """above / below, 0 where below is 0."""
     above, below = np.asarray(above, np.float64), np.asarray(below, np.float64)
     return np.asarray(np.divide(above, below, out=np.zeros_like(above), where=below != 0))

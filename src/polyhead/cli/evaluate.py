@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, label_lines, slice_lines
+from polyhead.cli.evaluate_more import More, Scored, comparisons, details_of_all, more_options, write_report
+from polyhead.cli.evaluate_where import homes, keeper_of, scored_on_files
 from polyhead.cli.labelled import LabelledColumns, check_errors_file, labelled_options, sources_of, write_errors
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
-from polyhead.cli.output import Printer, check_apart, counted, json_option, note, number, section, table
+from polyhead.cli.output import Printer, check_apart, counted, json_option, note, number, table
 from polyhead.config import Value
 from polyhead.errors import DataError
 
 if TYPE_CHECKING:
-    from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.evaluate import Evaluation, Score
+    from polyhead.engine.evaluate import Evaluation
     from polyhead.engine.session import Session
     from polyhead.project.tables import Project
 
 HEAD = ("task", "split", "rows", "metric", "score")
 BASELINES = ("linear", "constant")
-LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
 
 
 @click.command("evaluate")
@@ -50,6 +51,7 @@ LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
 @backend_option()
 @precision_option
 @json_option
+@more_options
 def command(
     project: str,
     tasks: tuple[str, ...],
@@ -61,7 +63,7 @@ def command(
     backend: str | None,
     precision: str | None,
     json_to: str | None,
-    **columns: Any,
+    **options: Any,
 ) -> None:
     """Score a bundle's tasks on whole splits of PROJECT, or on a labelled file, with fresh answers.
 
@@ -69,6 +71,7 @@ def command(
     polyhead evaluate                                             the project's splits
     polyhead evaluate bundle --data new.csv --task mood           a bundle on a file; no project is needed
     polyhead evaluate --data new.csv                              the project's tasks and columns on another file
+    polyhead evaluate --against v0001 --report report.html        what changed since version v0001, with plots
 
     With PROJECT, two baselines are shown next to each score, as training measured them on the same rows: the best
     linear head, and the best constant answer. A task with neither a test file nor a validation file cannot be scored
@@ -78,8 +81,10 @@ def command(
     With a BUNDLE and --data, the tasks are those whose label column, called like the task, is in the file; --label
     names another. The score that each had in training is shown next to the new one.
     """
-    printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**columns)
+    more = More(**{name: options.pop(name) for name in More.__struct_fields__})
+    printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**options)
     check_errors_file(errors)
+    more.check()
     asked = _Asked(only=only, split=split, backend=backend, precision=precision)
     folder = _bundle_in(project, bundle, data)
     if folder is not None:
@@ -87,17 +92,31 @@ def command(
     elif named.is_named:
         raise click.UsageError("columns are named for BUNDLE and --data; a project file names its own.")
     else:
-        outcome = _on_splits(project, bundle, data, asked, printer, written=(json_to, errors))
-    evaluated = outcome.evaluations
+        outcome = _on_splits(project, bundle, data, asked, printer, written=(json_to, errors, more.report))
     printer.lines(table(outcome.rows, left=4))
     if by_label or data is not None:
-        printer.lines([line for each in evaluated for line in _label_lines(each.score)])
+        printer.lines([line for each in outcome.scored for line in label_lines(each.evaluation.score)])
+    _tell_more(outcome, more, asked, printer, errors)
+
+
+def _tell_more(outcome: _Outcome, more: More, asked: _Asked, printer: Printer, errors: str | None) -> None:
+    """Prints and writes what is asked beyond the table of scores."""
+    details = details_of_all(outcome.scored, more, printer.show)
+    compared = comparisons(outcome.scored, more.against, asked.session, printer.show)
+    if more.details:
+        printer.lines([line for each in details for line in detail_lines(each)])
+    printer.lines([line for each in details for line in slice_lines(each)])
+    printer.lines([line for each in compared for line in comparison_lines(each)])
     if errors is not None:
-        wrong = [error for each in evaluated for error in each.errors]
+        wrong = [error for each in outcome.scored for error in each.evaluation.errors]
         write_errors(errors, wrong)
         printer.line(f"{counted(len(wrong), 'wrong answer')} in {errors}")
-    scores = [each.score for each in evaluated]
-    printer.json(outcome.how | {"scores": scores, "from_training": outcome.from_training})
+    if more.report is not None:
+        write_report(more.report, details, compared, outcome.how)
+        printer.line(f"report in {more.report}")
+    scores = [each.evaluation.score for each in outcome.scored]
+    told = outcome.how | {"scores": scores, "from_training": outcome.from_training}
+    printer.json(told | {"details": details, "comparisons": compared})
 
 
 class _Asked(Value):
@@ -108,8 +127,8 @@ class _Asked(Value):
     backend: str | None
     precision: str | None
 
-    def session(self, root: Path | str) -> Session:
-        """A session over the bundle there."""
+    def session(self, root: Bundle | Path | str) -> Session:
+        """A session over a bundle."""
         from polyhead.engine.session import Session
 
         return Session(root, backend=self.backend, precision=self.precision)
@@ -119,7 +138,7 @@ class _Outcome(Value, eq=False):
     """What was scored: rows of the table under its head, evaluations, scores of training, how it was computed."""
 
     rows: list[list[object]]
-    evaluations: list[Any]  # polyhead.engine.evaluate.Evaluation
+    scored: list[Scored]
     from_training: dict[str, dict[str, float]]
     how: dict[str, str]
 
@@ -155,13 +174,13 @@ def _on_a_file(folder: str, data: str | None, named: LabelledColumns, asked: _As
     evaluated = []
     for name, source in sources_of(tasks, asked.only, data, named).items():
         evaluation = evaluation_of(session, name, source, show=printer.show)
-        score, (metric, before) = evaluation.score, _home(session, name).headline(name)
+        score, (metric, before) = evaluation.score, keeper_of(session, name).headline(name)
         cells = _row(name, "data", f"{score.rows:,}", score.metric, score.scores, {})
         before = before if metric == score.metric else None
         rows.append([*cells[: len(HEAD)], number(before), cells[-1]])
-        evaluated.append(evaluation)
+        evaluated.append(Scored(evaluation=evaluation, session=session))
     printer.show("")
-    return _Outcome(rows=rows, evaluations=evaluated, from_training={}, how=_how(session))
+    return _Outcome(rows=rows, scored=evaluated, from_training={}, how=_how(session))
 
 
 def _on_splits(
@@ -180,22 +199,24 @@ def _on_splits(
         plan = _on_another_file(plan, data)
     check_apart(written, data_files(plan, folder))
     rows: list[list[object]] = [[*HEAD, *BASELINES, "other metrics"]]
-    evaluated: list[Evaluation] = []
+    evaluated: list[Scored] = []
     from_training: dict[str, dict[str, float]] = {}
-    for root, names in _homes(plan, folder, bundle, asked.only).items():
+    for root, names in homes(plan, folder, bundle, asked.only).items():
         session = asked.session(root)
-        measured, trained = _scored(session, plan, folder, asked.split if data is None else "test", names, printer)
+        measured, trained = scored_on_files(
+            session, plan, folder, asked.split if data is None else "test", names, printer
+        )
         for each in measured:
             score = msgspec.structs.replace(each.score, split="data") if data is not None else each.score
             simple = _baselines(session, each) if data is None else {}
             rows.append(_row(score.task, score.split, f"{score.rows:,}", score.metric, score.scores, simple))
-            evaluated.append(msgspec.structs.replace(each, score=score))
+            evaluated.append(Scored(evaluation=msgspec.structs.replace(each, score=score), session=session))
         for name, values in trained.items():
-            home = _home(session, name)
+            home = keeper_of(session, name)
             metric, simple = home.headline(name)[0], home.baselines(name, "validation")
             rows.append(_row(name, "validation (from training)", "-", metric, values, simple))
         from_training |= trained
-    return _Outcome(rows=rows, evaluations=evaluated, from_training=from_training, how=_how(session))
+    return _Outcome(rows=rows, scored=evaluated, from_training=from_training, how=_how(session))
 
 
 def _on_another_file(plan: Project, data: str) -> Project:
@@ -207,7 +228,7 @@ def _on_another_file(plan: Project, data: str) -> Project:
 
 def _baselines(session: Session, evaluation: Evaluation) -> dict[str, dict[str, float]]:
     """Scores of simple answers on the same rows; none where training measured them on others."""
-    score, home = evaluation.score, _home(session, evaluation.score.task)
+    score, home = evaluation.score, keeper_of(session, evaluation.score.task)
     data = home.record(score.task).trained_with.get("data")
     known = data.get(score.split, {}).get("sha256") if isinstance(data, dict) else None
     simple = home.baselines(score.task, score.split)
@@ -217,103 +238,9 @@ def _baselines(session: Session, evaluation: Evaluation) -> dict[str, dict[str, 
     return simple
 
 
-def _label_lines(score: Score) -> list[str]:
-    if not score.labels:
-        return []
-    cells = [
-        [one.label, *(f"{value:.4f}" for value in (one.precision, one.recall, one.f1)), one.support, one.predicted]
-        for one in score.labels
-    ]
-    wrong = "" if score.wrong is None else f", {score.wrong:,} of {counted(score.rows, 'row')} wrong"
-    return section(f"{score.task}: each label{wrong}", table([LABEL_HEAD, *cells]))
-
-
-def _homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
-    """Bundles to open, by default the project's, each with the tasks to score."""
-    from polyhead.errors import BundleError, UnknownTask
-    from polyhead.project.tables import bundles_of
-
-    if bundle is not None:
-        return {Path(bundle): only}
-    known = {folder / root: names for root, names in bundles_of(project).items()}
-    if next(iter(known)) == folder / project.bundle:
-        return dict.fromkeys(known, only)
-    declared = [entry.name for entry in project.tasks]
-    if unknown := sorted(set(only) - set(declared)):
-        raise UnknownTask("the project declares no such task", got=unknown, allowed=declared)
-    wanted = {root: [name for name in names if not only or name in only] for root, names in known.items()}
-    chosen = {root: _standing(root, names) for root, names in wanted.items()}
-    if only:
-        chosen |= {root: tuple(names) for root, names in wanted.items() if names}
-    homes = {root: names for root, names in chosen.items() if names}
-    if not homes:
-        raise BundleError(
-            f"there is no bundle with a task in {folder / project.bundle}",
-            allowed=sorted(map(str, known)),
-            do="train the project first with `polyhead train`",
-        )
-    return homes
-
-
-def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
-    """The tasks of these names in the bundle; none where it is missing or its training was stopped."""
-    from polyhead.bundle.format import BUNDLE
-    from polyhead.bundle.read import Bundle
-
-    tasks = Bundle.open(root, verify=False).tasks if (root / BUNDLE).exists() else {}
-    return tuple(name for name in names if name in tasks)
-
-
-def _scored(
-    session: Session, plan: Project, folder: Path, split: str, only: tuple[str, ...], printer: Printer
-) -> tuple[list[Evaluation], dict[str, dict[str, float]]]:
-    """Scores of tasks with files, from live answers; scores of training of the others."""
-    from polyhead.engine.evaluate import evaluations
-
-    fileless = _fileless(plan, session, only)
-    scorable = tuple(name for name in only if name not in fileless) if only else _others(plan, session, fileless)
-    scores: list[Evaluation] = []
-    if scorable:
-        scores = evaluations(session, plan, folder=folder, split=split, only=scorable, show=printer.show)
-    printer.show("")
-    trained = {name: _home(session, name).split_scores(name).get("validation") for name in fileless}
-    if lacking := [name for name, values in trained.items() if values is None]:
-        note(f"no file to be scored on, and no scores of training: {', '.join(lacking)}")
-    return scores, {name: values for name, values in trained.items() if values is not None}
-
-
-def _home(session: Session, name: str) -> Bundle | Models:
-    """The keeper of the task's scores of training."""
-    return session.summaries.models if name in session.summaries.tasks else session.bundle
-
-
 def _row(
     task: str, split: str, rows: str, metric: str, scores: dict[str, Any], simple: dict[str, dict[str, float]]
 ) -> list[object]:
     others = "  ".join(f"{name} {value:.4f}" for name, value in scores.items() if name != metric)
     beside = [number(simple.get(name, {}).get(metric)) for name in BASELINES]
     return [task, split, rows, metric, f"{scores[metric]:.4f}", *beside, others]
-
-
-def _fileless(project: Project, session: Session, only: tuple[str, ...]) -> list[str]:
-    """Tasks of project and bundle with no file to be scored on."""
-    return [
-        entry.name
-        for entry in project.tasks
-        if entry.test is None and isinstance(entry.validation, float)
-        if entry.name in session.tasks and (not only or entry.name in only)
-    ]
-
-
-def _others(project: Project, session: Session, fileless: list[str]) -> tuple[str, ...]:
-    from polyhead.errors import UnknownTask
-
-    names = tuple(e.name for e in project.tasks if e.name in session.tasks)
-    if not names:
-        raise UnknownTask(
-            f"the bundle {session.bundle.root} holds no task of the project",
-            got=[entry.name for entry in project.tasks],
-            allowed=sorted(session.tasks) or None,
-            do="train them first with `polyhead train`",
-        )
-    return tuple(name for name in names if name not in fileless)

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, TypedDict
 import click
 import msgspec
 
+from polyhead.cli.explain import check_explained, explain_lines, explain_options
 from polyhead.cli.given import Given, given_in
 from polyhead.cli.lines import Line, Piece, check_lines, line_of, pieces
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
@@ -68,6 +69,7 @@ Answering = Callable[[list[Line]], list[dict[str, Any]]]
 @click.option(
     "--output", "-o", metavar="FILE", default=DASH, help="Write to FILE, replacing it, instead of to standard output."
 )
+@explain_options
 def command(
     bundle: str | None,
     given: tuple[str, ...],
@@ -87,6 +89,7 @@ def command(
     polyhead predict bundle "where is my parcel?"                    answers the text; there may be several
     polyhead predict bundle new.csv --text message -o answers.csv    answers each row, and writes the table
     polyhead predict bundle texts.txt                                answers each line; also of standard input
+    polyhead predict bundle "where is my parcel?" --explain          which words moved each answer
 
     An argument that names a file is that file. Texts and lines are answered one JSON object a line. A line is plain
     text, or JSON: a string, {"text": ...}, {"text": ..., "text_b": ...} for a pair, {"tokens": [...]},
@@ -100,10 +103,11 @@ def command(
     Each answer line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
     the tasks that do not fit the input, with the reason; "failed", if present, those that could not be computed.
     Blank lines are skipped and counted. A line that cannot be read, or that no task can answer, gets the reason
-    instead of answers; all other lines are answered. The command then ends with exit code 1, as it does when a task
-    failed.
+    instead of answers; all others are answered. The command then ends with exit code 1, as when a task failed.
     """
+    explain, json_to = table.pop("explain"), table.pop("json_to")
     names, named = names_in(tasks), {option: value for option, value in table.items() if value}
+    check_explained(explain, json_to, server=server, output=output != DASH, **named)
     if server is not None:
         given = _without_bundle(bundle, given, computes=backend or precision or deterministic)
         bundle = "BUNDLE"
@@ -114,10 +118,11 @@ def command(
     inputs, how = given_in(given), Computing(backend=backend, precision=precision, deterministic=deterministic)
     if named:
         target = _table_target(inputs, named, server, output)
-        session = opened(bundle, names, **how)
-        return _answer_table(session, inputs.file, target, names, named)
+        return _answer_table(opened(bundle, names, **how), inputs.file, target, names, named)
     if inputs.file != DASH:
         _check(bundle, inputs.file, form)
+    if explain:
+        return _explain(bundle, names, how, inputs, form, printer=Printer(json_to))
     asked = _asked_remotely(server, key_file, names) if server is not None else _asked_here(bundle, names, how)
     with _source(inputs) as source, _target(output) as sink, asked as answer:
         count = _answered(answer, _without_table(source, bundle, inputs) if form == "auto" else source, sink, form)
@@ -125,6 +130,14 @@ def command(
             raise EmptyData(f"{_place(inputs)} holds no line to answer", do="give text, one input a line")
     _tell(count)
     return None
+
+
+def _explain(
+    bundle: str, names: tuple[str, ...], how: Computing, inputs: Given, form: str, *, printer: Printer
+) -> None:
+    session = opened(bundle, names, **how)
+    with _source(inputs) as source:
+        explain_lines(session, names, source, printer, form=form)
 
 
 def _tell(count: _Count) -> None:

@@ -45,12 +45,22 @@ class WrongRow(Value):
     score: float | None  # see `Mistake`
 
 
+class Answered(Value, eq=False):
+    """A task's outputs for all rows of a file."""
+
+    task: Task
+    source: Source
+    examples: Examples
+    outputs: list[np.ndarray]  # of each example
+
+
 class Evaluation(Value, eq=False):
     """A task's score, and the rows that it gets wrong: the surest first, those without a score last."""
 
     score: Score
     errors: tuple[WrongRow, ...]
     digest: str  # SHA-256 of the rows, as a task's record names those of its training
+    answered: Answered  # what all of it was computed from
 
 
 def evaluate_bundle(
@@ -101,13 +111,8 @@ def evaluation_of(
     session: Session, name: str, source: Source, *, split: str = "data", show: Callable[[str], None] | None = None
 ) -> Evaluation:
     """The task on all rows of a file, by its fresh answers; `split` is what the score calls them."""
-    task, outputs = session.tasks[name], list[np.ndarray]()
-    examples = read(source, task)
-    for start in range(0, len(examples.inputs), PIECE):
-        if show is not None:
-            show(f"{name}: {start:,} of {len(examples.inputs):,} texts")
-        words = examples.words[start : start + PIECE] if examples.words is not None else None
-        outputs += session.outputs(name, examples.inputs[start : start + PIECE], words=words)
+    answered = answered_by(session, name, source, show=show)
+    task, examples, outputs = answered.task, answered.examples, answered.outputs
     kind = kind_of(task)
     errors = _errors(task, examples, outputs) if kind.tells_mistakes else ()
     score = Score(
@@ -119,7 +124,19 @@ def evaluation_of(
         labels=kind.label_scores(task, outputs, examples.targets, examples.each()),
         wrong=len(errors) if kind.tells_mistakes else None,
     )
-    return Evaluation(score=score, errors=errors, digest=examples.digest)
+    return Evaluation(score=score, errors=errors, digest=examples.digest, answered=answered)
+
+
+def answered_by(session: Session, name: str, source: Source, *, show: Callable[[str], None] | None = None) -> Answered:
+    """The task's outputs for all rows of a file."""
+    task, outputs = session.tasks[name], list[np.ndarray]()
+    examples = read(source, task)
+    for start in range(0, len(examples.inputs), PIECE):
+        if show is not None:
+            show(f"{name}: {start:,} of {len(examples.inputs):,} texts")
+        words = examples.words[start : start + PIECE] if examples.words is not None else None
+        outputs += session.outputs(name, examples.inputs[start : start + PIECE], words=words)
+    return Answered(task=task, source=source, examples=examples, outputs=outputs)
 
 
 def file_of(entry: TaskEntry, split: str) -> tuple[str | DataFile, str]:

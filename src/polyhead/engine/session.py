@@ -311,6 +311,11 @@ class Session:
         loaded = self.loaded
         return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
 
+    def arrays(self, name: str) -> LoadedTask:
+        """The path and the arrays of a task that reads the trunk. Raises UnknownTask."""
+        self.loaded.task_names([name])
+        return self._arrays[name]
+
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks."""
         return self.loaded.plan(tasks)

@@ -15,6 +15,7 @@ from polyhead.config import Value
 from polyhead.errors import BadName, ConfigError
 from polyhead.metrics import LabelScore
 from polyhead.registry import Registry
+from polyhead.tasks.judging import Judged
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import repair
 from polyhead.text.words import words_in
@@ -209,6 +210,19 @@ class Kind(ABC):
     ) -> tuple[LabelScore, ...]:
         """Precision, recall and F1 of each label on a whole split; none for a kind whose answers are no labels."""
         return ()
+
+    def judged(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> Judged:
+        """What intervals, confusion and reliability of a whole split are made of."""
+        return Judged()
+
+    def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
+        """How far the answer to a changed input still says what `answer` says: by what it says, in words, a number.
+
+        Of `answer` itself it is how sure each is, or the value. None of a kind that cannot be compared so.
+        """
+        return {}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """The answer beside the truth where it is wrong; None where it is right."""

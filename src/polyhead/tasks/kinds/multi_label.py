@@ -10,8 +10,11 @@ import numpy as np
 from polyhead import metrics
 from polyhead.errors import ConfigError
 from polyhead.metrics import LabelScore
+from polyhead.tasks.judging import Confusion, Decisions, Judged, from_sums
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
+
+OUTCOMES = ("rightly given", "wrongly given", "missed", "rightly left out")
 
 
 class MultiLabel(RowKind):
@@ -109,6 +112,41 @@ class MultiLabel(RowKind):
         wanted, answered = np.stack(targets) > 0, sigmoid(np.stack(outputs)) >= task.threshold
         counts = (of.sum(axis=0) for of in (wanted & answered, answered, wanted))
         return metrics.label_scores(task.labels, *counts)
+
+    def judged(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> Judged:
+        """All but differences, of each label of each row; confusion says how often a label is given and left out."""
+        wanted, scores = np.stack(targets) > 0, sigmoid(np.stack(outputs))
+        given, labels = scores >= task.threshold, len(task.labels)
+        is_right = given == wanted
+        parts = [wanted & given, given, wanted, is_right.all(axis=1, keepdims=True), np.ones((len(wanted), 1))]
+
+        def of(sums: np.ndarray) -> dict[str, np.ndarray]:
+            right, predicted, true = (sums[..., i * labels : (i + 1) * labels] for i in range(3))
+            micro = metrics.ratio(2 * right.sum(axis=-1), predicted.sum(axis=-1) + true.sum(axis=-1))
+            macro = metrics.ratio(2 * right, predicted + true).mean(axis=-1)
+            return {"micro_f1": micro, "macro_f1": macro, "accuracy": metrics.ratio(sums[..., -2], sums[..., -1])}
+
+        cells = (wanted & given, ~wanted & given, wanted & ~given, ~wanted & ~given)
+        counts = np.stack([cell.sum(axis=0) for cell in cells], axis=1)
+        return Judged(
+            recount=from_sums(np.concatenate(parts, axis=1, dtype=np.float64), of),
+            confusion=Confusion(
+                of="rows", truths=task.labels, answers=OUTCOMES, counts=counts, right=(OUTCOMES[0], OUTCOMES[3])
+            ),
+            decisions=Decisions(
+                of="labels of rows",
+                confidence=np.where(given, scores, 1 - scores).reshape(-1),
+                is_right=is_right.reshape(-1),
+            ),
+        )
+
+    def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
+        """The probability of each label that is given; where none is, that of the likeliest not to fit."""
+        if not answer["labels"]:
+            return {"none of the labels": 1 - max(other["scores"].values())}
+        return {name: other["scores"][name] for name in answer["labels"]}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """Other labels; the probability of the surest of those decisions that are wrong."""

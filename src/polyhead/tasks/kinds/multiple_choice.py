@@ -12,6 +12,7 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import DataError
+from polyhead.tasks.judging import Decisions, Judged, from_sums
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
 from polyhead.text.tokenize import repair
@@ -81,6 +82,23 @@ class MultipleChoice(Kind):
         base.check_split(task, outputs, targets)
         answered = np.array([int(np.argmax(row)) for row in outputs], np.int64)
         return {"accuracy": metrics.accuracy(np.stack(targets), answered)}
+
+    def judged(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> Judged:
+        """Recount and decisions, of questions."""
+        answered = np.array([int(np.argmax(row)) for row in outputs], np.int64)
+        confidence = np.array([base.softmax(row)[place] for row, place in zip(outputs, answered, strict=True)])
+        is_right = answered == np.array(targets, np.int64)
+        sums = np.stack([is_right, np.ones(len(is_right))], axis=1)
+        return Judged(
+            recount=from_sums(sums, lambda sums: {"accuracy": metrics.ratio(sums[..., 0], sums[..., 1])}),
+            decisions=Decisions(of="questions", confidence=confidence, is_right=is_right),
+        )
+
+    def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
+        """The probability of the option."""
+        return {answer["option"]: other["scores"][answer["index"]]}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """Another option; its probability."""

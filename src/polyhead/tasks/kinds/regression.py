@@ -10,9 +10,11 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import ConfigError
+from polyhead.tasks.judging import Judged, confusion_of, correlations
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
 
+PARTS = 10  # of the range, between which confusion tells
 CLOSE = 0.01  # of the range: numbers that differ by less are one answer
 # Python's float() also takes 1_000, nan, inf, digits of other scripts and blanks around the number.
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -79,6 +81,26 @@ class Regression(RowKind):
         base.check_split(task, outputs, targets)
         wanted, answered = np.stack(targets).reshape(-1), _values(task, np.stack(outputs)).reshape(-1)
         return {"pearson": metrics.pearson(wanted, answered), "spearman": metrics.spearman(wanted, answered)}
+
+    def judged(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> Judged:
+        """All but decisions: a number comes without a probability. Confusion is between tenths of the range."""
+        low, high = _range(task)
+        wanted = low + np.stack(targets).reshape(-1).astype(np.float64) * (high - low)
+        answered = _values(task, np.stack(outputs)).reshape(-1)
+        edges = np.linspace(low, high, PARTS + 1)
+        names = [f"{first:.4g} to {last:.4g}" for first, last in zip(edges[:-1], edges[1:], strict=True)]
+        truth, given = (np.clip(np.searchsorted(edges, side, "right") - 1, 0, PARTS - 1) for side in (wanted, answered))
+        return Judged(
+            recount=correlations(np.stack(targets).reshape(-1), answered),
+            confusion=confusion_of(truth, given, of="rows", truths=names, given=names),
+            differences=answered - wanted,
+        )
+
+    def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
+        """The number itself."""
+        return {"value": other["value"]}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """A number that is off by more than CLOSE of the range; by how much of it."""

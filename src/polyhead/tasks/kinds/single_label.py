@@ -9,6 +9,7 @@ import numpy as np
 from polyhead import metrics
 from polyhead.errors import ConfigError
 from polyhead.metrics import LabelScore
+from polyhead.tasks.judging import Decisions, Judged, confusion_of, from_labels, label_metrics
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
 
@@ -112,6 +113,29 @@ class SingleLabel(RowKind):
         wanted, answered = np.stack(targets), np.argmax(np.stack(outputs), axis=-1)
         counts = (np.bincount(of, minlength=len(task.labels)) for of in (wanted[wanted == answered], answered, wanted))
         return metrics.label_scores(task.labels, *counts)
+
+    def judged(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> Judged:
+        """All but differences, of rows."""
+        wanted, probabilities = np.array(targets, np.int64), base.softmax(np.stack(outputs))
+        answered, names, rows = np.argmax(np.stack(outputs), axis=-1), self.metrics(task), np.arange(len(targets))
+        place = 0 if task.positive is None else task.labels.index(task.positive)
+
+        def of(right: np.ndarray, given: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
+            several = label_metrics(right, given, true)
+            several["f1"] = metrics.ratio(2 * right, given + true)[..., place]
+            return {name: several[name] for name in names}
+
+        return Judged(
+            recount=from_labels(wanted, answered, rows, len(task.labels), of),
+            confusion=confusion_of(wanted, answered, of="rows", truths=task.labels, given=task.labels),
+            decisions=Decisions(of="rows", confidence=probabilities[rows, answered], is_right=wanted == answered),
+        )
+
+    def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
+        """The probability of the label."""
+        return {answer["label"]: other["scores"][answer["label"]]}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """Another label; its probability."""

@@ -17,10 +17,15 @@ import numpy as np
 from polyhead import metrics
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
+from polyhead.tasks.judging import Decisions, Judged, confusion_of, from_sums
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
 from polyhead.text.tokenize import repair
 
+TRUTHS, OUTCOMES = (
+    ("an answer", "no answer"),
+    ("a right answer", "a part of it, or more", "another answer", "no answer"),
+)
 LONGEST = 30  # words of an answer, as SQuAD scripts have it in tokens
 ANSWERS = 'a list of {"text": ..., "start": its first character in the context}'
 
@@ -150,6 +155,39 @@ class Span(Kind):
         for output in outputs:
             output[0] = 1.0
         return outputs
+
+    def judged(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> Judged:
+        """All but differences, of questions."""
+        answers = self.decode_all(task, outputs, examples)
+        sums, outcome = np.zeros((len(targets), 3)), np.zeros(len(targets), np.int64)
+        has_answer = np.array([bool(target[:, 1].any()) for target in targets])
+        for row, (answer, target, example) in enumerate(zip(answers, targets, examples, strict=True)):
+            wanted, given = [[example.text[start:end] for start, end in target[:, 2:].tolist()]], [answer["text"] or ""]
+            f1, exact = metrics.answer_f1(wanted, given), metrics.exact_match(wanted, given)
+            sums[row] = (f1, exact, 1)
+            outcome[row] = 3 if answer["text"] is None else 0 if exact else 1 if f1 else 2
+        return Judged(
+            recount=from_sums(
+                sums,
+                lambda sums: {
+                    name: metrics.ratio(sums[..., place], sums[..., 2])
+                    for place, name in enumerate(("f1", "exact_match"))
+                },
+            ),
+            confusion=confusion_of(
+                np.where(has_answer, 0, 1), outcome, of="questions", truths=TRUTHS, given=OUTCOMES, right=OUTCOMES[:1]
+            ),
+            decisions=Decisions(
+                of="questions", confidence=np.array([answer["score"] for answer in answers]), is_right=sums[:, 1] == 1
+            ),
+        )
+
+    def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
+        """The score of the same text, or of no answer; 0 where something else is answered."""
+        said = "no answer" if answer["text"] is None else answer["text"]
+        return {said: other["score"] if other["text"] == answer["text"] else 0.0}
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """A text that is none of the right ones, as `exact_match` compares them; its score."""

@@ -21,6 +21,7 @@ from polyhead import metrics
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
 from polyhead.metrics import LabelScore
+from polyhead.tasks.judging import Decisions, Judged, Recount, confusion_of, from_labels, from_sums, label_metrics
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
 
@@ -145,6 +146,61 @@ class Tagging(Kind):
                     counts[span.label] += 1
         return metrics.label_scores(names, *(np.array([of[name] for name in names]) for of in (right, given, true)))
 
+    def judged(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> Judged:
+        """All but differences, of words; the confidence of a word is the probability of its label."""
+        rows = [np.asarray(row).reshape(-1, len(task.labels)) for row in outputs]
+        answers, labels = [chosen(task, row) for row in rows], len(task.labels)
+        wanted, answered = np.concatenate(targets), np.concatenate(answers)
+        is_read = answered != UNREAD
+        probabilities = base.softmax(np.concatenate(rows)[is_read])
+        return Judged(
+            recount=self._recount(task, targets, answers),
+            confusion=confusion_of(
+                wanted,
+                np.where(is_read, answered, labels),
+                of="words",
+                truths=task.labels,
+                given=(*task.labels, "(not read)"),
+            ),
+            decisions=Decisions(
+                of="words",
+                confidence=np.take_along_axis(probabilities, answered[is_read][:, None], axis=-1)[:, 0],
+                is_right=(wanted == answered)[is_read],
+            ),
+        )
+
+    def _recount(self, task: Task, targets: Sequence[np.ndarray], answers: Sequence[np.ndarray]) -> Recount:
+        if not is_bio(task):
+            row, names = np.repeat(np.arange(len(targets)), [len(target) for target in targets]), self.metrics(task)
+            return from_labels(
+                np.concatenate(targets),
+                np.concatenate(answers),
+                row,
+                len(task.labels),
+                lambda *counts: {name: label_metrics(*counts)[name] for name in names},
+            )
+        sums, outside = np.zeros((len(targets), 4)), task.labels.index("O")
+        for place, (target, answer) in enumerate(zip(targets, answers, strict=True)):
+            truth, given = (_spans_of(task, indices) for indices in (target, answer))
+            right = int(np.sum(target == np.where(answer == UNREAD, outside, answer)))
+            sums[place] = (2 * len(truth & given), len(truth) + len(given), right, len(target))
+        return from_sums(
+            sums,
+            lambda sums: {
+                "span_f1": metrics.ratio(sums[..., 0], sums[..., 1]),
+                "accuracy": metrics.ratio(sums[..., 2], sums[..., 3]),
+            },
+        )
+
+    def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
+        """The score of each span, by its label and text; 0 where it is gone. None of labels that are no spans."""
+        still: dict[str, float] = {}
+        for span in other.get("spans", []):
+            still.setdefault(_named(span), span["score"])
+        return {_named(span): still.get(_named(span), 0.0) for span in answer.get("spans", [])}
+
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """Other spans, or other labels of words; the score of the surest one that should not be there."""
         sure = np.eye(len(task.labels), dtype=np.float32)[np.asarray(target, np.int64)]
@@ -180,6 +236,10 @@ class Tagging(Kind):
 
 def _spans_of(task: Task, indices: np.ndarray) -> set[metrics.Span]:
     return set(metrics.spans_of(["O" if index == UNREAD else task.labels[index] for index in indices.tolist()]))
+
+
+def _named(span: dict[str, Any]) -> str:
+    return f"{span['label']} '{span['text']}'"
 
 
 def _greedy(task: Task) -> Task:

@@ -1,0 +1,109 @@
+"""Lines of a terminal for what `polyhead evaluate` tells beyond scores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from polyhead.cli.output import counted, section, table
+
+if TYPE_CHECKING:
+    from polyhead.engine.evaluate import Score
+    from polyhead.evaluation.against import Comparison
+    from polyhead.evaluation.bootstrap import Interval
+    from polyhead.evaluation.details import Details
+
+LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
+PAIRS, SURE, MISTAKES, CHANGES, CHARACTERS = 8, 5, 5, 10, 60
+
+
+def label_lines(score: Score) -> list[str]:
+    """The scores of each label; nothing for a kind without labels."""
+    if not score.labels:
+        return []
+    cells = [
+        [one.label, *(f"{value:.4f}" for value in (one.precision, one.recall, one.f1)), one.support, one.predicted]
+        for one in score.labels
+    ]
+    wrong = "" if score.wrong is None else f", {score.wrong:,} of {counted(score.rows, 'row')} wrong"
+    return section(f"{score.task}: each label{wrong}", table([LABEL_HEAD, *cells]))
+
+
+def slice_lines(details: Details) -> list[str]:
+    """A table for each column."""
+    lines = []
+    for each in details.slices:
+        rows = [(one.value, f"{one.rows:,}", f"{one.score:.4f}", ranged(one.interval)) for one in each.slices]
+        head = (each.column, "rows", each.metric, "95 % interval")
+        lines += section(f"{details.score.task}: by {each.column}", table([head, *rows]))
+    return lines
+
+
+def detail_lines(details: Details) -> list[str]:
+    """Intervals, confusion, reliability and the worst mistakes."""
+    score = details.score
+    rows = [(name, f"{value:.4f}", ranged(details.intervals.get(name))) for name, value in score.scores.items()]
+    lines = section(f"{score.task}: {counted(score.rows, 'row')}", table([("metric", "score", "95 % interval"), *rows]))
+    sure, off, confusion = details.reliability, details.differences, details.confusion
+    if sure is not None:
+        lines += [
+            "",
+            f"  {sure.confidence:.4f} sure on average, right in {sure.accuracy:.4f} of {sure.decisions:,} {sure.of}; "
+            f"expected calibration error {sure.calibration_error:.4f}",
+        ]
+        step = max(1, len(sure.surest) // SURE)
+        lines += [
+            f"  of the surest {one.share:.0%}, from {one.least:.4f} on, {one.accuracy:.4f} are right"
+            for one in sure.surest[::-step][::-1]
+        ]
+    if off is not None:
+        shares = ", ".join(f"{share} of rows within {value:.4g}" for share, value in off.quantiles.items())
+        lines += ["", f"  off by {off.mean_absolute:.4f} on average (mean {off.mean:+.4f}); {shares}"]
+    wrong = [] if confusion is None else [cell for cell in confusion.cells if not cell.is_right]
+    if confusion is not None and wrong:
+        cells = [(cell.truth, cell.answer, f"{cell.count:,}") for cell in wrong[:PAIRS]]
+        lines += ["", *(f"  {line}" for line in table([("truth", "answer", confusion.of), *cells], left=2))]
+    if details.mistakes:
+        mistakes = [
+            (
+                f"{one.row:,}",
+                brief(one.truth),
+                brief(one.answer),
+                "-" if one.score is None else f"{one.score:.4f}",
+                brief(" | ".join(one.texts)),
+            )
+            for one in details.mistakes[:MISTAKES]
+        ]
+        head = ("row", "truth", "answer", "score", "the surest mistakes")
+        lines += ["", *(f"  {line}" for line in table([head, *mistakes], left=5))]
+    return lines
+
+
+def comparison_lines(found: Comparison) -> list[str]:
+    """What changed, and the first rows that did."""
+    interval = "" if found.interval is None else f", 95 % interval {ranged(found.interval)}"
+    chance = "" if found.probability is None else f"; p = {found.probability:.4g} (McNemar, exact)"
+    lines = [
+        f"{found.metric} {found.before:.4f} -> {found.after:.4f} ({found.difference:+.4f}{interval})",
+        f"{found.changed:,} of {counted(found.rows, 'row')} changed: {found.got_right:,} got better, "
+        f"{found.got_wrong:,} got worse{chance}",
+    ]
+    rows = [
+        (f"{one.row:,}", brief(one.truth), brief(one.before), brief(one.after), brief(" | ".join(one.texts)))
+        for one in found.changes[:CHANGES]
+    ]
+    shown = table([("row", "truth", "before", "now", "text"), *rows], left=5) if rows else []
+    return section(f"{found.task}: against {found.against}", [*lines, "", *shown] if shown else lines)
+
+
+def ranged(interval: Interval | None) -> str:
+    """An interval in words."""
+    return "-" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"
+
+
+def brief(value: Any) -> str:
+    """A value in one short line."""
+    from polyhead.evaluation.details import in_words
+
+    value = "-" if value is None else in_words(value)
+    line = " ".join(value.split())
+    return line if len(line) <= CHARACTERS else f"{line[: CHARACTERS - 1]}…"

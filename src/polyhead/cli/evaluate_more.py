@@ -1,0 +1,203 @@
+"""What `polyhead evaluate` tells beyond scores: options, the work, and the files that it is written to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polyhead.cli.output import check_writable, note, writing
+from polyhead.config import Value
+from polyhead.errors import BundleError, MissingColumn, UnknownTask
+
+if TYPE_CHECKING:
+    from polyhead.engine.evaluate import Evaluation
+    from polyhead.engine.session import Session
+    from polyhead.evaluation.against import Comparison
+    from polyhead.evaluation.details import Details
+    from polyhead.evaluation.explain import Explanation
+
+EXPLAINED, LONGEST = 5, 2000  # mistakes of a task that the report explains, characters of their texts
+
+
+class More(Value):
+    """What is asked beyond scores."""
+
+    details: bool = False
+    slices: tuple[str, ...] = ()
+    against: str | None = None
+    report: str | None = None
+
+    def check(self) -> None:
+        """Raises, before any work, for a report that cannot be written."""
+        if self.report is None:
+            return
+        if not self.report.lower().endswith((".html", ".htm")):
+            raise click.BadParameter("it ends in .html", param_hint="'--report'")
+        check_writable(self.report)
+
+    @property
+    def is_detailed(self) -> bool:
+        """Whether more than scores is computed."""
+        return self.details or bool(self.slices) or self.report is not None
+
+
+class Scored(Value, eq=False):
+    """An evaluation, and the session that answered."""
+
+    evaluation: Any  # polyhead.engine.evaluate.Evaluation
+    session: Any  # polyhead.engine.session.Session
+
+
+def more_options(command: click.decorators.FC) -> click.decorators.FC:
+    """Adds the options; they come as fields of `More`."""
+    for option in (
+        click.option(
+            "--report",
+            metavar="FILE",
+            help="Write all of it to FILE (.html), one page that needs no network, with plots and the words that moved "
+            "the worst mistakes.",
+        ),
+        click.option(
+            "--against",
+            metavar="VERSION",
+            help="Compare with another version of each task, such as v0001, or with the tasks of the same names of "
+            "another bundle, by its folder: which rows changed, and whether that is chance.",
+        ),
+        click.option(
+            "--slice",
+            "slices",
+            multiple=True,
+            metavar="COLUMN",
+            help="Also score the rows of each value of this column of the file; of many numbers, of each quarter.",
+        ),
+        click.option(
+            "--details",
+            is_flag=True,
+            help="Also print intervals, confusion, how right the surest answers are, and the worst mistakes.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def details_of_all(scored: Sequence[Scored], more: More, show: Callable[[str], None]) -> list[Details]:
+    """The details of every evaluation, where they are asked; slices by each column that its file has.
+
+    Raises MissingColumn for a column that no file has.
+    """
+    from polyhead.evaluation.details import details_of
+
+    if not more.is_detailed:
+        return []
+    several, lacking = [], dict.fromkeys(more.slices, list[MissingColumn]())
+    for each in scored:
+        evaluation: Evaluation = each.evaluation
+        show(f"{evaluation.score.task}: intervals and slices")
+        columns = _columns(evaluation, more.slices, lacking)
+        explanations = [] if more.report is None else _explanations(each.session, evaluation)
+        several.append(details_of(evaluation, columns=columns, explanations=explanations))
+    show("")
+    for column, errors in lacking.items():
+        if errors and len(errors) == len(scored):
+            raise errors[0]
+        if errors:
+            note(f"{len(errors)} of {len(scored)} tasks have no column '{column}' in their file")
+    return several
+
+
+def _columns(
+    evaluation: Evaluation, names: Sequence[str], lacking: dict[str, list[MissingColumn]]
+) -> dict[str, list[object]]:
+    from polyhead.evaluation.slices import columns_read
+
+    columns: dict[str, list[object]] = {}
+    for name in names:
+        try:
+            columns |= columns_read(evaluation.answered.source.path, [name], evaluation.answered.examples.rows)
+        except MissingColumn as error:
+            lacking[name] = [*lacking[name], error]
+    return columns
+
+
+def _explanations(session: Session, evaluation: Evaluation) -> list[Explanation | None]:
+    """Of the first mistakes, those with texts that are not long."""
+    from polyhead.evaluation.details import texts_shown
+    from polyhead.evaluation.explain import explained
+
+    task, examples = evaluation.score.task, evaluation.answered.examples
+    if task not in session.records:
+        return []
+    mistakes = evaluation.errors[:EXPLAINED]
+    is_short = [sum(map(len, texts_shown(error.input))) <= LONGEST for error in mistakes]
+    short = [error for error, fits in zip(mistakes, is_short, strict=True) if fits]
+    words = None
+    if examples.words is not None:
+        place = {row: number for number, row in enumerate(examples.rows)}
+        words = [examples.words[place[error.row]] for error in short]
+    found = iter(explained(session, [error.input for error in short], [task], words=words) if short else [])
+    return [next(found).get(task) if fits else None for fits in is_short]
+
+
+def comparisons(
+    scored: Sequence[Scored], against: str | None, opened: Callable[[Any], Session], show: Callable[[str], None]
+) -> list[Comparison]:
+    """Each task against its other version; a note for a task that has none. `opened` makes a session of a bundle.
+
+    Raises BundleError where no task has one.
+    """
+    from polyhead.engine.evaluate import answered_by
+    from polyhead.evaluation.against import compared
+
+    if against is None:
+        return []
+    is_folder = os.path.isdir(against)
+    other_bundle = cache(lambda: opened(against))
+    several, reasons = [], []
+    for each in scored:
+        task, evaluation = each.evaluation.score.task, each.evaluation
+        try:
+            session = other_bundle() if is_folder else opened(_version(each.session, task, against))
+            session.task_names([task])
+        except (BundleError, UnknownTask) as error:
+            reasons.append(error)
+            note(f"{task} is not compared: {error}")
+            continue
+        before = answered_by(session, task, evaluation.answered.source, show=show)
+        several.append(compared(evaluation.answered, before, against=against))
+    show("")
+    if not several:
+        raise BundleError(
+            f"no task is compared with {against}",
+            allowed="a version that `polyhead tasks list` shows, or the folder of a bundle with tasks of these names",
+        )
+    return several
+
+
+def _version(session: Session, task: str, version: str) -> Any:
+    from polyhead.evaluation.against import version_view
+
+    if task not in session.records:
+        raise BundleError(f"task '{task}' owns its model", do="name another bundle to compare with")
+    return version_view(session.bundle, task, version)
+
+
+def write_report(path: str, details: Sequence[Details], comparisons: Sequence[Comparison], how: dict[str, str]) -> None:
+    """Writes the page."""
+    from polyhead._version import __version__
+    from polyhead.report.evaluation import Reported, page_of
+
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    computed = ", ".join(f"{name} {value}" for name, value in how.items())
+    reported = Reported(
+        title="Evaluation",
+        facts=(f"{now}, polyhead {__version__}, {computed}",),
+        details=tuple(details),
+        comparisons=tuple(comparisons),
+    )
+    with writing(path) as file:
+        file.write(page_of(reported).encode())

@@ -1,0 +1,120 @@
+"""`polyhead predict --explain`: which words moved each answer, and what an attention pooler read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polyhead.cli.lines import Line, Piece, line_of
+from polyhead.cli.output import Printer, counted, note
+from polyhead.errors import DataError, EmptyData
+
+if TYPE_CHECKING:
+    from polyhead.engine.session import Session
+    from polyhead.evaluation.explain import Explanation, Said
+
+TOGETHER = 16  # inputs that are explained in one call: each with one more for every word
+STRONGEST = 6  # words that are printed either way
+
+
+def explain_options(command: click.decorators.FC) -> click.decorators.FC:
+    """Adds `--explain` and `--json`."""
+    help_text = "With --explain: write the explanations to FILE as JSON; - writes them instead of text."
+    command = click.option("--json", "json_to", metavar="FILE", help=help_text)(command)
+    return click.option(
+        "--explain",
+        is_flag=True,
+        help="Print why, in place of the answers' JSON: the words without which an answer would be less sure, or "
+        "another one, and what a task's attention pooler read. A text of n words is answered n + 1 times.",
+    )(command)
+
+
+def check_explained(explain: bool, json_to: str | None, **others: object) -> None:
+    """click's errors for options that do not go together; `others` are values of those that stop an explanation."""
+    if json_to is not None and not explain:
+        raise click.UsageError("--json goes with --explain: answers are lines of JSON already.")
+    named = [f"--{name.replace('_', '-')}" for name, value in others.items() if value]
+    if explain and named:
+        raise click.UsageError(f"--explain is for texts and lines that BUNDLE answers, without {', '.join(named)}.")
+
+
+def explain_lines(
+    session: Session, names: Sequence[str], source: Iterable[Piece], printer: Printer, *, form: str
+) -> None:
+    """Prints the explanation of every line, and writes all as JSON where it is asked.
+
+    Ends the process with 1 where a line could not be read or no task answers it; raises EmptyData without any line.
+    """
+    tasks = [name for name in session.task_names(names or None) if name in session.records]
+    rows: list[dict[str, Any]] = []
+    for piece in source:
+        for start in range(0, len(piece.lines), TOGETHER):
+            made = _explained(session, tasks, piece.lines[start : start + TOGETHER], form)
+            for row in made:
+                printer.lines(_lines(row))
+            rows += made
+            printer.show(f"{len(rows):,} explained")
+    printer.show("")
+    if not rows:
+        raise EmptyData("there is no line to explain", do="give text, one input a line")
+    printer.json(rows)
+    if failed := sum(not row.get("explained") for row in rows):
+        note(f"{counted(failed, 'line')} could not be read, or no task answers it")
+        sys.exit(1)
+
+
+def _explained(
+    session: Session, tasks: Sequence[str], several: Sequence[tuple[int, bytes]], form: str
+) -> list[dict[str, Any]]:
+    from polyhead.evaluation.explain import explained
+
+    read: list[Line] = []
+    rows: list[dict[str, Any]] = []
+    for number, raw in several:
+        rows.append({"line": number})
+        try:
+            line = line_of(number, raw, form)
+        except DataError as error:
+            rows[-1]["error"] = str(error)
+            continue
+        if line.id is not None:
+            rows[-1]["id"] = line.id
+        read.append(line)
+    found = explained(session, [line.input for line in read], tasks, words=[line.words for line in read])
+    for row, explanations in zip((row for row in rows if "error" not in row), found, strict=True):
+        row["explained"] = explanations
+    return rows
+
+
+def _lines(row: dict[str, Any]) -> list[str]:
+    explanations: dict[str, Explanation] = row.get("explained", {})
+    if not explanations:
+        return [f"line {row['line']}: {row.get('error', 'no task answers it')}"]
+    first = next(iter(explanations.values()))
+    lines = [" | ".join(first.texts)]
+    for name, explanation in explanations.items():
+        if not explanation.said:
+            lines.append(f"  {name}: nothing that words could move")
+        for said in explanation.said:
+            lines += [f"  {name}: {said.says} {said.support:.4f}", *_moved(said)]
+        if explanation.attention is not None:
+            words = sorted(explanation.attention.words, key=lambda word: -word.weight)[:STRONGEST]
+            lines.append("    read: " + ", ".join(f"{word.text} {word.weight:.3f}" for word in words))
+    return [*lines, ""]
+
+
+def _moved(said: Said) -> list[str]:
+    """The strongest words for what is said, and against it."""
+    lines = []
+    for what, sign in (("for", 1), ("against", -1)):
+        parts = [part for part in said.strongest(len(said.parts)) if part.effect * sign > 0][:STRONGEST]
+        shown = [
+            f"{part.text} {part.effect:+.4f}" + (f" (without it: {part.becomes})" if part.becomes else "")
+            for part in parts
+        ]
+        if shown:
+            lines.append(f"    {what}: {', '.join(shown)}")
+    return lines

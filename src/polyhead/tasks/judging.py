@@ -1,0 +1,133 @@
+"""What a kind says of answers held against the truth, as arrays: made into intervals, confusion and reliability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.metrics import matthews_of, ratio
+
+Recount = Callable[[np.ndarray], dict[str, np.ndarray]]
+"""Every metric of a split in which each row stands so often: counts (resamples, rows) to values (resamples,)."""
+
+
+class Confusion(Value, eq=False):
+    """How often each truth got each answer."""
+
+    of: str  # what is counted, in the plural
+    truths: tuple[str, ...]
+    answers: tuple[str, ...]
+    counts: np.ndarray  # int64 (truths, answers)
+    right: tuple[str, ...] = ()  # answers that are right whatever the truth; any other is where its name is the truth's
+
+
+class Decisions(Value, eq=False):
+    """Every decision that was made with a probability: of a row, of a label or of a word."""
+
+    of: str  # what is decided, in the plural
+    confidence: np.ndarray  # float64 (decisions,): the probability of what was answered
+    is_right: np.ndarray  # bool (decisions,)
+
+
+class Judged(Value, eq=False):
+    """Answers of a whole split held against the truth; what a kind does not tell is None."""
+
+    recount: Recount | None = None
+    confusion: Confusion | None = None
+    decisions: Decisions | None = None
+    differences: np.ndarray | None = None  # float64 (rows,): numbers that were answered, less the true ones
+
+
+def confusion_of(
+    truth: np.ndarray,
+    answers: np.ndarray,
+    *,
+    of: str,
+    truths: Sequence[str],
+    given: Sequence[str],
+    right: tuple[str, ...] = (),
+) -> Confusion:
+    """From indices, each int64 (any,), and the names of truths and of what is given as answers."""
+    cells = np.bincount(truth * len(given) + answers, minlength=len(truths) * len(given))
+    return Confusion(
+        of=of, truths=tuple(truths), answers=tuple(given), counts=cells.reshape(len(truths), len(given)), right=right
+    )
+
+
+def from_sums(sums: np.ndarray, metrics: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Recount:
+    """Of metrics that are functions of sums over rows: float64 (rows, sums) of each row, `metrics` of (..., sums)."""
+    return lambda counts: metrics(counts @ sums)
+
+
+def from_labels(
+    truth: np.ndarray, answers: np.ndarray, row: np.ndarray, labels: int, metrics: Callable[..., dict[str, np.ndarray]]
+) -> Recount:
+    """Of metrics that are functions of how often each label is rightly given, given and true, each (..., labels).
+
+    `truth`, `answers` and `row` (items,) are indices; an answer of -1 is no label.
+    """
+    cells, inverse = np.unique(truth * (labels + 1) + answers + 1, return_inverse=True)
+    true, given = cells // (labels + 1), cells % (labels + 1) - 1
+    is_true = np.arange(labels) == true[:, None]  # (cells, labels)
+    is_given = np.arange(labels) == given[:, None]
+    table = np.concatenate([is_true & is_given, is_given, is_true], axis=1).astype(np.float64)
+
+    def recounted(counts: np.ndarray) -> dict[str, np.ndarray]:
+        several = [np.bincount(inverse, weights=each[row], minlength=len(cells)) for each in counts]
+        return metrics(*np.split(np.stack(several) @ table, 3, axis=-1))
+
+    return recounted
+
+
+def label_metrics(right: np.ndarray, given: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
+    """Metrics of one label a row or word, as `polyhead.metrics` has them, from counts (..., labels)."""
+    occurs = given + true > 0
+    return {
+        "accuracy": ratio(right.sum(axis=-1), true.sum(axis=-1)),
+        "macro_f1": _mean(ratio(2 * right, given + true), occurs),
+        "macro_recall": _mean(ratio(right, true), occurs),
+        "matthews": matthews_of(right, given, true),
+    }
+
+
+def _mean(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    return ratio((values * counted).sum(axis=-1), counted.sum(axis=-1))
+
+
+def correlations(first: np.ndarray, second: np.ndarray) -> Recount:
+    """`pearson` and `spearman` of two numbers a row, each (rows,)."""
+    orders = [_Order(values) for values in (first, second)]
+    centred = [values - values.mean() for values in (np.asarray(first, np.float64), np.asarray(second, np.float64))]
+
+    def recounted(counts: np.ndarray) -> dict[str, np.ndarray]:
+        linear = np.array([_correlation(centred[0], centred[1], each) for each in counts])
+        ranked = np.array([_correlation(orders[0].ranks(each), orders[1].ranks(each), each) for each in counts])
+        return {"pearson": linear, "spearman": ranked}
+
+    return recounted
+
+
+class _Order:
+    """Ranks of numbers of which each stands several times; equal numbers share their mean rank."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        distinct, self.place = np.unique(values, return_inverse=True)
+        self.size = len(distinct)
+
+    def ranks(self, counts: np.ndarray) -> np.ndarray:
+        """(rows,): of rows that do not stand there too, which nobody counts."""
+        of_each = np.bincount(self.place, weights=counts, minlength=self.size)
+        return np.asarray((np.cumsum(of_each) - (of_each - 1) / 2)[self.place])
+
+
+def _correlation(first: np.ndarray, second: np.ndarray, counts: np.ndarray) -> float:
+    """Pearson's, of rows that count so often; 0 where either side is constant among those that count."""
+    there = counts > 0
+    first, second, counts = first[there], second[there], counts[there]
+    if not len(first) or (first == first[0]).all() or (second == second[0]).all():
+        return 0.0
+    first, second = (values - np.average(values, weights=counts) for values in (first, second))
+    spread = np.sqrt(np.sum(counts * first**2) * np.sum(counts * second**2))
+    return float(np.clip(np.sum(counts * first * second) / spread, -1.0, 1.0))
