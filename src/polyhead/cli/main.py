@@ -27,6 +27,8 @@ from polyhead.plugins import load_plugins
 VERBS = {
     "init": "Write a project file from a data file.",
     "train": "Train every task of a project file into a bundle.",
+    "advise": "Choose a way of sharing for each task within a budget, from your own data.",
+    "compare": "Train every way of sharing on a project's tasks, and show what each scores and costs.",
     "evaluate": "Score a bundle's tasks on whole splits.",
     "predict": "Answer tasks for lines of text from a file or standard input.",
     "score": "Answer tasks for every row of a table, and write the rows with the answers.",
