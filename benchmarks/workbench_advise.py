@@ -106,7 +106,7 @@ def claims(rows: list[dict], ratios: dict[str, float]) -> list[Claim]:
             value=round(gap, 3),
             unit="points",
             holds=gap <= WITHIN,
-            note=f"{within} of {len(rows)} within {WITHIN}: {shown}. The best is chosen by test scores, after the fact.",
+            note=f"{within} of {len(rows)} within {WITHIN}: {shown}. The best is chosen by its test score.",
         ),
         Claim(
             id="workbench.advise_cost",

@@ -34,12 +34,12 @@ class Source:
 
 
 SETS: dict[str, tuple[Source, ...]] = {
-    "single": (Source("trec6"), Source("cr"), Source("tweeteval_emotion")),
-    "pairs": (Source("glue_mrpc", pair=True), Source("sick_nli", pair=True)),
+    "single": (Source("trec6"), Source("tweeteval_emotion")),
+    "pairs": (Source("sick_nli", pair=True), Source("glue_stsb", "regression", pair=True, range=(0.0, 5.0))),
     "tagging": (Source("snips_slots", "tagging"), Source("restaurant8k_slots", "tagging")),
     "mixed": (
-        Source("subj"),
-        Source("glue_stsb", "regression", pair=True, range=(0.0, 5.0)),
+        Source("cr"),
+        Source("sick_relatedness", "regression", pair=True, range=(1.0, 5.0)),
         Source("wnut17", "tagging"),
     ),
 }

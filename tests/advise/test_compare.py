@@ -49,7 +49,7 @@ def test_every_way_has_a_row_and_its_price_was_said_before(ended):
 
 def test_layers_are_those_worked_by_hand(ended):
     """Two layers: shared once; one private each; a trunk for each task; six narrow ones on top of each."""
-    layers = {way.name: [way.costs.counted[n].layers for n in (1, 2, 8)] for way in ended[0].ways}
+    layers = {way.name: [way.costs.counted_for(n).layers for n in (1, 2, 8)] for way in ended[0].ways}
     assert layers == {
         "pooled-mean": [2, 2, 2],
         "branch-1": [2, 3, 9],
@@ -64,7 +64,7 @@ def test_layers_are_those_worked_by_hand(ended):
 def test_every_way_is_timed_and_a_task_that_it_cannot_answer_stands_out(ended):
     comparison = ended[0]
     for way in comparison.ways:
-        assert sorted(way.costs.measured) == [1, 2, 8] and way.costs.measured[8].ms > 0, way.name
+        assert way.costs.timed == [1, 2, 8] and way.costs.speed_for(8).ms > 0, way.name
         assert way.costs.backend == "reference, float32"
     marked = {way.name: sorted(way.stood_in) for way in comparison.ways if way.stood_in}
     assert marked == {"prompted-isolated": ["names"]}
@@ -138,8 +138,8 @@ def test_estimates_are_corrected_by_what_runs_took():
 
 
 def way(name, quality, flops, seeds=1):
-    counted = {8: Counted(layers=1, flops=flops, parameters=1)}
-    costs = Costs(added_parameters=1.0, stored_bytes=1, tokens=8, tasks=2, of_set=counted[8], counted=counted)
+    counted = {"8": Counted(layers=1, flops=flops, parameters=1)}
+    costs = Costs(added_parameters=1.0, stored_bytes=1, tokens=8, tasks=2, of_set=counted["8"], counted=counted)
     return Compared(
         name=name, title=name, kind="pooled", quality=quality, spread=0.0, seeds=seeds, validation=quality,
         tasks={"t": quality}, seconds=1.0, retrained="", costs=costs,

@@ -93,7 +93,7 @@ def test_costs_of_bundles_of_their_own_add_up(tmp_path):
         roots.append(root)
     both, one = counted_costs(roots, 8, (1, 2), apart=True), counted_costs(roots[:1], 8, (1, 2))
     assert both.of_set.layers == 2 * one.of_set.layers == 4
-    assert both.counted[2].layers == 4 and one.counted[2].layers == 2
+    assert both.counted_for(2).layers == 4 and one.counted_for(2).layers == 2
     assert both.added_parameters == pytest.approx(both.of_set.parameters / 2)
     size = sum(array.nbytes for array in trunk.arrays.values()) / 4
     assert one.added_parameters == one.of_set.parameters - size

@@ -42,10 +42,10 @@ def test_the_choice_is_within_the_budget_and_its_project_reads(home, tmp_path):
     project = read_project(tmp_path / "p.toml")
     for entry in project.tasks:
         chosen = advice.tasks[entry.name].chosen
-        expected = None if chosen == "pooled" else Branch(layers=int(chosen.removeprefix("branch-")))
+        expected = None if chosen == "pooled-heads" else Branch(layers=int(chosen.removeprefix("branch-")))
         assert entry.strategy == expected
     for task in advice.tasks.values():
-        assert task.tried[task.chosen] == task.score and {"pooled", "branch-1"} <= set(task.tried)
+        assert task.tried[task.chosen] == task.score and {"pooled-heads", "branch-1"} <= set(task.tried)
 
 
 def test_the_same_call_trains_nothing_anew(home, tmp_path, monkeypatch):
@@ -62,7 +62,7 @@ def test_the_same_call_trains_nothing_anew(home, tmp_path, monkeypatch):
 def test_below_the_whole_trunk_a_layer_stands_on_a_low_tap(home, tmp_path):
     """Two tasks and two layers: nothing of the trunk, one private layer each."""
     advice = ladder(home, tmp_path, amount=2).run()
-    assert advice.cost == 2 and {task.chosen for task in advice.tasks.values()} <= {"branch-1", "pooled"}
+    assert advice.cost == 2 and {task.chosen for task in advice.tasks.values()} <= {"branch-1", "pooled-heads"}
 
 
 def test_a_budget_for_nothing_is_refused_with_what_is_needed(home, tmp_path):
@@ -72,7 +72,7 @@ def test_a_budget_for_nothing_is_refused_with_what_is_needed(home, tmp_path):
 
 def test_what_takes_longer_than_the_minutes_is_named(home, tmp_path):
     advice = ladder(home, tmp_path, amount=4, minutes=1e-6).run()
-    assert len(advice.left_out) == 2 and {task.chosen for task in advice.tasks.values()} == {"pooled"}
+    assert len(advice.left_out) == 2 and {task.chosen for task in advice.tasks.values()} == {"pooled-heads"}
 
 
 def test_milliseconds_are_measured_and_kept_to(home, tmp_path):
@@ -81,16 +81,16 @@ def test_milliseconds_are_measured_and_kept_to(home, tmp_path):
 
 
 def option(task, layers, score):
-    name = f"branch-{layers}" if layers else "pooled"
+    name = f"branch-{layers}" if layers else "pooled-heads"
     return Option(task=task, name=name, tap=6 - layers if layers else 6, layers=layers, score=score)
 
 
 def test_the_next_better_choice_is_the_cheapest_that_is_better():
-    """Both pooled cost 6 layers. A branch of one for `b` gains most for one layer more."""
+    """Both pooled cost 6 layers. Two branches of one above tap 5 cost 7, as does one alone, which gains less."""
     options = [option("a", 0, 80), option("a", 1, 81), option("b", 0, 70), option("b", 1, 76), option("b", 2, 77)]
     chosen = allocation_of({"a": options[0], "b": options[2]}, LAYER)
     step = next_step(options, LAYER, chosen, score=chosen.score, cost=chosen.cost)
-    assert (step.cost, step.score, step.changes) == (1, 78.0, {"b": "branch-1"})
+    assert (step.cost, step.score, step.changes) == (1, 78.5, {"a": "branch-1", "b": "branch-1"})
     best = allocation_of({"a": options[1], "b": options[4]}, LAYER)
     assert next_step(options, LAYER, best, score=best.score, cost=best.cost) is None
 
@@ -108,7 +108,7 @@ def test_twice_the_labels_gain_what_the_last_doublings_did_at_most(scores, gain)
 def test_labels_are_weighed_against_layers(deeper, which):
     """Twice the labels are worth 8 points; the deeper branch gains 5 or 15."""
     curve = LearningCurve(rows=(125, 250, 500, 1000), scores=(50, 60, 70, 78))
-    advice = task_advice("pooled", {"pooled": 80.0, "branch-1": deeper}, curve, "why")
+    advice = task_advice("pooled-heads", {"pooled-heads": 80.0, "branch-1": deeper}, curve, "why")
     assert advice.says.endswith(f"more {which} would help more") and advice.layers == deeper - 80
 
 

@@ -89,8 +89,7 @@ class Comparing:
         self.tasks, self.name, self.folder, self.settings, self.events = tasks, name, folder, settings, events
         self.home, self.kept = Path(tasks.folder), Kept(folder)
         self.data = load_any_trunk(tasks.project, self.home)
-        self.layers = self.data.architecture.layers
-        self.ways = chosen_ways(ways_of(self.layers), settings.only)
+        self.ways = chosen_ways(ways_of(self.data.architecture.layers), settings.only)
         self.digest = data_digest(tasks)
         self._prepared: dict[str, list[Prepared]] = {}
 
@@ -123,7 +122,7 @@ class Comparing:
         sizes = {p.task.name: sizes_of(self.data, p) for p in first}
         self.tokens = max(1, round(sum(s.train for s in sizes.values()) / sum(s.rows for s in sizes.values())))
         priced = sorted(
-            ((seconds_of(way, self.prepared(way), sizes, rates, self.layers), way) for way in self.ways),
+            ((seconds_of(way, self.prepared(way), sizes, rates, self.data.architecture), way) for way in self.ways),
             key=lambda pair: pair[0],
         )
         return self._planned({way.name: round(estimated, 1) for estimated, way in priced})
@@ -195,7 +194,8 @@ class Comparing:
         speeds, label = measured_speed(
             roots, inputs, counts=self.settings.counts, apart=apart, backend=self.settings.backend, say=self.events.line
         )
-        return msgspec.structs.replace(counted, measured=speeds, backend=label)
+        measured = {str(count): speed for count, speed in speeds.items()}
+        return msgspec.structs.replace(counted, measured=measured, backend=label)
 
     def comparison(self, runs: Sequence[Run]) -> Comparison:
         """What the rows that are there say."""
@@ -274,8 +274,7 @@ def cost_at(way: Compared, at: int = AT) -> float:
     """FLOPs of so many tasks on one text; infinite where they are not counted."""
     if way.costs is None:
         return float("inf")
-    counted = way.costs.counted
-    return float(counted[at].flops if at in counted else way.costs.of_set.flops)
+    return float((way.costs.counted_for(at) or way.costs.of_set).flops)
 
 
 def _inputs(prepared: Prepared) -> list[AnyInput]:

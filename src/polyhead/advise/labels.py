@@ -53,7 +53,7 @@ def curve_of(prepared: Prepared, source: FeatureSource) -> LearningCurve | None:
         return None
     shares = [share for share in SHARES if count // share >= LEAST]
     strategy = baseline_of(task)
-    path = strategy.path(task, trunk=source.facts.digest, shape=source.facts.architecture, codec=Codec(name="float16"))
+    path = strategy.path(task, trunk=source.facts.digest, shape=source.facts.architecture, codec=Codec())
     alone = msgspec.structs.replace(prepared, whole=None)
     source.fill(wanted(alone, path, source))
     candidate = Candidate(name="linear", strategy=strategy, solver="linear")

@@ -32,7 +32,7 @@ from polyhead.train.loop.numerics import precision_of
 from polyhead.train.recipes.learned import load_any_trunk
 from polyhead.train.run import train_project
 
-POOLED = Way(name="pooled", title="pooled heads on kept features", strategy=Pooled())
+POOLED = Way(name="pooled-heads", title="pooled heads on kept features", strategy=Pooled())
 LEARNED = Way(
     name="pooled-joint", title="pooled heads, the trunk learns too", strategy=Pooled(), recipe=Joint(), retrained=ALL
 )
@@ -100,8 +100,7 @@ class Ladder:
         if way is None:
             self.left_out.append("branches: the budget has no room for a private layer")
         while way is not None and not self._has_time(way):
-            most = getattr(way.strategy, "most", None)
-            way = self._halving(most - 1) if most else None
+            way = self._halving(self._depth_of(way) - 1) if way.strategy.is_undecided else None
             if way is None:
                 self.left_out.append("branches: they would take longer than the minutes given")
         if way is None:
@@ -199,17 +198,20 @@ class Ladder:
         return max(0, min(self.depth, int(room // price.private)))
 
     def _estimated(self, way: Way) -> float:
-        """Seconds, of a search those of halving."""
-        strategy = way.strategy
-        if isinstance(strategy, Branch) and strategy.layers is None:
-            depths = range(strategy.least, (strategy.most or self.depth) + 1)
+        """Seconds, of a search those of halving: every depth for a while, the last one to the end."""
+        if way.strategy.is_undecided:
+            depths = range(1, self._depth_of(way) + 1)
             each = [self._estimated(msgspec.structs.replace(way, strategy=Branch(layers=n))) for n in depths]
             return THIRD * sum(each) + max(each)
         prepared = [
-            msgspec.structs.replace(p, strategy=entry.strategy or strategy, training=entry.training)
+            msgspec.structs.replace(p, strategy=entry.strategy or way.strategy, training=entry.training)
             for p, entry in zip(self.prepared, self._project(way).tasks, strict=True)
         ]
-        return seconds_of(way, prepared, self.sizes, self.rates, self.depth)
+        return seconds_of(way, prepared, self.sizes, self.rates, self.data.architecture)
+
+    def _depth_of(self, way: Way) -> int:
+        """The deepest branch of a search."""
+        return int(getattr(way.strategy, "most", None) or self.depth)
 
     def _has_time(self, way: Way) -> bool:
         if self.budget.minutes is None:

@@ -54,9 +54,22 @@ class Costs(Value):
     tokens: int  # of the text for which FLOPs and bytes are counted
     tasks: int  # of the set
     of_set: Counted
-    counted: dict[int, Counted] = {}  # by number of tasks
-    measured: dict[int, Speed] = {}
+    counted: dict[str, Counted] = {}  # by number of tasks, as JSON has keys
+    measured: dict[str, Speed] = {}
     backend: str = ""  # that measured, with its precision
+
+    @property
+    def timed(self) -> list[int]:
+        """The numbers of tasks that were timed."""
+        return sorted(map(int, self.measured))
+
+    def counted_for(self, tasks: int) -> Counted | None:
+        """The counted cost of so many tasks, if it is known."""
+        return self.counted.get(str(tasks))
+
+    def speed_for(self, tasks: int) -> Speed | None:
+        """The measured speed of so many tasks, if it is known."""
+        return self.measured.get(str(tasks))
 
 
 def counted_costs(
@@ -74,7 +87,7 @@ def counted_costs(
     for count in counts:
         made = [copied.record for copied in copies(records, count).values()]
         groups = [[record] for record in made] if apart else [made]
-        of_counts[count] = _counted([_plan_cost(group, shape, tokens) for group in groups])
+        of_counts[str(count)] = _counted([_plan_cost(group, shape, tokens) for group in groups])
     return Costs(
         added_parameters=added / len(records),
         stored_bytes=stored,

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 import torch
 
+from polyhead.advise.clock import Clock
 from polyhead.advise.ways import Way
 from polyhead.config import Value
 from polyhead.nn.trunk import Trunk
-from polyhead.project.recipes import FineTune, Frozen, Joint
-from polyhead.strategies import Branch, OnTop, Pooled, Prompted
-from polyhead.text.question import read_alone
+from polyhead.plan import TRUNK
+from polyhead.project.recipes import FineTune
+from polyhead.text.question import TaskInput, read_alone
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.loop.numerics import precision_of
 from polyhead.trunk.data import TrunkData
+from polyhead.trunk.shape import Architecture as Shape
 
 TRIED = 64  # texts of a trial
 HEAD_UPDATE = 0.004  # seconds of an update of a pooler and head over kept features
 UPDATE = 0.012  # seconds of an update beside its products: optimizer, feeding
 STOPPED = 0.7  # share of the passes after which early stopping ends a run on average
+KEPT = 0.3  # share of encoding all texts that a way pays for, as several read the same features
+TEXT_READ = 4  # what a row of an isolated prompt costs, which reads a text, over a token
 FROZEN_SHARE = 0.75  # gradients through layers that do not learn, over those through layers that do
 
 
@@ -70,7 +74,7 @@ def sizes_of(data: TrunkData, prepared: Prepared) -> Sizes:
     """Counted on up to 256 inputs of each split."""
     tokenizer = Tokenizer(data.tokenizer, data.settings)
 
-    def tokens(inputs: Sequence) -> int:
+    def tokens(inputs: Sequence[TaskInput]) -> int:
         sample = read_alone(list(inputs[:256]))
         mean = sum(len(entry.ids) for entry in tokenizer.encode(sample)) / max(1, min(256, len(inputs)))
         return round(mean * len(inputs))
@@ -84,41 +88,63 @@ def sizes_of(data: TrunkData, prepared: Prepared) -> Sizes:
     )
 
 
-def seconds_of(way: Way, prepared: Sequence[Prepared], sizes: Mapping[str, Sizes], rates: Rates, layers: int) -> float:
-    """Seconds that the way trains, its evaluation included; kept states are counted as encoded once."""
-    return sum(_of_task(way, p, sizes[p.task.name], rates, layers, len(prepared)) for p in prepared)
+def seconds_of(way: Way, prepared: Sequence[Prepared], sizes: Mapping[str, Sizes], rates: Rates, shape: Shape) -> float:
+    """Seconds that the way trains, its evaluation included; kept states are counted as a part, as ways share them."""
+    total = 0.0
+    for p in prepared:
+        for strategy in (p.strategy, *way.besides):
+            own = msgspec.structs.replace(p, strategy=strategy)
+            total += _of_task(way, own, sizes[p.task.name], rates, shape)
+    return total
 
 
-def _of_task(way: Way, p: Prepared, size: Sizes, rates: Rates, layers: int, tasks: int) -> float:
-    training, strategy = p.training, p.strategy
+def _of_task(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> float:
+    training, strategy, work = p.training, p.strategy, _work_of(p, shape)
     steps = max(1, math.ceil(size.rows / training.batch))
     schedule = training.schedule(steps)
     passes = schedule.passes * schedule.rounds
-    stopped = passes * (1.0 if isinstance(way.recipe, Joint) else STOPPED)
-    whole = size.train + size.held + size.test
-    every, ended = size.held * rates.encode, (size.held + size.test) * rates.encode * layers
-    own = _own_layers(strategy, layers)
-    if isinstance(way.recipe, Joint | FineTune):
-        learned = stopped * (size.train * rates.learn * (layers + own) + every * (layers + own) + steps * 4 * UPDATE)
-        return learned + ended * 2
-    if isinstance(strategy, Pooled):
-        updates = min(1500, passes * steps) * (1 + (strategy.positions == "auto"))
-        return 0.3 * whole * rates.encode * layers + updates * HEAD_UPDATE + 2
-    if isinstance(strategy, Branch):
-        several = [strategy.layers or layers, *strategy.students]
-        each = sum(stopped * (size.train * rates.learn * n + every * n + steps * UPDATE) for n in several)
-        return 0.3 * whole * rates.encode * layers + each + ended / layers * (strategy.layers or layers)
-    if isinstance(strategy, Prompted) and strategy.isolated:
-        rows = strategy.rows * size.rows * 4  # keys of the text are read, not computed
-        return whole * rates.encode * layers + stopped * (rows * rates.learn * layers + 2 * steps * UPDATE) + ended
-    trunk = rates.encode if isinstance(strategy, OnTop) else rates.learn * FROZEN_SHARE
-    each = size.train * (trunk * layers + rates.learn * own) + every * (layers + own) + steps * 2 * UPDATE
-    return stopped * each + ended
+    encoded = (size.train + size.held + size.test) * rates.encode * shape.layers
+    ended = (size.held + size.test) * rates.encode * work.run
+    if way.trunk_learns:
+        stopped = passes * (STOPPED if isinstance(way.recipe, FineTune) else 1.0)
+        learned = size.train * rates.learn + size.held * rates.encode
+        return stopped * (learned * work.run + steps * 4 * UPDATE) + 2 * ended
+    if strategy.reads_kept_features:
+        several = len(strategy.candidates(p.task, shape.layers))
+        return KEPT * encoded + min(1500, passes * steps) * HEAD_UPDATE + 2 * several
+    stopped = passes * STOPPED
+    if strategy.leaves_text_alone:  # what rows of prompts read of the text is kept
+        rows = work.prompts * size.rows * TEXT_READ
+        return encoded + stopped * (rows * rates.learn * shape.layers + 2 * steps * UPDATE) + ended
+    each = size.train * (rates.learn * (work.own + FROZEN_SHARE * work.through)) + size.held * rates.encode * work.run
+    if not strategy.is_live:
+        return KEPT * encoded + stopped * (size.train * rates.learn * work.own + steps * UPDATE) + ended
+    each += size.train * rates.encode * (work.run - work.own - work.through)
+    return stopped * (each + steps * 2 * UPDATE) + ended
 
 
-def _own_layers(strategy: object, layers: int) -> float:
-    """Layers of the task's own, in layers of the trunk."""
-    return 0.5 if isinstance(strategy, OnTop) else 0.0
+class _Work(Value):
+    """Layers on a path, narrow ones as shares of the trunk's."""
+
+    run: float  # all
+    own: float  # that learn over a frozen trunk
+    through: float  # of the trunk, through which gradients pass
+    prompts: int  # rows
+
+
+def _work_of(p: Prepared, shape: Shape) -> _Work:
+    path = p.strategy.path(p.task, trunk="priced", shape=shape)
+    prompts, own, through, run = sum(prompt.rows for prompt in path.embed.prompts), 0.0, 0.0, 0.0
+    passed = bool(prompts)
+    for node in path.layers:
+        count = (node.stop - node.start) * ((node.width or shape.width) / shape.width) ** 2
+        passed = passed or node.delta is not None
+        run += count
+        if node.weights != TRUNK:
+            own += count
+        elif passed:
+            through += count
+    return _Work(run=run, own=own, through=through, prompts=prompts)
 
 
 class Corrections:
@@ -150,14 +176,11 @@ def _padded(several: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, t
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
-def _best(run) -> float:  # noqa
+def _best(run: Callable[[], object]) -> float:
     run()
     took = []
     for _ in range(2):
-        began = time.perf_counter()
+        clock = Clock()
         run()
-        took.append(time.perf_counter() - began)
+        took.append(clock.seconds)
     return min(took)
-
-
-__all__ = ["Corrections", "Frozen", "Rates", "Sizes", "rates_of", "seconds_of", "sizes_of"]

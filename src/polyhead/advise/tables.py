@@ -7,9 +7,9 @@ from html import escape
 
 from polyhead.advise.compare import AT, Compared, Comparison, cost_at
 from polyhead.advise.measure import Counted
+from polyhead.advise.plot import Point, plot_points
 from polyhead.errors import MissingExtra
 from polyhead.progress import duration
-from polyhead.report.points import Point, plot_points
 
 HEADINGS = (
     ("", "way"),
@@ -35,11 +35,11 @@ def table_rows(comparison: Comparison) -> list[list[str]]:
 
 def speed_rows(comparison: Comparison) -> list[list[str]]:
     """Milliseconds of one text and texts a second by number of tasks."""
-    counts = sorted({count for way in comparison.ways if way.costs for count in way.costs.measured})
+    counts = sorted({count for way in comparison.ways if way.costs for count in way.costs.timed})
     rows = [["way", *(f"{count} tasks" if count > 1 else "1 task" for count in counts)]]
     for way in comparison.ways:
-        speeds = way.costs.measured if way.costs else {}
-        cells = [f"{speeds[n].ms:.2f} / {speeds[n].texts_a_second:,.0f}" if n in speeds else "-" for n in counts]
+        speeds = [way.costs.speed_for(count) if way.costs else None for count in counts]
+        cells = ["-" if speed is None else f"{speed.ms:.2f} / {speed.texts_a_second:,.0f}" for speed in speeds]
         rows.append([way.name, *cells])
     return rows
 
@@ -137,8 +137,8 @@ def _cells(way: Compared) -> list[str]:
     costs = way.costs
     if costs is None:
         return [quality, *["-"] * 6, duration(way.seconds), way.retrained]
-    one, several = costs.counted.get(1), costs.counted.get(AT)
-    first, many = costs.measured.get(1), costs.measured.get(AT)
+    one, several = costs.counted_for(1), costs.counted_for(AT)
+    first, many = costs.speed_for(1), costs.speed_for(AT)
     return [
         quality,
         f"{costs.added_parameters:,.0f}",

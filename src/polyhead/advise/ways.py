@@ -33,6 +33,7 @@ class Way(Value):
     recipe: Recipe = Frozen()
     allocation: Choice = Choice()
     retrained: str = ALONE  # when a task is added
+    besides: tuple[Strategy, ...] = ()  # what else is trained on the way: a student's teacher, the depths of a search
 
     @property
     def kind(self) -> str:
@@ -40,9 +41,9 @@ class Way(Value):
         return "fine_tune" if isinstance(self.recipe, FineTune) else self.strategy.kind
 
     @property
-    def is_live(self) -> bool:
-        """Whether the trunk's layers run in every pass over the rows."""
-        return self.strategy.is_live or not isinstance(self.recipe, Frozen)
+    def runs_layers(self) -> bool:
+        """Whether layers run in every pass over the rows, so that a pass takes long."""
+        return self.trunk_learns or not self.strategy.reads_kept_features
 
     @property
     def trunk_learns(self) -> bool:
@@ -78,6 +79,7 @@ def ways_of(layers: int) -> tuple[Way, ...]:
                 title=f"student of {length} layer{'s' if length > 1 else ''}, taught by a branch of {half}",
                 strategy=Branch(layers=half, students=(length,)),
                 allocation=SHORTEST,
+                besides=(Branch(layers=length),),
             )
             for length in students
         ),
@@ -148,17 +150,15 @@ def read_task_set(path: Path | str) -> TaskSet:
 
 def unfit(way: Way, entry: TaskEntry) -> str:
     """Why the way cannot answer the task; "" where it can."""
-    kind, strategy = kind_of(entry.task()), way.strategy
-    if isinstance(strategy, Prompted) and strategy.isolated and (kind.per_word or kind.loss == "span_cross_entropy"):
-        return "isolated prompts cannot answer words"
-    return ""
+    words = kind_of(entry.task()).per_word
+    return "it cannot answer words" if words and way.strategy.leaves_text_alone else ""
 
 
 def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | None = None) -> Project:
     """The project by which the way is trained; tasks that it cannot answer are pooled.
 
     Numbers of training are the way's own defaults, so that no way is trained with another's; of the project's own ones
-    seed, class weights and precision stay. `epochs` bounds the passes of a way whose layers run as it learns.
+    seed, class weights and precision stay. `epochs` bounds the passes of a way of which layers run as it learns.
     """
     entries = tuple(_entry(tasks, way, entry) for entry in tasks.project.tasks)
     project = Project(
@@ -173,7 +173,7 @@ def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | 
     for entry, given in zip(project.tasks, tasks.project.tasks, strict=True):
         own, asked = training_of(project, entry), training_of(tasks.project, given)
         own = msgspec.structs.replace(own, seed=seed, class_weights=asked.class_weights, precision=asked.precision)
-        if epochs is not None and way.is_live:
+        if epochs is not None and way.runs_layers:
             most = min(epochs, own.most_epochs)
             own = msgspec.structs.replace(own, epochs=most, least_updates=None)
         trained.append(msgspec.structs.replace(entry, training=own))
@@ -183,7 +183,7 @@ def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | 
 def _entry(tasks: TaskSet, way: Way, entry: TaskEntry) -> TaskEntry:
     pooled = Pooled() if unfit(way, entry) else None
     pair: Any = tasks.pairs.get(entry.name)
-    if pair == "separate" and not isinstance(way.strategy, Pooled | Branch):
+    if pair == "separate" and way.strategy.is_live:
         pair = None  # such layers read both texts in one input
     return msgspec.structs.replace(entry, strategy=pooled, training=None, pair=pair)
 
@@ -199,7 +199,7 @@ def project_file(project: Project, home: Path) -> str:
     trunk = home / project.trunk.name
     if project.trunk.name != "minilm" and trunk.is_dir():
         plain["trunk"] = {**plain.get("trunk", {}), "name": str(trunk.resolve())}
-    head = tomli_w.dumps(_compact(plain))
+    head: str = tomli_w.dumps(_compact(plain))
     return head + "".join(f"\n[[tasks]]\n{_task_text(table)}" for table in tables)
 
 
@@ -207,7 +207,8 @@ def _task_text(table: dict[str, Any]) -> str:
     inner = {key: value for key, value in table.items() if isinstance(value, dict)}
     flat = {key: value for key, value in table.items() if key not in inner}
     sections = "".join(f"\n[tasks.{key}]\n{tomli_w.dumps(value)}" for key, value in inner.items())
-    return tomli_w.dumps(flat) + sections
+    text: str = tomli_w.dumps(flat)
+    return text + sections
 
 
 def _placed(file: Any, home: Path) -> Any:

@@ -78,8 +78,9 @@ def budget_of(
     amounts = [(unit, amount) for unit, amount in given.items() if amount is not None]
     if len(amounts) > 1:
         raise click.UsageError("give one of --layers, --ms and --bytes")
-    unit, amount = amounts[0] if amounts else ("layers", None)
-    return Budget(amount=amount, unit=unit, minutes=minutes, frozen=frozen)
+    if not amounts:
+        return Budget(minutes=minutes, frozen=frozen)
+    return Budget(amount=amounts[0][1], unit=amounts[0][0], minutes=minutes, frozen=frozen)
 
 
 def lines_of(advice: Advice) -> list[str]:
