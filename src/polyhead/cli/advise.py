@@ -56,7 +56,7 @@ def command(
     target = Path(output).resolve() if output else file.with_name(f"{file.stem}-advised.toml")
     check_writable(str(target))
     tasks = read_task_set(project)
-    check_apart((str(target),), {file: "the project", **data_files(tasks.project, file.parent)})
+    check_apart((str(target),), data_files(tasks.project, file.parent))
     home = Path(folder).resolve() if folder else file.with_name(f"{file.stem}-advise")
     budget = budget_of(layers, ms, size, minutes=minutes, frozen=frozen)
     with stoppable("the same command goes on from there"):
