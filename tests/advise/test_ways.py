@@ -43,7 +43,7 @@ def test_a_written_project_is_the_declared_one(tasks, tmp_path):
         for mine, its in zip(project.tasks, again.tasks, strict=True):
             for place in places:
                 assert getattr(its, place) == str((tmp_path / getattr(mine, place)).resolve()), way.name
-            same = dict.fromkeys(places)
+            same = dict.fromkeys(places, "file")
             assert msgspec.structs.replace(mine, **same) == msgspec.structs.replace(its, **same), way.name
         assert (again.strategy, again.recipe, again.allocation) == (way.strategy, way.recipe, way.allocation), way.name
 
