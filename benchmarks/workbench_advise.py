@@ -17,7 +17,7 @@ import tomllib
 
 import msgspec
 
-from benchmarks.workbench_compare import best_affordable, known
+from benchmarks.workbench_compare import EPOCHS, best_affordable, known
 from benchmarks.workbench_sets import FOLDER, SETS, written
 from polyhead.advise.choice import Budget
 from polyhead.advise.compare import scores_of
@@ -56,7 +56,7 @@ def advised(name: str, budget: str) -> dict[str, object]:
     """The advice, and the test scores of its project file."""
     file, amount = written(name), budget_of(name, budget)
     folder = FOLDER / name / "advise"
-    ladder = Ladder(read_task_set(file), folder, Budget(amount=amount), Events(say=say))
+    ladder = Ladder(read_task_set(file), folder, Budget(amount=amount, epochs=EPOCHS), Events(say=say))
     advice = ladder.run()
     target = folder / f"advised-{budget}.toml"
     target.write_text(ladder.project_text(advice, f"advised-{budget}"), encoding="utf-8")

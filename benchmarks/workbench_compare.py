@@ -55,11 +55,15 @@ def main() -> None:
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--minutes", type=float, default=60.0, help="of work, all sets together")
     parser.add_argument("--report", action="store_true", help="write the results from the rows, train nothing")
+    parser.add_argument("--time", action="store_true", help="time all ways again, train nothing: for a quiet machine")
     options = parser.parse_args()
     names = checked_names(options.sets, SETS, "set")
     seeds = tuple(int(seed) for seed in checked_names(options.seeds, ("1", "2", "3"), "seed"))
+    if options.time:
+        for name in names:
+            comparing(name, seeds, None).time_again()
     clock = Clock()
-    for seed in () if options.report else seeds:
+    for seed in () if options.report or options.time else seeds:
         for share in SHARES:  # the cheap ways of all sets first
             for number, name in enumerate(names):
                 left = max(0.0, options.minutes - clock.seconds / 60)
@@ -73,7 +77,7 @@ def main() -> None:
 def comparing(name: str, seeds: Sequence[int], minutes: float | None) -> Comparing:
     """A set's comparison."""
     file = written(name)
-    settings = Settings(seeds=tuple(seeds), minutes=minutes, epochs=EPOCHS)
+    settings = Settings(seeds=tuple(seeds), minutes=minutes, epochs=EPOCHS, keep_bundles=True)
     return Comparing(read_task_set(file), name, FOLDER / name / "compare", settings, Events(say=say))
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
 from polyhead.advise.clock import Clock
 from polyhead.advise.measure import COUNTS, Costs, counted_costs, measured_speed
-from polyhead.advise.prices import Corrections, rates_of, seconds_of, sizes_of
+from polyhead.advise.prices import Corrections, Sizes, rates_of, seconds_of, sizes_of
 from polyhead.advise.rows import Kept, Row, TaskScore, data_digest, key_of
 from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
+from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput
@@ -115,12 +117,21 @@ class Comparing:
         """What the rows that are there say; nothing is priced or run."""
         return self.comparison(self._planned(dict.fromkeys((way.name for way in self.ways), 0.0)))
 
+    @cached_property
+    def sizes(self) -> dict[str, Sizes]:
+        """What each task reads."""
+        return {p.task.name: sizes_of(self.data, p) for p in self.prepared(self.ways[0])}
+
+    @property
+    def tokens(self) -> int:
+        """Of a training text, on average: the text for which costs are counted."""
+        several = self.sizes.values()
+        return max(1, round(sum(size.train for size in several) / sum(size.rows for size in several)))
+
     def runs(self) -> list[Run]:
         """Every run, of a seed the cheapest first."""
         rates = rates_of(self.data, self.prepared(self.ways[0]))
-        first = self.prepared(self.ways[0])
-        sizes = {p.task.name: sizes_of(self.data, p) for p in first}
-        self.tokens = max(1, round(sum(s.train for s in sizes.values()) / sum(s.rows for s in sizes.values())))
+        sizes = self.sizes
         priced = sorted(
             ((seconds_of(way, self.prepared(way), sizes, rates, self.data.architecture), way) for way in self.ways),
             key=lambda pair: pair[0],
@@ -185,6 +196,16 @@ class Comparing:
         if not self.settings.keep_bundles:
             remove_tree(self.folder / BUNDLES / f"{way.name}-{run.seed}", root=self.folder)
         return row
+
+    def time_again(self) -> None:
+        """Counts and times anew the ways whose bundles were kept."""
+        for way in self.ways:
+            for seed in self.settings.seeds:
+                roots = [self.home / bundle for bundle in bundles_of(self.declared(way, seed))]
+                if all((root / BUNDLE).exists() for root in roots):
+                    self.kept.keep_costs(way.name, self.costs(way, roots))
+                    self.events.line(f"{way.name}: timed again")
+                    break
 
     def costs(self, way: Way, roots: Sequence[Path]) -> Costs:
         """Counted and measured costs of a trained set."""

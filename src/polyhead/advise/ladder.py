@@ -77,8 +77,8 @@ class Ladder:
     def project_text(self, advice: Advice, bundle: str) -> str:
         """The project file of what was chosen."""
         if advice.learned:
-            return project_file(declared(self.tasks, LEARNED, seed=self.seed, bundle=bundle), self.home)
-        project = declared(self.tasks, POOLED, seed=self.seed, bundle=bundle)
+            return project_file(self._declared(LEARNED, bundle), self.home)
+        project = self._declared(POOLED, bundle)
         entries = [
             entry if advice.tasks[entry.name].chosen == POOLED.name else self._branched(entry.name, advice)
             for entry in project.tasks
@@ -157,9 +157,12 @@ class Ladder:
         file = self.folder / "cache" / "options.json"
         return from_json(file.read_bytes(), OptionsFile, source=str(file)).options
 
+    def _declared(self, way: Way, bundle: str = "") -> Project:
+        return declared(self.tasks, way, seed=self.seed, bundle=bundle, epochs=self.budget.epochs)
+
     def _project(self, way: Way) -> Project:
         """The way's project; other data or settings have another bundle."""
-        project = declared(self.tasks, way, seed=self.seed, bundle="")
+        project = self._declared(way)
         bundle = self.folder / "bundles" / f"{way.name}-{key_of(project, self.digest)[:8]}"
         return msgspec.structs.replace(project, bundle=str(bundle.resolve()))
 
@@ -268,6 +271,6 @@ class Ladder:
         layers = int(name.removeprefix("branch-"))
         tap = next(option.tap for option in self._grown() if option.task == task and option.layers == layers)
         strategy = Branch(layers=layers, tap=None if tap == self.depth - layers else tap)
-        project = declared(self.tasks, Way(name=name, title="", strategy=strategy), seed=self.seed, bundle="")
+        project = self._declared(Way(name=name, title="", strategy=strategy))
         entry = next(entry for entry in project.tasks if entry.name == task)
         return msgspec.structs.replace(entry, strategy=strategy)

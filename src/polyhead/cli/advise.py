@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 @click.option("--layers", type=click.IntRange(1), help="Layers that may run on one text, for all tasks together.")
 @click.option("--ms", type=click.FloatRange(0, min_open=True), help="Milliseconds that one text may take here.")
 @click.option("--bytes", "size", type=click.FloatRange(1), help="Bytes of weights (float32), the trunk's included.")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Minutes to spend: what takes longer is left.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    help="Minutes of work to spend: what would take longer is left out.",
+)
+@click.option("--epochs", type=click.IntRange(1), help="Passes at most where layers run as they learn.")
 @click.option("--frozen", is_flag=True, help="Try no trunk that learns, to which all tasks would be bound.")
 @click.option("--output", metavar="FILE", help="The project file to write; by default NAME-advised.toml.")
 @click.option(
@@ -33,6 +38,7 @@ def command(
     ms: float | None,
     size: float | None,
     minutes: float | None,
+    epochs: int | None,
     frozen: bool,
     output: str | None,
     folder: str | None,
@@ -47,6 +53,8 @@ def command(
     Choices are made on validation rows; the test split is not looked at to choose. Without a budget a layer must be
     worth one point. Give at most one of --layers, --ms and --bytes.
     """
+    import msgspec
+
     from polyhead.advise.ladder import Ladder
     from polyhead.advise.ways import read_task_set
     from polyhead.project.tables import data_files
@@ -58,7 +66,8 @@ def command(
     tasks = read_task_set(project)
     check_apart((str(target),), data_files(tasks.project, file.parent))
     home = Path(folder).resolve() if folder else file.with_name(f"{file.stem}-advise")
-    budget = budget_of(layers, ms, size, minutes=minutes, frozen=frozen)
+    budget = budget_of(layers, ms, size)
+    budget = msgspec.structs.replace(budget, minutes=minutes, epochs=epochs, frozen=frozen)
     with stoppable("the same command goes on from there"):
         ladder = Ladder(tasks, home, budget, Events(say=printer.line, show=printer.show))
         advice = ladder.run()
@@ -68,19 +77,15 @@ def command(
     printer.json(advice)
 
 
-def budget_of(
-    layers: int | None, ms: float | None, size: float | None, *, minutes: float | None, frozen: bool
-) -> Budget:
-    """The budget; raises click.UsageError for several amounts."""
+def budget_of(layers: int | None, ms: float | None, size: float | None) -> Budget:
+    """The budget of one amount, or of none; raises click.UsageError for several."""
     from polyhead.advise.choice import Budget, Unit
 
     given: dict[Unit, float | None] = {"layers": layers, "ms": ms, "bytes": size}
     amounts = [(unit, amount) for unit, amount in given.items() if amount is not None]
     if len(amounts) > 1:
         raise click.UsageError("give one of --layers, --ms and --bytes")
-    if not amounts:
-        return Budget(minutes=minutes, frozen=frozen)
-    return Budget(amount=amounts[0][1], unit=amounts[0][0], minutes=minutes, frozen=frozen)
+    return Budget(amount=amounts[0][1], unit=amounts[0][0]) if amounts else Budget()
 
 
 def lines_of(advice: Advice) -> list[str]:

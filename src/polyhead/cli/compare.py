@@ -24,7 +24,9 @@ def listed(value: str | None) -> tuple[str, ...]:
 @click.option("--only", metavar="NAMES", help="Compare these ways, or ways of these strategies, with commas between.")
 @click.option("--list", "list_", is_flag=True, help="Name the ways and what each takes, and train nothing.")
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Seeds of each way: 1 to this.")
-@click.option("--minutes", type=click.FloatRange(0), help="Begin no run that would end later than this.")
+@click.option(
+    "--minutes", type=click.FloatRange(0), help="Minutes of work to spend: runs that would take longer are left out."
+)
 @click.option("--epochs", type=click.IntRange(1), help="Passes at most of ways whose layers run as they learn.")
 @click.option(
     "--folder",
@@ -56,11 +58,12 @@ def command(
 
     First says how long it will take. A row is written as each run ends, and the same command goes on from there. Ways
     come by cost, cheapest first; a star marks those that no cheaper way equals. Each way's project file is in the
-    folder, for `polyhead train`.
+    folder, for `polyhead train`, and so are the page and the report.
     """
     from polyhead.advise.compare import Comparing, Settings
     from polyhead.advise.tables import drawn, page
     from polyhead.advise.ways import read_task_set
+    from polyhead.config import to_json
     from polyhead.progress import duration
     from polyhead.train.loop.events import Events
 
@@ -84,8 +87,9 @@ def command(
         comparison = comparing.run()
     printer.lines(["", *lines_of(comparison)])
     target = html or str(home / "compare.html")
-    with writing(target) as out:
-        out.write(page(comparison).encode())
+    for name, content in ((target, page(comparison).encode()), (str(home / "compare.json"), to_json(comparison))):
+        with writing(name) as out:
+            out.write(content)
     if plot is not None:
         drawn(comparison, plot)
     printer.lines(["", f"page: {target}"])
