@@ -27,7 +27,8 @@ from polyhead.trunk.shape import Architecture, trunk_arrays
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 TEXTS, ALONE = 64, 12  # texts of a batch, and texts that are answered one by one
-REPEATS = 5  # of each, of which the least counts: other programs disturb it least
+REPEATS = 5  # of each at most, of which the least counts: other programs disturb it least
+LONGEST = 1.0  # seconds after which no further repeat is begun
 MOST_BYTES = 2 * 2**30  # of the copies' arrays
 
 
@@ -169,10 +170,18 @@ def _measured(
 
     for several in (texts[:1], texts):  # compiles what it needs
         seconds(several)
-    alone = statistics.median(min(seconds([text]) for _ in range(REPEATS)) for text in texts[:ALONE])
-    together = min(seconds(texts) for _ in range(REPEATS))
+    alone = statistics.median(_least(partial(seconds, [text]), LONGEST / ALONE) for text in texts[:ALONE])
+    together = _least(partial(seconds, texts), LONGEST)
     speed = Speed(ms=round(1000 * alone, 3), texts_a_second=round(len(texts) / together, 1))
     return speed, f"{opened.name}, {opened.precision}"
+
+
+def _least(run: Callable[[], float], longest: float) -> float:
+    """The least of several times, which end when they took too long together."""
+    took = [run()]
+    while len(took) < REPEATS and sum(took) < longest:
+        took.append(run())
+    return min(took)
 
 
 def _alike(bundle: Bundle) -> list[str]:
