@@ -6,7 +6,7 @@ Sets are those of `workbench_sets`: 1,000 training rows a task, 300 that choose,
 trained by `polyhead compare`, in at most `EPOCHS` passes where layers run as they learn: the default of joint recipes.
 Those of branches, adapters, prompts and fine-tuning are longer, so these ways may be undertrained here. Runs are seed
 by seed, of all sets the first seed first, the cheapest way first. Rows are kept under runs/workbench and in the results
-as they come; it goes on where it stopped.
+as they come; it goes on where it stopped. `--time` then times every way, at best on a quiet machine.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
     seeds = tuple(int(seed) for seed in checked_names(options.seeds, ("1", "2", "3"), "seed"))
     if options.time:
         for name in names:
-            comparing(name, seeds, None).time_again()
+            comparing(name, seeds, None, timed=True).time_again()
     clock = Clock()
     for seed in () if options.report or options.time else seeds:
         for share in SHARES:  # the cheap ways of all sets first
@@ -74,10 +74,10 @@ def main() -> None:
     report()
 
 
-def comparing(name: str, seeds: Sequence[int], minutes: float | None) -> Comparing:
+def comparing(name: str, seeds: Sequence[int], minutes: float | None, *, timed: bool = False) -> Comparing:
     """A set's comparison."""
     file = written(name)
-    settings = Settings(seeds=tuple(seeds), minutes=minutes, epochs=EPOCHS, keep_bundles=True)
+    settings = Settings(seeds=tuple(seeds), minutes=minutes, epochs=EPOCHS, keep_bundles=True, timed=timed)
     return Comparing(read_task_set(file), name, FOLDER / name / "compare", settings, Events(say=say))
 
 

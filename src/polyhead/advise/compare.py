@@ -42,6 +42,7 @@ class Settings(Value):
     counts: tuple[int, ...] = COUNTS
     keep_bundles: bool = False
     backend: str | None = None  # that is timed
+    timed: bool = True  # False: costs are counted, and nothing is timed
 
 
 class Compared(Value):
@@ -211,6 +212,8 @@ class Comparing:
         """Counted and measured costs of a trained set."""
         apart = way.kind == "fine_tune"
         counted = counted_costs(roots, self.tokens, self.settings.counts, apart=apart)
+        if not self.settings.timed:
+            return counted
         inputs = {p.task.name: _inputs(p) for p in self.prepared(way)}
         speeds, label = measured_speed(
             roots, inputs, counts=self.settings.counts, apart=apart, backend=self.settings.backend, say=self.events.line
