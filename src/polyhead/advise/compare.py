@@ -64,14 +64,14 @@ class Compared(Value):
 
 
 class Comparison(Value):
-    """All ways that have a row; `lacking` names the runs that were not made."""
+    """All ways that have a row, by cost."""
 
     project: str
     trunk: str
     tasks: dict[str, str]  # each one's metric
     left: tuple[str, ...]
     ways: tuple[Compared, ...]
-    lacking: tuple[str, ...]
+    lacking: dict[str, tuple[str, ...]]  # by seed, the ways that were not run
     seconds: float  # of all rows together
 
 
@@ -224,11 +224,12 @@ class Comparing:
     def comparison(self, runs: Sequence[Run]) -> Comparison:
         """What the rows that are there say."""
         rows: dict[str, list[Row]] = {}
-        lacking = []
+        lacking: dict[str, tuple[str, ...]] = {}
         for run in runs:
             row = self.kept.row(run.way.name, run.seed, run.key)
             if row is None:
-                lacking.append(f"{run.way.name}, seed {run.seed}")
+                seed = str(run.seed)
+                lacking[seed] = (*lacking.get(seed, ()), run.way.name)
             else:
                 rows.setdefault(run.way.name, []).append(row)
         ways = [compared(way, rows[way.name], self.kept.costs(way.name)) for way in self.ways if way.name in rows]
@@ -239,7 +240,7 @@ class Comparing:
             tasks={p.task.name: kind_of(p.task).default_metric(p.task) for p in first},
             left=self.tasks.left,
             ways=with_frontier(ways),
-            lacking=tuple(lacking),
+            lacking=lacking,
             seconds=round(sum(row.seconds for several in rows.values() for row in several), 1),
         )
 

@@ -49,9 +49,12 @@ def plot_points(points: Sequence[Point], path: Path | str | None, *, cost: str, 
             label=group,
             zorder=3,
         )
-    for p in best:
-        axes.annotate(p.name, (p.cost, p.quality), xytext=(5, 5), textcoords="offset points", fontsize="small")
+    for p in points:
+        style = {"fontsize": "small"} if p.on_frontier else {"fontsize": "x-small", "color": "#777777"}
+        axes.annotate(p.name, (p.cost, p.quality), xytext=(5, 5), textcoords="offset points", **style)
     axes.set_xscale("log")
+    for set_form in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        set_form("{x:g}")
     axes.set(xlabel=cost, ylabel=quality, title=title)
     axes.margins(x=0.12, y=0.1)
     axes.grid(alpha=0.3, which="both")

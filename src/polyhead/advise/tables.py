@@ -71,8 +71,10 @@ def notes(comparison: Comparison) -> list[str]:
         several.append("A trunk for each task: times of several tasks are those of one, as often as there are tasks.")
     if comparison.left:
         several.append(f"Left out, as they own their models: {', '.join(comparison.left)}.")
-    if comparison.lacking:
-        several.append(f"Not run: {'; '.join(comparison.lacking)}.")
+    for seed, names in comparison.lacking.items():
+        shown = ", ".join(names) if len(names) < len(comparison.ways) else "most or all ways"
+        several.append(f"Not run, seed {seed}: {shown}.")
+    several.append("What several ways read is computed once: the first to need it takes longer.")
     return several
 
 
@@ -117,7 +119,7 @@ def page(comparison: Comparison) -> str:
         *(f"<p>{escape(note)}</p>" for note in notes(comparison)),
         plot,
         "<h2>All ways, by cost</h2>",
-        _table(table_rows(comparison), titles=[title for _, title in HEADINGS]),
+        f"<div class=words>{_table(table_rows(comparison), titles=[title for _, title in HEADINGS])}</div>",
         "<p>* no cheaper way equals it. Pointing at a heading says what it is.</p>",
         "<h2>Each task, in points</h2>",
         _table(task_rows(comparison)),
@@ -171,6 +173,6 @@ _HEAD = """<!doctype html>
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #222; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child, td:last-child, th:last-child { text-align: left; }
+th:first-child, td:first-child, .words td:last-child, .words th:last-child { text-align: left; }
 .wide { overflow-x: auto; } svg { max-width: 100%; height: auto; background: #fff; }
 </style>"""
