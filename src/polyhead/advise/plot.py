@@ -50,8 +50,9 @@ def plot_points(points: Sequence[Point], path: Path | str | None, *, cost: str, 
             zorder=3,
         )
     for p in points:
-        style = {"fontsize": "small"} if p.on_frontier else {"fontsize": "x-small", "color": "#777777"}
-        axes.annotate(p.name, (p.cost, p.quality), xytext=(5, 5), textcoords="offset points", **style)
+        size, colour = ("small", "#000000") if p.on_frontier else ("x-small", "#777777")
+        place = (p.cost, p.quality)
+        axes.annotate(p.name, place, xytext=(5, 5), textcoords="offset points", fontsize=size, color=colour)
     axes.set_xscale("log")
     for set_form in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         set_form("{x:g}")

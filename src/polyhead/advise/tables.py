@@ -11,6 +11,7 @@ from polyhead.advise.plot import Point, plot_points
 from polyhead.errors import MissingExtra
 from polyhead.progress import duration
 
+NAMED = 12  # ways in one note
 HEADINGS = (
     ("", "way"),
     ("points", "mean over the tasks of each one's own metric, on test where there is one; ± over seeds"),
@@ -72,7 +73,7 @@ def notes(comparison: Comparison) -> list[str]:
     if comparison.left:
         several.append(f"Left out, as they own their models: {', '.join(comparison.left)}.")
     for seed, names in comparison.lacking.items():
-        shown = ", ".join(names) if len(names) < len(comparison.ways) else "most or all ways"
+        shown = ", ".join(names) if len(names) <= NAMED else f"{len(names)} ways"
         several.append(f"Not run, seed {seed}: {shown}.")
     several.append("What several ways read is computed once: the first to need it takes longer.")
     return several
