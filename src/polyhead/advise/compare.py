@@ -93,7 +93,7 @@ class Comparing:
         self.home, self.kept = Path(tasks.folder), Kept(folder)
         self.data = load_any_trunk(tasks.project, self.home)
         self.ways = chosen_ways(ways_of(self.data.architecture.layers), settings.only)
-        self.digest = data_digest(tasks)
+        self.digest = data_digest(tasks) + self.data.digest
         self._prepared: dict[str, list[Prepared]] = {}
 
     def run(self) -> Comparison:
@@ -150,9 +150,10 @@ class Comparing:
         return runs
 
     def declared(self, way: Way, seed: int) -> Project:
-        """The project of a run; its bundle lies in the comparison's folder."""
-        bundle = str((self.folder / BUNDLES / f"{way.name}-{seed}").resolve())
-        return declared(self.tasks, way, seed=seed, bundle=bundle, epochs=self.settings.epochs)
+        """The project of a run; its bundle lies in the comparison's folder, for other data another one."""
+        project = declared(self.tasks, way, seed=seed, bundle="", epochs=self.settings.epochs)
+        bundle = self.folder / BUNDLES / f"{way.name}-{seed}-{key_of(project, self.digest)[:8]}"
+        return msgspec.structs.replace(project, bundle=str(bundle.resolve()))
 
     def prepared(self, way: Way) -> list[Prepared]:
         """The tasks as the way trains them, read once."""
@@ -191,11 +192,11 @@ class Comparing:
             estimated=run.estimated,
             stood_in={e.name: why for e in self.tasks.project.tasks if (why := unfit(way, e))},
         )
-        if self.kept.costs(way.name) is None:
-            self.kept.keep_costs(way.name, self.costs(way, roots))
+        if self.known_costs(way) is None:
+            self.keep_costs(way, roots)
         self.kept.keep(row)
         if not self.settings.keep_bundles:
-            remove_tree(self.folder / BUNDLES / f"{way.name}-{run.seed}", root=self.folder)
+            remove_tree(Path(run.project.bundle), root=self.folder.resolve())
         return row
 
     def time_again(self) -> None:
@@ -204,9 +205,21 @@ class Comparing:
             for seed in self.settings.seeds:
                 roots = [self.home / bundle for bundle in bundles_of(self.declared(way, seed))]
                 if all((root / BUNDLE).exists() for root in roots):
-                    self.kept.keep_costs(way.name, self.costs(way, roots))
+                    self.keep_costs(way, roots)
                     self.events.line(f"{way.name}: timed again")
                     break
+
+    def known_costs(self, way: Way) -> Costs | None:
+        """What the way costs over this trunk and these texts, if it is known."""
+        return self.kept.costs(way.name, self._key(way))
+
+    def keep_costs(self, way: Way, roots: Sequence[Path]) -> None:
+        """Counts and times a trained set, and keeps what it costs."""
+        self.kept.keep_costs(way.name, self._key(way), self.costs(way, roots))
+
+    def _key(self, way: Way) -> str:
+        """Of the way, whatever its seed."""
+        return key_of(self.declared(way, 0), self.digest)
 
     def costs(self, way: Way, roots: Sequence[Path]) -> Costs:
         """Counted and measured costs of a trained set."""
@@ -232,7 +245,7 @@ class Comparing:
                 lacking[seed] = (*lacking.get(seed, ()), run.way.name)
             else:
                 rows.setdefault(run.way.name, []).append(row)
-        ways = [compared(way, rows[way.name], self.kept.costs(way.name)) for way in self.ways if way.name in rows]
+        ways = [compared(way, rows[way.name], self.known_costs(way)) for way in self.ways if way.name in rows]
         first = self.prepared(self.ways[0])
         return Comparison(
             project=self.name,

@@ -46,7 +46,7 @@ class Ladder:
         self.tasks, self.folder, self.budget, self.events, self.seed = tasks, folder, budget, events, seed
         self.home, self.clock = Path(tasks.folder), Clock()
         self.data = load_any_trunk(tasks.project, self.home)
-        self.depth, self.digest = self.data.architecture.layers, data_digest(tasks)
+        self.depth, self.digest = self.data.architecture.layers, data_digest(tasks) + self.data.digest
         self.prepared = prepare(self._project(POOLED), self.home)
         self.rates = rates_of(self.data, self.prepared)
         self.sizes = {p.task.name: sizes_of(self.data, p) for p in self.prepared}

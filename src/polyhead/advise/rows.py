@@ -75,14 +75,14 @@ class Kept:
         """Writes a row, in place of an older one of its run."""
         replace_file(self._file(ROWS, f"{row.way}-{row.seed}"), to_json(row))
 
-    def costs(self, way: str) -> Costs | None:
-        """What the way costs, if it is known."""
-        file = self._file(COSTS, way)
+    def costs(self, way: str, key: str) -> Costs | None:
+        """What the way costs, if it is known of this key."""
+        file = self._file(COSTS, f"{way}-{key}")
         return from_json(file.read_bytes(), Costs, source=str(file)) if file.exists() else None
 
-    def keep_costs(self, way: str, costs: Costs) -> None:
+    def keep_costs(self, way: str, key: str, costs: Costs) -> None:
         """Writes what the way costs."""
-        replace_file(self._file(COSTS, way), to_json(costs))
+        replace_file(self._file(COSTS, f"{way}-{key}"), to_json(costs))
 
     def _file(self, section: str, name: str) -> Path:
         return self.folder / section / f"{name}.json"
