@@ -33,6 +33,10 @@ from polyhead.train.recipes.learned import load_any_trunk
 from polyhead.train.run import train_project
 
 POOLED = Way(name="pooled-heads", title="pooled heads on kept features", strategy=Pooled())
+ATTENTION = Way(
+    name="pooled-attention", title="attention heads on kept features", strategy=Pooled(positions="attention")
+)
+HEADS = {way.name: way for way in (POOLED, ATTENTION)}
 LEARNED = Way(
     name="pooled-joint", title="pooled heads, the trunk learns too", strategy=Pooled(), recipe=Joint(), retrained=ALL
 )
@@ -80,7 +84,7 @@ class Ladder:
             return project_file(self._declared(LEARNED, bundle), self.home)
         project = self._declared(POOLED, bundle)
         entries = [
-            entry if advice.tasks[entry.name].chosen == POOLED.name else self._branched(entry.name, advice)
+            entry if advice.tasks[entry.name].chosen == POOLED.name else self._with_choice(entry.name, advice)
             for entry in project.tasks
         ]
         return project_file(msgspec.structs.replace(project, tasks=tuple(entries)), self.home)
@@ -88,10 +92,11 @@ class Ladder:
     # What is tried
 
     def _pooled(self) -> list[Option]:
-        scores = self._trained(POOLED)
+        """Heads on kept features: the one that training chooses, and attention, which needs more proof to be chosen."""
         return [
-            Option(task=name, name=POOLED.name, tap=self.depth, layers=0, score=score.validation)
-            for name, score in scores.items()
+            Option(task=name, name=way.name, tap=self.depth, layers=0, score=score.validation)
+            for way in HEADS.values()
+            for name, score in self._trained(way).items()
         ]
 
     def _branches(self, price: Price) -> list[Option]:
@@ -223,7 +228,7 @@ class Ladder:
 
     def _say_price(self) -> None:
         search = Way(name="branches", title="", strategy=Branch())
-        several = [POOLED, search, *([] if self.budget.frozen else [LEARNED])]
+        several = [*HEADS.values(), search, *([] if self.budget.frozen else [LEARNED])]
         within = "" if self.budget.minutes is None else f"; at most {self.budget.minutes:g} minutes were given"
         self.events.line(f"price: the whole ladder in about {duration(sum(map(self._estimated, several)))}{within}")
 
@@ -265,12 +270,14 @@ class Ladder:
             seconds=round(self.clock.seconds, 1),
         )
 
-    def _branched(self, task: str, advice: Advice) -> TaskEntry:
-        """The task with the branch that was chosen."""
+    def _with_choice(self, task: str, advice: Advice) -> TaskEntry:
+        """The task with the head or branch that was chosen."""
         name = advice.tasks[task].chosen
+        way = HEADS.get(name) or Way(name=name, title="", strategy=self._branch(task, name))
+        entry = next(entry for entry in self._declared(way).tasks if entry.name == task)
+        return msgspec.structs.replace(entry, strategy=way.strategy)
+
+    def _branch(self, task: str, name: str) -> Branch:
         layers = int(name.removeprefix("branch-"))
         tap = next(option.tap for option in self._grown() if option.task == task and option.layers == layers)
-        strategy = Branch(layers=layers, tap=None if tap == self.depth - layers else tap)
-        project = self._declared(Way(name=name, title="", strategy=strategy))
-        entry = next(entry for entry in project.tasks if entry.name == task)
-        return msgspec.structs.replace(entry, strategy=strategy)
+        return Branch(layers=layers, tap=None if tap == self.depth - layers else tap)
