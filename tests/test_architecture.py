@@ -19,6 +19,7 @@ RANKS = {
     "files": 1,
     "registry": 1,
     "client": 1,
+    "advise": 13,
     "arguments": 2,
     "folders": 2,
     "plugins": 1,
@@ -70,7 +71,7 @@ BESIDE = {
     ("seq2seq.answer", "engine"),
     ("cost", "seq2seq.data"),
 }
-TORCH_HALF = {"nn", "sharing", "model", "train", "importing", "seq2seq.model", "seq2seq.train", "seq2seq.run"}
+TORCH_HALF = {"advise", "nn", "sharing", "model", "train", "importing", "seq2seq.model", "seq2seq.train", "seq2seq.run"}
 # The one light module that stands on the torch half; it is itself imported inside a function only.
 TORCH_BACKEND = "engine/backends/torch.py"
 # Rooms that reach the torch half inside functions only.

@@ -27,6 +27,8 @@ from polyhead.plugins import load_plugins
 VERBS = {
     "init": "Write a project file from a data file.",
     "train": "Train every task of a project file into a bundle.",
+    "advise": "Choose a way of sharing for each task within a budget, from your own data.",
+    "compare": "Train every way of sharing on a project's tasks, and show what each scores and costs.",
     "evaluate": "Score a bundle's tasks on whole splits.",
     "calibrate": "Make a task say how sure it is: probabilities, thresholds, sets that hold the truth.",
     "drift": "Show which tasks see other texts than they learned from.",

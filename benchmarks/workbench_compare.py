@@ -1,0 +1,163 @@
+"""Every way of sharing on four small task sets: quality over seeds, costs, and which of the papers' orderings show.
+
+    python -m benchmarks.workbench_compare [--sets single,pairs] [--seeds 1,2,3] [--minutes 60] [--report]
+
+Sets are those of `workbench_sets`: 1,000 training rows a task, 300 that choose, at most 1,000 test rows. Each way is
+trained by `polyhead compare`, in at most `EPOCHS` passes where layers run as they learn: the default of joint recipes.
+Those of branches, adapters, prompts and fine-tuning are longer, so these ways may be undertrained here. Runs are seed
+by seed, of all sets the first seed first, the cheapest way first. Rows are kept under runs/workbench and in the results
+as they come; it goes on where it stopped. `--time` then times every way, at best on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.workbench_sets import FOLDER, SETS, sizes, written
+from polyhead.advise.clock import Clock
+from polyhead.advise.compare import Compared, Comparing, Comparison, Settings
+from polyhead.advise.tables import drawn, page
+from polyhead.advise.ways import read_task_set
+from polyhead.train.loop.events import Events
+from studies.results import Claim, results, write_results
+from studies.settings import RESULTS, checked_names, command, say
+
+NAME = "workbench_compare"
+EPOCHS = 3
+SHARES = (0.25, 1.0)  # of the minutes that are left, shared out evenly over the sets
+SAME = 0.5  # points within which two ways count as equal
+# What the papers say: the first way scores at least as well as the second.
+ORDERINGS = (
+    ("pooled-attention", "pooled-mean", "Du et al. 2020: an attention pooler is at least as good as the mean"),
+    ("pooled-mean", "pooled-first", "Du et al. 2020: the mean is at least as good as the first token"),
+    ("pooled-mix", "pooled-attention", "Du et al. 2020: a learned mix of all layers is at least as good as fixed ones"),
+    ("branch-2", "branch-1", "Wei et al. 2021: two private layers are at least as good as one"),
+    ("branch-3", "branch-2", "Wei et al. 2021: three private layers are at least as good as two"),
+    ("student-1", "branch-1", "Wei et al. 2021: a student is at least as good as a branch of its depth"),
+    ("branch-3", "fine-tune", "Wei et al. 2021: half of the layers, private, score like fine-tuning"),
+    ("prompted-joint", "pooled-joint", "Huang et al. 2022: prompts are at least as good as a shared trunk alone"),
+    ("prompted-joint", "fine-tune", "Huang et al. 2022: prompts in one input score like a model a task"),
+    ("in-layer-joint", "pooled-joint", "Stickland and Murray 2019: adapters beat a shared trunk alone"),
+    ("in-layer-joint", "on-top-joint", "Stickland and Murray 2019: adapters inside beat layers on top"),
+    ("fine-tune", "in-layer", "a frozen trunk with adapters does not beat fine-tuning"),
+    ("fine-tune", "pooled-auto", "frozen features do not beat fine-tuning"),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of work, all sets together")
+    parser.add_argument("--report", action="store_true", help="write the results from the rows, train nothing")
+    parser.add_argument("--time", action="store_true", help="time all ways again, train nothing: for a quiet machine")
+    options = parser.parse_args()
+    names = checked_names(options.sets, SETS, "set")
+    seeds = tuple(int(seed) for seed in checked_names(options.seeds, ("1", "2", "3"), "seed"))
+    if options.time:
+        for name in names:
+            comparing(name, seeds, None, timed=True).time_again()
+    clock = Clock()
+    for seed in () if options.report or options.time else seeds:
+        for share in SHARES:  # the cheap ways of all sets first
+            for number, name in enumerate(names):
+                left = max(0.0, options.minutes - clock.seconds / 60)
+                minutes = left * share / (len(names) - number)
+                say(f"{name}, seed {seed}, {minutes:.0f} minutes")
+                comparing(name, (seed,), minutes).run()
+                report()
+    report()
+
+
+def comparing(name: str, seeds: Sequence[int], minutes: float | None, *, timed: bool = False) -> Comparing:
+    """A set's comparison."""
+    file = written(name)
+    settings = Settings(seeds=tuple(seeds), minutes=minutes, epochs=EPOCHS, keep_bundles=True, timed=timed)
+    return Comparing(read_task_set(file), name, FOLDER / name / "compare", settings, Events(say=say))
+
+
+def known(name: str) -> Comparison | None:
+    """What the rows of a set say; None where there is none."""
+    comparison = comparing(name, (1, 2, 3), None).known()
+    return comparison if comparison.ways else None
+
+
+def report() -> None:
+    """Writes the results of all rows that are there, the plots and the pages."""
+    comparisons = {name: comparison for name in SETS if (comparison := known(name)) is not None}
+    rows: list[dict[str, object]] = []
+    for name, comparison in comparisons.items():
+        rows += [{"set": name, **msgspec.to_builtins(way)} for way in comparison.ways]
+        rows.append({"set": name, "tasks": comparison.tasks, "sizes": sizes(name), "lacking": comparison.lacking})
+        drawn(comparison, str(RESULTS / f"{NAME}_{name}.png"))
+        Path(FOLDER / name / "compare.html").write_text(page(comparison), encoding="utf-8")
+    rows += [row for left, right, text in ORDERINGS for row in ordering(comparisons, left, right, text)]
+    write_results(RESULTS, results(NAME, command=command(), rows=rows, claims=claims(comparisons)))
+
+
+def ordering(comparisons: dict[str, Comparison], left: str, right: str, text: str) -> list[dict[str, object]]:
+    """An ordering on each set that has both ways: the difference, and whether it is found within `SAME`."""
+    found = []
+    for name, comparison in comparisons.items():
+        ways = {way.name: way for way in comparison.ways}
+        if left in ways and right in ways:
+            gain = ways[left].quality - ways[right].quality
+            seeds = min(ways[left].seeds, ways[right].seeds)
+            found.append(
+                {"ordering": text, "set": name, "gain": round(gain, 3), "seeds": seeds, "found": gain >= -SAME}
+            )
+    return found
+
+
+def claims(comparisons: dict[str, Comparison]) -> list[Claim]:
+    """Each ordering's mean difference over the sets, and how many sets are whole."""
+    claimed = []
+    whole = [name for name, c in comparisons.items() if "1" not in c.lacking]
+    seeds = {name: sorted({way.seeds for way in c.ways}) for name, c in comparisons.items()}
+    claimed.append(
+        Claim(
+            id="workbench.compare_sets",
+            text="task sets on which every way has a row and a cost",
+            target=4,
+            value=len(whole),
+            unit="sets",
+            holds=len(whole) >= 4,
+            note="seeds of the ways: " + "; ".join(f"{name} {'-'.join(map(str, n))}" for name, n in seeds.items()),
+        )
+    )
+    for left, right, text in ORDERINGS:
+        rows = ordering(comparisons, left, right, text)
+        if not rows:
+            continue
+        gain = statistics.mean(float(str(row["gain"])) for row in rows)
+        shown = ", ".join(f"{row['set']} {row['gain']:+.1f} ({row['seeds']} seeds)" for row in rows)
+        claimed.append(
+            Claim(
+                id=f"workbench.order_{left}_{right}",
+                text=f"{text}: {left} less {right}, mean of {len(rows)} sets",
+                target=-SAME,
+                value=round(gain, 2),
+                unit="points",
+                holds=gain >= -SAME,
+                note=f"{shown}. {sum(bool(row['found']) for row in rows)} of {len(rows)} sets show it.",
+            )
+        )
+    return claimed
+
+
+def best_affordable(ways: Sequence[Compared], layers: float | None) -> Compared:
+    """The way with the best quality whose layers for the set are within the budget."""
+    return max((w for w in ways if layers is None or (w.costs and w.costs.of_set.layers <= layers)), key=quality)
+
+
+def quality(way: Compared) -> float:
+    return way.quality
+
+
+if __name__ == "__main__":
+    main()

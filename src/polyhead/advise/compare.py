@@ -1,0 +1,321 @@
+"""Every way of sharing on one set of tasks: priced, trained, scored and timed; what has ended is never run again."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from polyhead.advise.clock import Clock
+from polyhead.advise.measure import COUNTS, Costs, counted_costs, measured_speed
+from polyhead.advise.prices import Corrections, Sizes, rates_of, seconds_of, sizes_of
+from polyhead.advise.rows import Kept, Row, TaskScore, data_digest, key_of
+from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
+from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.engine.inputs import AnyInput
+from polyhead.files import remove_tree, replace_file
+from polyhead.progress import duration
+from polyhead.project.tables import Project, bundles_of
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.prepare import prepare
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.learned import load_any_trunk
+from polyhead.train.run import train_project
+
+PROJECTS, BUNDLES, CACHE = "projects", "bundles", "cache"
+AT = 8  # tasks for which the plot and the frontier count the cost
+
+
+class Settings(Value):
+    """What is compared, and for how long."""
+
+    only: tuple[str, ...] = ()  # names of ways or strategies; (): all
+    seeds: tuple[int, ...] = (1,)
+    minutes: float | None = None  # no run is begun that would end later, by its estimate
+    epochs: int | None = None  # passes at most of ways whose layers run as they learn
+    counts: tuple[int, ...] = COUNTS
+    keep_bundles: bool = False
+    backend: str | None = None  # that is timed
+    timed: bool = True  # False: costs are counted, and nothing is timed
+
+
+class Compared(Value):
+    """One way: its quality over seeds, and its costs."""
+
+    name: str
+    title: str
+    kind: str
+    quality: float  # points, mean over seeds of the mean over tasks
+    spread: float  # standard deviation over seeds; 0 of one seed
+    seeds: int
+    validation: float
+    tasks: dict[str, float]  # each one's mean over seeds, points
+    seconds: float  # to train once, mean
+    retrained: str
+    costs: Costs | None
+    on_frontier: bool = False
+    stood_in: dict[str, str] = {}
+
+
+class Comparison(Value):
+    """All ways that have a row, by cost."""
+
+    project: str
+    trunk: str
+    tasks: dict[str, str]  # each one's metric
+    left: tuple[str, ...]
+    ways: tuple[Compared, ...]
+    lacking: dict[str, tuple[str, ...]]  # by seed, the ways that were not run
+    seconds: float  # of all rows together
+
+
+class Run(Value, eq=False):
+    """One run that may be made."""
+
+    way: Way
+    seed: int
+    project: Project
+    key: str
+    estimated: float
+
+
+class Comparing:
+    """A comparison over a task set, in a folder of its own."""
+
+    def __init__(self, tasks: TaskSet, name: str, folder: Path, settings: Settings, events: Events) -> None:
+        self.tasks, self.name, self.folder, self.settings, self.events = tasks, name, folder, settings, events
+        self.home, self.kept = Path(tasks.folder), Kept(folder)
+        self.data = load_any_trunk(tasks.project, self.home)
+        self.ways = chosen_ways(ways_of(self.data.architecture.layers), settings.only)
+        self.digest = data_digest(tasks) + self.data.digest
+        self._prepared: dict[str, list[Prepared]] = {}
+
+    def run(self) -> Comparison:
+        """Makes the runs that are not there yet, the cheapest first and seed by seed, as far as the minutes go."""
+        clock, runs = Clock(), self.runs()
+        left = [run for run in runs if self.kept.row(run.way.name, run.seed, run.key) is None]
+        corrections = self._corrections(runs)
+        for line in self.price_lines(runs, left, corrections):
+            self.events.line(line)
+        for number, run in enumerate(left, 1):
+            expected = corrections.corrected(run.way.name, run.estimated)
+            if self.settings.minutes is not None and clock.seconds + expected > 60 * self.settings.minutes:
+                self.events.line(f"{run.way.name}, seed {run.seed}: not begun, it would take {duration(expected)}")
+                continue
+            self.events.line(f"{number} of {len(left)}: {run.way.name}, seed {run.seed}, about {duration(expected)}")
+            row = self.trained(run)
+            corrections.add(run.way.name, run.estimated, row.seconds)
+            self.events.line(f"{run.way.name}, seed {run.seed}: {row.quality:.2f} points, in {duration(row.seconds)}")
+        return self.comparison(runs)
+
+    def known(self) -> Comparison:
+        """What the rows that are there say; nothing is priced or run."""
+        return self.comparison(self._planned(dict.fromkeys((way.name for way in self.ways), 0.0)))
+
+    @cached_property
+    def sizes(self) -> dict[str, Sizes]:
+        """What each task reads."""
+        return {p.task.name: sizes_of(self.data, p) for p in self.prepared(self.ways[0])}
+
+    @property
+    def tokens(self) -> int:
+        """Of a training text, on average: the text for which costs are counted."""
+        several = self.sizes.values()
+        return max(1, round(sum(size.train for size in several) / sum(size.rows for size in several)))
+
+    def runs(self) -> list[Run]:
+        """Every run, of a seed the cheapest first."""
+        rates = rates_of(self.data, self.prepared(self.ways[0]))
+        sizes = self.sizes
+        priced = sorted(
+            ((seconds_of(way, self.prepared(way), sizes, rates, self.data.architecture), way) for way in self.ways),
+            key=lambda pair: pair[0],
+        )
+        return self._planned({way.name: round(estimated, 1) for estimated, way in priced})
+
+    def _planned(self, estimated: Mapping[str, float]) -> list[Run]:
+        """The runs, seed by seed, in the order of the estimates."""
+        ways, runs = {way.name: way for way in self.ways}, []
+        for seed in self.settings.seeds:
+            for name, seconds in estimated.items():
+                project = self.declared(ways[name], seed)
+                key = key_of(project, self.digest)
+                runs.append(Run(way=ways[name], seed=seed, project=project, key=key, estimated=seconds))
+        return runs
+
+    def declared(self, way: Way, seed: int) -> Project:
+        """The project of a run; its bundle lies in the comparison's folder, for other data another one."""
+        project = declared(self.tasks, way, seed=seed, bundle="", epochs=self.settings.epochs)
+        bundle = self.folder / BUNDLES / f"{way.name}-{seed}-{key_of(project, self.digest)[:8]}"
+        return msgspec.structs.replace(project, bundle=str(bundle.resolve()))
+
+    def prepared(self, way: Way) -> list[Prepared]:
+        """The tasks as the way trains them, read once."""
+        if way.name not in self._prepared:
+            self._prepared[way.name] = prepare(self.declared(way, self.settings.seeds[0]), self.home)
+        return self._prepared[way.name]
+
+    def price_lines(self, runs: Sequence[Run], left: Sequence[Run], corrections: Corrections) -> list[str]:
+        """What all of it takes, said before it begins."""
+        seconds = sum(corrections.corrected(run.way.name, run.estimated) for run in left)
+        within = "" if self.settings.minutes is None else f"; at most {self.settings.minutes:g} minutes were given"
+        done = f", {len(runs) - len(left)} are there" if len(left) < len(runs) else ""
+        names = ", ".join(
+            f"{run.way.name} {duration(corrections.corrected(run.way.name, run.estimated))}"
+            for run in runs[: len(self.ways)]
+        )
+        price = f"price: {len(left)} runs in about {duration(seconds)}{done}{within}"
+        return [price, f"of one seed: {names}"]
+
+    def trained(self, run: Run) -> Row:
+        """Trains and scores a run, counts and times its way where that was not done, and keeps its row."""
+        clock, way = Clock(), run.way
+        projects = self.folder / PROJECTS
+        projects.mkdir(exist_ok=True)
+        shown = msgspec.structs.replace(run.project, bundle=way.name)
+        replace_file(projects / f"{way.name}.toml", project_file(shown, self.home).encode())
+        train_project(run.project, folder=self.home, cache=(self.folder / CACHE).resolve(), events=Events())
+        seconds = clock.seconds
+        roots = [self.home / bundle for bundle in bundles_of(run.project)]
+        row = Row(
+            way=way.name,
+            seed=run.seed,
+            key=run.key,
+            tasks=scores_of(roots),
+            seconds=round(seconds, 1),
+            estimated=run.estimated,
+            stood_in={e.name: why for e in self.tasks.project.tasks if (why := unfit(way, e))},
+        )
+        if self.known_costs(way) is None:
+            self.keep_costs(way, roots)
+        self.kept.keep(row)
+        if not self.settings.keep_bundles:
+            remove_tree(Path(run.project.bundle), root=self.folder.resolve())
+        return row
+
+    def time_again(self) -> None:
+        """Counts and times anew the ways whose bundles were kept."""
+        for way in self.ways:
+            for seed in self.settings.seeds:
+                roots = [self.home / bundle for bundle in bundles_of(self.declared(way, seed))]
+                if all((root / BUNDLE).exists() for root in roots):
+                    self.keep_costs(way, roots)
+                    self.events.line(f"{way.name}: timed again")
+                    break
+
+    def known_costs(self, way: Way) -> Costs | None:
+        """What the way costs over this trunk and these texts, if it is known."""
+        return self.kept.costs(way.name, self._key(way))
+
+    def keep_costs(self, way: Way, roots: Sequence[Path]) -> None:
+        """Counts and times a trained set, and keeps what it costs."""
+        self.kept.keep_costs(way.name, self._key(way), self.costs(way, roots))
+
+    def _key(self, way: Way) -> str:
+        """Of the way, whatever its seed."""
+        return key_of(self.declared(way, 0), self.digest)
+
+    def costs(self, way: Way, roots: Sequence[Path]) -> Costs:
+        """Counted and measured costs of a trained set."""
+        apart = way.kind == "fine_tune"
+        counted = counted_costs(roots, self.tokens, self.settings.counts, apart=apart)
+        if not self.settings.timed:
+            return counted
+        inputs = {p.task.name: _inputs(p) for p in self.prepared(way)}
+        speeds, label = measured_speed(
+            roots, inputs, counts=self.settings.counts, apart=apart, backend=self.settings.backend, say=self.events.line
+        )
+        measured = {str(count): speed for count, speed in speeds.items()}
+        return msgspec.structs.replace(counted, measured=measured, backend=label)
+
+    def comparison(self, runs: Sequence[Run]) -> Comparison:
+        """What the rows that are there say."""
+        rows: dict[str, list[Row]] = {}
+        lacking: dict[str, tuple[str, ...]] = {}
+        for run in runs:
+            row = self.kept.row(run.way.name, run.seed, run.key)
+            if row is None:
+                seed = str(run.seed)
+                lacking[seed] = (*lacking.get(seed, ()), run.way.name)
+            else:
+                rows.setdefault(run.way.name, []).append(row)
+        ways = [compared(way, rows[way.name], self.known_costs(way)) for way in self.ways if way.name in rows]
+        first = self.prepared(self.ways[0])
+        return Comparison(
+            project=self.name,
+            trunk=self.tasks.project.trunk.name,
+            tasks={p.task.name: kind_of(p.task).default_metric(p.task) for p in first},
+            left=self.tasks.left,
+            ways=with_frontier(ways),
+            lacking=lacking,
+            seconds=round(sum(row.seconds for several in rows.values() for row in several), 1),
+        )
+
+    def _corrections(self, runs: Sequence[Run]) -> Corrections:
+        known = {run.way.name: run.estimated for run in runs}
+        done = [(row.way, row.estimated, row.seconds) for row in self.kept.rows() if row.way in known]
+        return Corrections(done)
+
+
+def scores_of(roots: Sequence[Path]) -> dict[str, TaskScore]:
+    """Each task's own metric, in points, from bundles that were trained."""
+    scores = {}
+    for root in roots:
+        bundle = Bundle.open(root, verify=False)
+        for name, record in bundle.tasks.items():
+            metric, splits = kind_of(record.task).default_metric(record.task), bundle.split_scores(name)
+            test = splits.get("test", {}).get(metric)
+            scores[name] = TaskScore(
+                metric=metric,
+                validation=round(100 * splits["validation"][metric], 4),
+                test=None if test is None else round(100 * test, 4),
+            )
+    return scores
+
+
+def compared(way: Way, rows: Sequence[Row], costs: Costs | None) -> Compared:
+    """A way's rows of all seeds as one."""
+    qualities = [row.quality for row in rows]
+    return Compared(
+        name=way.name,
+        title=way.title,
+        kind=way.kind,
+        quality=round(statistics.mean(qualities), 3),
+        spread=round(statistics.stdev(qualities), 3) if len(rows) > 1 else 0.0,
+        seeds=len(rows),
+        validation=round(statistics.mean(row.validation for row in rows), 3),
+        tasks={name: round(statistics.mean(row.tasks[name].value for row in rows), 3) for name in rows[0].tasks},
+        seconds=round(statistics.mean(row.seconds for row in rows), 1),
+        retrained=way.retrained,
+        costs=costs,
+        stood_in=rows[0].stood_in,
+    )
+
+
+def with_frontier(ways: Sequence[Compared], at: int = AT) -> tuple[Compared, ...]:
+    """The ways by cost, those marked that no cheaper way equals; the cost is FLOPs of `at` tasks on one text."""
+    ordered = sorted(ways, key=lambda way: (cost_at(way, at), -way.quality, way.name))
+    best, marked = -float("inf"), []
+    for way in ordered:
+        marked.append(msgspec.structs.replace(way, on_frontier=way.costs is not None and way.quality > best))
+        best = max(best, way.quality)
+    return tuple(marked)
+
+
+def cost_at(way: Compared, at: int = AT) -> float:
+    """FLOPs of so many tasks on one text; infinite where they are not counted."""
+    if way.costs is None:
+        return float("inf")
+    return float((way.costs.counted_for(at) or way.costs.of_set).flops)
+
+
+def _inputs(prepared: Prepared) -> list[AnyInput]:
+    """Texts to time, as a session takes them."""
+    split = prepared.test or prepared.validation
+    return list(split.examples.inputs)

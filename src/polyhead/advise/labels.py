@@ -1,0 +1,82 @@
+"""What more labels would be worth: a linear head over kept features, learned from fewer rows and from all."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.nn.runtime import one_thread
+from polyhead.plan import Codec, Path
+from polyhead.strategies.base import Candidate
+from polyhead.strategies.pooled import baseline_of
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.features import wanted
+from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.data.source import FeatureSource
+from polyhead.train.heads.choice import score_of
+from polyhead.train.heads.select import Trials
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.feed import stream
+
+SHARES = (8, 4, 2, 1)  # of the rows: an eighth, a quarter, half, all
+DRAWS = 3  # of each but all
+LEAST = 16  # rows of the smallest draw
+
+
+class LearningCurve(Value):
+    """Validation scores of a linear head by the number of rows that it learned from."""
+
+    rows: tuple[int, ...]
+    scores: tuple[float, ...]  # points
+
+    @property
+    def doubled(self) -> float:
+        """Points that twice as many rows are expected to gain: the slope of the last two doublings, at most the last.
+
+        A curve flattens, so this is rather too much than too little; 0 where it falls.
+        """
+        if len(self.scores) < 2:
+            return 0.0
+        gains = [after - before for before, after in zip(self.scores, self.scores[1:], strict=False)][-2:]
+        return max(0.0, min(gains[-1], statistics.mean(gains)))
+
+
+def curve_of(prepared: Prepared, source: FeatureSource) -> LearningCurve | None:
+    """The task's curve; None for kinds without a linear head, and for too few rows."""
+    task = prepared.task
+    count = len(prepared.train.examples.targets)
+    if kind_of(task).loss == "span_cross_entropy" or count < LEAST * 2:
+        return None
+    shares = [share for share in SHARES if count // share >= LEAST]
+    strategy = baseline_of(task)
+    path = strategy.path(task, trunk=source.facts.digest, shape=source.facts.architecture, codec=Codec())
+    alone = msgspec.structs.replace(prepared, whole=None)
+    source.fill(wanted(alone, path, source))
+    candidate = Candidate(name="linear", strategy=strategy, solver="linear")
+    scores = [statistics.mean(_scores(alone, source, candidate, path, count // share, share)) for share in shares]
+    return LearningCurve(
+        rows=tuple(count // share for share in shares), scores=tuple(round(100 * score, 3) for score in scores)
+    )
+
+
+def _scores(
+    prepared: Prepared, source: FeatureSource, candidate: Candidate, path: Path, rows: int, share: int
+) -> list[float]:
+    scores = []
+    with one_thread():
+        for draw in range(DRAWS if share > 1 else 1):
+            seed = stream(prepared.training.seed, "curve", prepared.task.name, draw, rows)
+            several = msgspec.structs.replace(prepared, train=_drawn(prepared.train, rows, seed))
+            trials = Trials(several, source, checkpoints=None, events=Events())
+            trial = trials.tried(candidate, path)
+            scores.append(score_of(prepared.task, trials.held, trial.outputs))
+    return scores
+
+
+def _drawn(split: Split, rows: int, seed: int) -> Split:
+    members: Sequence[int] = np.random.default_rng(seed).permutation(len(split.examples.targets))[:rows].tolist()
+    return Split(name=split.name, examples=split.examples.take(sorted(members)))

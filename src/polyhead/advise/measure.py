@@ -1,0 +1,215 @@
+"""What a trained set of tasks costs, counted from its paths and measured on this machine, for 1 to 32 tasks."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from polyhead import cost
+from polyhead.advise.copies import Copied, copied_arrays, copies, is_group
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.engine.backends import open_backend
+from polyhead.engine.backends.base import runner_of
+from polyhead.engine.inputs import AnyInput, input_types_of
+from polyhead.engine.loaded import LoadedTasks, loaded, trained_precision
+from polyhead.engine.quantize.files import scales_for
+from polyhead.engine.request import Request
+from polyhead.plan import merge
+from polyhead.seq2seq.answer import SummaryTasks
+from polyhead.text.tokenize import Tokenizer
+from polyhead.trunk.shape import Architecture, trunk_arrays
+
+COUNTS = (1, 2, 4, 8, 16, 32)
+TEXTS, ALONE = 64, 12  # texts of a batch, and texts that are answered one by one
+REPEATS = 5  # of each at most, of which the least counts: other programs disturb it least
+LONGEST = 1.0  # seconds after which no further repeat is begun
+MOST_BYTES = 2 * 2**30  # of the copies' arrays
+
+
+class Counted(Value):
+    """The cost of so many tasks on one text, from shapes alone."""
+
+    layers: int
+    flops: int
+    parameters: int  # the trunks' included
+
+
+class Speed(Value):
+    """Measured: one text alone, and many in one call."""
+
+    ms: float  # a text that is answered alone: median over texts, of each the least of several times
+    texts_a_second: float
+
+
+class Costs(Value):
+    """Of one way: what a task adds, and what so many tasks cost."""
+
+    added_parameters: float  # of one more task, mean
+    stored_bytes: int  # kept for one text, of the set as it is
+    tokens: int  # of the text for which FLOPs and bytes are counted
+    tasks: int  # of the set
+    of_set: Counted
+    counted: dict[str, Counted] = {}  # by number of tasks, as JSON has keys
+    measured: dict[str, Speed] = {}
+    backend: str = ""  # that measured, with its precision
+
+    @property
+    def timed(self) -> list[int]:
+        """The numbers of tasks that were timed."""
+        return sorted(map(int, self.measured))
+
+    def counted_for(self, tasks: int) -> Counted | None:
+        """The counted cost of so many tasks, if it is known."""
+        return self.counted.get(str(tasks))
+
+    def speed_for(self, tasks: int) -> Speed | None:
+        """The measured speed of so many tasks, if it is known."""
+        return self.measured.get(str(tasks))
+
+
+def counted_costs(
+    bundles: Sequence[Path], tokens: int, counts: Sequence[int] = COUNTS, *, apart: bool = False
+) -> Costs:
+    """The costs of a trained set; `apart`: each task has a trunk and a bundle of its own."""
+    opened = [Bundle.open(root, verify=False) for root in bundles]
+    shape = opened[0].architecture
+    records = [record for bundle in opened for record in bundle.tasks.values()]
+    whole = _counted([_plan_cost(list(bundle.tasks.values()), shape, tokens) for bundle in opened])
+    stored = sum(_plan_cost(list(bundle.tasks.values()), shape, tokens).stored_bytes for bundle in opened)
+    trunk = _trunk_parameters(shape)
+    added = whole.parameters - (0 if apart else trunk)
+    of_counts = {}
+    for count in counts:
+        made = [copied.record for copied in copies(records, count).values()]
+        groups = [[record] for record in made] if apart else [made]
+        of_counts[str(count)] = _counted([_plan_cost(group, shape, tokens) for group in groups])
+    return Costs(
+        added_parameters=added / len(records),
+        stored_bytes=stored,
+        tokens=tokens,
+        tasks=len(records),
+        of_set=whole,
+        counted=of_counts,
+    )
+
+
+def measured_speed(
+    bundles: Sequence[Path],
+    inputs: Mapping[str, Sequence[AnyInput]],
+    *,
+    counts: Sequence[int] = COUNTS,
+    apart: bool = False,
+    backend: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[dict[int, Speed], str]:
+    """Milliseconds and texts a second by number of tasks, and what measured them.
+
+    `inputs` are texts of each task. Copied are the tasks that read inputs of one type, the most frequent one. Trunks of
+    their own are run one after another: what one takes is measured, and counts as often as there are tasks. More
+    copies than fit in memory are left out.
+    """
+    bundle = Bundle.open(bundles[0], verify=False)
+    names = _alike(bundle)
+    texts = _texts([text for name in names for text in inputs.get(name, ())])
+    speeds: dict[int, Speed] = {}
+    label = ""
+    for count in counts:
+        if apart and speeds:
+            one = speeds[counts[0]]
+            speeds[count] = Speed(ms=one.ms * count, texts_a_second=one.texts_a_second / count)
+            continue
+        measured = _measured(bundle, names, texts, 1 if apart else count, backend)
+        if measured is None:
+            say(f"{count} tasks and more are not measured: their arrays take over {MOST_BYTES / 2**30:.0f} GiB")
+            break
+        speeds[count], label = measured
+    return speeds, label
+
+
+def _measured(
+    bundle: Bundle, names: Sequence[str], texts: Sequence[AnyInput], count: int, backend: str | None
+) -> tuple[Speed, str] | None:
+    base = [loaded(bundle, name) for name in names]
+    records = [bundle.tasks[name] for name in names]
+    if any(is_group(record.path) for record in records):  # a group's prompts are those of all its tasks
+        records = [record for record in records if is_group(record.path)]
+        base = [task for task in base if is_group(task.path)]
+    made: dict[str, Copied] = copies(records, count)
+    size = sum(array.nbytes for copied in made.values() for array in base[copied.base].arrays.values())
+    if size > MOST_BYTES:
+        return None
+    shape, trunk = bundle.architecture, bundle.trunk()
+    arrays = copied_arrays(made, [task.arrays for task in base], [task.others for task in base], shape)
+    opened = open_backend(
+        backend,
+        trunk,
+        arrays,
+        precision=None,
+        trained=trained_precision(bundle.tasks),
+        scales=partial(scales_for, bundle),
+    )
+    now = LoadedTasks(
+        {name: copied.record for name, copied in made.items()},
+        SummaryTasks(bundle),
+        runner_of(opened),
+        Tokenizer(trunk.tokenizer, trunk.settings),
+        shape=shape,
+        deterministic=False,
+    )
+
+    def seconds(several: Sequence[AnyInput]) -> float:
+        began = time.perf_counter()
+        Request(now, several, list(made)).run(now)
+        return time.perf_counter() - began
+
+    for several in (texts[:1], texts):  # compiles what it needs
+        seconds(several)
+    alone = statistics.median(_least(partial(seconds, [text]), LONGEST / ALONE) for text in texts[:ALONE])
+    together = _least(partial(seconds, texts), LONGEST)
+    speed = Speed(ms=round(1000 * alone, 3), texts_a_second=round(len(texts) / together, 1))
+    return speed, f"{opened.name}, {opened.precision}"
+
+
+def _least(run: Callable[[], float], longest: float) -> float:
+    """The least of several times, which end when they took too long together."""
+    took = [run()]
+    while len(took) < REPEATS and sum(took) < longest:
+        took.append(run())
+    return min(took)
+
+
+def _alike(bundle: Bundle) -> list[str]:
+    """The tasks that read the most frequent type of input."""
+    types: dict[object, list[str]] = {}
+    for name, record in bundle.tasks.items():
+        types.setdefault(input_types_of(record.task), []).append(name)
+    return max(types.values(), key=len)
+
+
+def _texts(texts: Sequence[AnyInput]) -> list[AnyInput]:
+    """As many as are timed, evenly spaced, again from the start where there are fewer."""
+    step = max(1, len(texts) // TEXTS)
+    chosen = list(texts[::step][:TEXTS])
+    return (chosen * math.ceil(TEXTS / len(chosen)))[:TEXTS]
+
+
+def _plan_cost(records: Sequence[TaskRecord], shape: Architecture, tokens: int) -> cost.Cost:
+    return cost.cost_of(merge({record.task.name: record.path for record in records}), shape, tokens, folded=True)
+
+
+def _counted(several: Sequence[cost.Cost]) -> Counted:
+    return Counted(
+        layers=sum(each.layer_evaluations for each in several),
+        flops=sum(each.flops for each in several),
+        parameters=sum(each.parameters for each in several),
+    )
+
+
+def _trunk_parameters(shape: Architecture) -> int:
+    return sum(math.prod(size) for _, size in trunk_arrays(shape))

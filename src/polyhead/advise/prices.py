@@ -1,0 +1,186 @@
+"""What training a way takes, said before it begins: seconds from rates that are tried first, and from runs before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+import torch
+
+from polyhead.advise.clock import Clock
+from polyhead.advise.ways import Way
+from polyhead.config import Value
+from polyhead.nn.trunk import Trunk
+from polyhead.plan import TRUNK
+from polyhead.project.recipes import FineTune
+from polyhead.text.question import TaskInput, read_alone
+from polyhead.text.tokenize import Tokenizer
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.loop.numerics import precision_of
+from polyhead.trunk.data import TrunkData
+from polyhead.trunk.shape import Architecture as Shape
+
+TRIED = 64  # texts of a trial
+HEAD_UPDATE = 0.004  # seconds of an update of a pooler and head over kept features
+UPDATE = 0.012  # seconds of an update beside its products: optimizer, feeding
+STOPPED = 0.7  # share of the passes after which early stopping ends a run on average
+KEPT = 0.3  # share of encoding all texts that a way pays for, as several read the same features
+TEXT_READ = 4  # what a row of an isolated prompt costs, which reads a text, over a token
+FROZEN_SHARE = 0.75  # gradients through layers that do not learn, over those through layers that do
+
+
+class Rates(Value):
+    """Seconds that one layer takes for one token."""
+
+    encode: float  # forward, in evaluation
+    learn: float  # forward and backward, of layers that learn
+
+
+class Sizes(Value):
+    """Tokens that a task's splits hold, and rows that it learns from."""
+
+    rows: int
+    train: int
+    held: int  # of validation
+    test: int
+
+
+def rates_of(data: TrunkData, prepared: Sequence[Prepared]) -> Rates:
+    """Rates on texts of these tasks, tried for a few seconds."""
+    texts = [text for p in prepared for text in read_alone(p.train.examples.inputs[:TRIED])][:TRIED]
+    tokenizer = Tokenizer(data.tokenizer, data.settings)
+    encoded = sorted((list(entry.ids) for entry in tokenizer.encode(texts)), key=len)
+    precision = precision_of(prepared[0].training)
+    batches = [_padded(encoded[at : at + 16], tokenizer.pad_id) for at in range(0, len(encoded), 16)]
+    tokens = sum(len(ids) for ids in encoded) * data.architecture.layers
+    trunk = Trunk.from_data(data, dtype=getattr(torch, precision)).eval()
+    with torch.inference_mode():
+        encode = _best(lambda: [trunk(ids, mask).last for ids, mask in batches])
+    learner = Trunk.from_data(data, dropout=0.1).train()
+
+    def learn() -> None:
+        for ids, mask in batches:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+                loss = learner(ids, mask).last.float().square().mean()
+            loss.backward()
+        learner.zero_grad()
+
+    return Rates(encode=encode / tokens, learn=_best(learn) / tokens)
+
+
+def sizes_of(data: TrunkData, prepared: Prepared) -> Sizes:
+    """Counted on up to 256 inputs of each split."""
+    tokenizer = Tokenizer(data.tokenizer, data.settings)
+
+    def tokens(inputs: Sequence[TaskInput]) -> int:
+        sample = read_alone(list(inputs[:256]))
+        mean = sum(len(entry.ids) for entry in tokenizer.encode(sample)) / max(1, min(256, len(inputs)))
+        return round(mean * len(inputs))
+
+    test = prepared.test.examples.inputs if prepared.test else ()
+    return Sizes(
+        rows=len(prepared.train.examples.inputs),
+        train=tokens(prepared.train.examples.inputs),
+        held=tokens(prepared.validation.examples.inputs),
+        test=tokens(test),
+    )
+
+
+def seconds_of(way: Way, prepared: Sequence[Prepared], sizes: Mapping[str, Sizes], rates: Rates, shape: Shape) -> float:
+    """Seconds that the way trains, its evaluation included; kept states are counted as a part, as ways share them."""
+    total = 0.0
+    for p in prepared:
+        for strategy in (p.strategy, *way.besides):
+            own = msgspec.structs.replace(p, strategy=strategy)
+            total += _of_task(way, own, sizes[p.task.name], rates, shape)
+    return total
+
+
+def _of_task(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> float:
+    training, strategy, work = p.training, p.strategy, _work_of(p, shape)
+    steps = max(1, math.ceil(size.rows / training.batch))
+    schedule = training.schedule(steps)
+    passes = schedule.passes * schedule.rounds
+    encoded = (size.train + size.held + size.test) * rates.encode * shape.layers
+    ended = (size.held + size.test) * rates.encode * work.run
+    if way.trunk_learns:
+        stopped = passes * (STOPPED if isinstance(way.recipe, FineTune) else 1.0)
+        learned = size.train * rates.learn + size.held * rates.encode
+        return stopped * (learned * work.run + steps * 4 * UPDATE) + 2 * ended
+    if strategy.reads_kept_features:
+        several = len(strategy.candidates(p.task, shape.layers))
+        return KEPT * encoded + min(1500, passes * steps) * HEAD_UPDATE + 2 * several
+    stopped = passes * STOPPED
+    if strategy.leaves_text_alone:  # what rows of prompts read of the text is kept
+        rows = work.prompts * size.rows * TEXT_READ
+        return encoded + stopped * (rows * rates.learn * shape.layers + 2 * steps * UPDATE) + ended
+    each = size.train * (rates.learn * (work.own + FROZEN_SHARE * work.through)) + size.held * rates.encode * work.run
+    if not strategy.is_live:
+        return KEPT * encoded + stopped * (size.train * rates.learn * work.own + steps * UPDATE) + ended
+    each += size.train * rates.encode * (work.run - work.own - work.through)
+    return stopped * (each + steps * 2 * UPDATE) + ended
+
+
+class _Work(Value):
+    """Layers on a path, narrow ones as shares of the trunk's."""
+
+    run: float  # all
+    own: float  # that learn over a frozen trunk
+    through: float  # of the trunk, through which gradients pass
+    prompts: int  # rows
+
+
+def _work_of(p: Prepared, shape: Shape) -> _Work:
+    path = p.strategy.path(p.task, trunk="priced", shape=shape)
+    prompts, own, through, run = sum(prompt.rows for prompt in path.embed.prompts), 0.0, 0.0, 0.0
+    passed = bool(prompts)
+    for node in path.layers:
+        count = (node.stop - node.start) * ((node.width or shape.width) / shape.width) ** 2
+        passed = passed or node.delta is not None
+        run += count
+        if node.weights != TRUNK:
+            own += count
+        elif passed:
+            through += count
+    return _Work(run=run, own=own, through=through, prompts=prompts)
+
+
+class Corrections:
+    """How much longer runs took than was estimated, by way, and of those that never ran by all."""
+
+    def __init__(self, done: Iterable[tuple[str, float, float]] = ()) -> None:
+        self._done: dict[str, list[tuple[float, float]]] = {}
+        for way, estimated, seconds in done:
+            self.add(way, estimated, seconds)
+
+    def add(self, way: str, estimated: float, seconds: float) -> None:
+        """A run has ended; `estimated` is without corrections."""
+        self._done.setdefault(way, []).append((estimated, seconds))
+
+    def corrected(self, way: str, estimated: float) -> float:
+        """The estimate, times what runs of this way took over theirs, else what all did."""
+        several = self._done.get(way) or [pair for pairs in self._done.values() for pair in pairs]
+        if not several:
+            return estimated
+        return estimated * sum(taken for _, taken in several) / max(1e-9, sum(said for said, _ in several))
+
+
+def _padded(several: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(map(len, several))
+    ids = np.full((len(several), longest), pad)
+    for row, tokens in enumerate(several):
+        ids[row, : len(tokens)] = tokens
+    mask = np.arange(longest)[None] < np.array([len(tokens) for tokens in several])[:, None]
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def _best(run: Callable[[], object]) -> float:
+    run()
+    took = []
+    for _ in range(2):
+        clock = Clock()
+        run()
+        took.append(clock.seconds)
+    return min(took)

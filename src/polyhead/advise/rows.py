@@ -1,0 +1,109 @@
+"""What a comparison keeps: a row for each finished run, and what each way costs, in files that are there whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from polyhead.advise.measure import Costs
+from polyhead.advise.ways import TaskSet
+from polyhead.config import Value, digested, from_json, to_json
+from polyhead.errors import ConfigError
+from polyhead.files import replace_file
+from polyhead.project.tables import Project, data_files
+
+ROWS, COSTS = "rows", "costs"
+
+
+class TaskScore(Value):
+    """A task's own metric, in points, by split."""
+
+    metric: str
+    validation: float
+    test: float | None = None
+
+    @property
+    def value(self) -> float:
+        """On test where there is one."""
+        return self.validation if self.test is None else self.test
+
+
+class Row(Value):
+    """A finished run: one way under one seed."""
+
+    way: str
+    seed: int
+    key: str  # digest of the project and of the files that it read
+    tasks: dict[str, TaskScore]
+    seconds: float
+    estimated: float  # before, without corrections
+    stood_in: dict[str, str] = {}  # tasks that the way cannot answer, which were pooled: why
+
+    @property
+    def quality(self) -> float:
+        """The mean over the tasks, in points."""
+        return sum(score.value for score in self.tasks.values()) / len(self.tasks)
+
+    @property
+    def validation(self) -> float:
+        """The mean over the tasks on validation, in points."""
+        return sum(score.validation for score in self.tasks.values()) / len(self.tasks)
+
+
+class Kept:
+    """The rows of a comparison, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in (ROWS, COSTS):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+
+    def rows(self) -> list[Row]:
+        """All that are there; raises ConfigError for a file that is none."""
+        return list(self._all(ROWS, Row))
+
+    def row(self, way: str, seed: int, key: str) -> Row | None:
+        """The row of this run over this data, if it has ended."""
+        file = self._file(ROWS, f"{way}-{seed}")
+        row = from_json(file.read_bytes(), Row, source=str(file)) if file.exists() else None
+        return row if row is not None and row.key == key else None
+
+    def keep(self, row: Row) -> None:
+        """Writes a row, in place of an older one of its run."""
+        replace_file(self._file(ROWS, f"{row.way}-{row.seed}"), to_json(row))
+
+    def costs(self, way: str, key: str) -> Costs | None:
+        """What the way costs, if it is known of this key."""
+        file = self._file(COSTS, f"{way}-{key}")
+        return from_json(file.read_bytes(), Costs, source=str(file)) if file.exists() else None
+
+    def keep_costs(self, way: str, key: str, costs: Costs) -> None:
+        """Writes what the way costs."""
+        replace_file(self._file(COSTS, f"{way}-{key}"), to_json(costs))
+
+    def _file(self, section: str, name: str) -> Path:
+        return self.folder / section / f"{name}.json"
+
+    def _all(self, section: str, kind: type[Row]) -> Iterator[Row]:
+        for file in sorted((self.folder / section).glob("*.json")):
+            yield from_json(file.read_bytes(), kind, source=str(file))
+
+
+def data_digest(tasks: TaskSet) -> str:
+    """Of the content of every file that the tasks read."""
+    total = hashlib.sha256()
+    for file in sorted(data_files(tasks.project, Path(tasks.folder))):
+        try:
+            total.update(hashlib.sha256(file.read_bytes()).digest())
+        except OSError as error:
+            raise ConfigError(f"cannot read {file}", got=error.strerror, do="correct the project file") from None
+    return total.hexdigest()
+
+
+def key_of(project: Project, data: str) -> str:
+    """What a run depends on: the same key, the same row."""
+    plain = digested(msgspec.structs.replace(project, bundle=""))
+    return hashlib.sha256(msgspec.json.encode([plain, data], order="sorted")).hexdigest()[:16]

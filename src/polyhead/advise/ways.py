@@ -1,0 +1,244 @@
+"""The ways of sharing that are compared, each a project file over the same tasks: a strategy, a recipe, a choice."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from polyhead.config import Value
+from polyhead.errors import ConfigError
+from polyhead.project.recipes import FineTune, Frozen, Joint, Recipe, Search
+from polyhead.project.tables import Choice, Project, TaskEntry, read_project, training_of
+from polyhead.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
+from polyhead.tasks.kinds import kind_of
+
+ALONE, GROUP = "the new task alone", "every task of the group"
+ALL, OWN = "the trunk and every task", "the new task, with a trunk of its own"
+SHORTEST = Choice(rule="marginal", c=1e6)
+"""A layer is worth more than any score: the shortest student is kept."""
+ONE_CANDIDATE = Search(learning_rates=(1e-4,), epsilons=(1e-8,), dropouts=(0.1,))
+
+
+class Way(Value):
+    """One way of sharing: what differs in the project file, and what one more task makes necessary."""
+
+    name: str  # of its rows and its project file
+    title: str
+    strategy: Strategy
+    recipe: Recipe = Frozen()
+    allocation: Choice = Choice()
+    retrained: str = ALONE  # when a task is added
+    besides: tuple[Strategy, ...] = ()  # what else is trained on the way: a student's teacher, the depths of a search
+
+    @property
+    def kind(self) -> str:
+        """The strategy, or the recipe where every task has a trunk of its own."""
+        return "fine_tune" if isinstance(self.recipe, FineTune) else self.strategy.kind
+
+    @property
+    def runs_layers(self) -> bool:
+        """Whether layers run in every pass over the rows, so that a pass takes long."""
+        return self.trunk_learns or not self.strategy.reads_kept_features
+
+    @property
+    def trunk_learns(self) -> bool:
+        """Whether it makes another trunk."""
+        return not isinstance(self.recipe, Frozen)
+
+
+def ways_of(layers: int) -> tuple[Way, ...]:
+    """Every way over a trunk of so many layers."""
+    half = max(1, layers // 2)
+    students = tuple(length for length in (1,) if length < half)
+    frozen: list[Way] = [
+        Way(name="pooled-auto", title="pooled, the head chosen", strategy=Pooled()),
+        Way(name="pooled-first", title="pooled, first token", strategy=Pooled(layers="last", positions="first")),
+        Way(name="pooled-mean", title="pooled, mean", strategy=Pooled(layers="last", positions="mean")),
+        Way(name="pooled-attention", title="pooled, attention", strategy=Pooled(positions="attention")),
+        Way(
+            name="pooled-mix",
+            title="pooled, attention over a learned mix of layers",
+            strategy=Pooled(layers="learned", positions="attention"),
+        ),
+        *(
+            Way(
+                name=f"branch-{depth}",
+                title=f"branch, {depth} private layer{'s' if depth > 1 else ''}",
+                strategy=Branch(layers=depth),
+            )
+            for depth in sorted({1, min(2, layers), half, layers})
+        ),
+        *(
+            Way(
+                name=f"student-{length}",
+                title=f"student of {length} layer{'s' if length > 1 else ''}, taught by a branch of {half}",
+                strategy=Branch(layers=half, students=(length,)),
+                allocation=SHORTEST,
+                besides=(Branch(layers=length),),
+            )
+            for length in students
+        ),
+        Way(name="prompted-isolated", title="prompts, isolated", strategy=Prompted(isolated=True)),
+        Way(name="prompted-group", title="prompts in one input", strategy=Prompted(), retrained=GROUP),
+        Way(name="in-layer", title="projected attention in every layer", strategy=InLayer()),
+        Way(
+            name="in-layer-top",
+            title="projected attention in the upper half",
+            strategy=InLayer(adapters=(Adapter(start=layers - half),)),
+        ),
+        Way(name="lora", title="LoRA in every layer", strategy=InLayer(adapters=(Adapter(delta="lora"),))),
+        Way(name="on-top", title="narrow layers on top", strategy=OnTop()),
+    ]
+    learned = (
+        ("pooled-joint", "pooled, the trunk learns too", Pooled()),
+        ("prompted-joint", "prompts in one input, the trunk learns too", Prompted()),
+        ("in-layer-joint", "projected attention, the trunk learns too", InLayer()),
+        ("on-top-joint", "narrow layers on top, the trunk learns too", OnTop()),
+    )
+    return (
+        *frozen,
+        *(Way(name=n, title=t, strategy=s, recipe=Joint(), retrained=ALL) for n, t, s in learned),
+        Way(
+            name="fine-tune",
+            title="a trunk of its own for each task, fine-tuned",
+            strategy=Pooled(),
+            recipe=FineTune(search=ONE_CANDIDATE),
+            retrained=OWN,
+        ),
+    )
+
+
+def chosen_ways(ways: Iterable[Way], only: Collection[str]) -> tuple[Way, ...]:
+    """The ways of these names, or of these strategies; all without names. Raises ConfigError for an unknown one."""
+    ways = tuple(ways)
+    known = {way.name for way in ways} | {way.kind for way in ways}
+    if unknown := sorted(set(only) - known):
+        raise ConfigError("no such way of sharing", got=unknown, allowed=sorted(known), do="correct --only")
+    return tuple(way for way in ways if not only or way.name in only or way.kind in only)
+
+
+class TaskSet(Value):
+    """The tasks that are compared: a project, and how pairs are read where the file itself says it."""
+
+    project: Project  # without summarizers
+    folder: str  # where relative paths start
+    pairs: dict[str, str] = {}  # by task
+    left: tuple[str, ...] = ()  # tasks that own their models, and share nothing
+
+
+def read_task_set(path: Path | str) -> TaskSet:
+    """The tasks of a project file; raises ConfigError where none of them shares a trunk."""
+    path = Path(path)
+    project = read_project(path)
+    with path.open("rb") as file:
+        tables = tomllib.load(file).get("tasks", [])
+    sharing = tuple(entry for entry in project.tasks if not entry.known_kind.owns_model)
+    if not sharing:
+        raise ConfigError(f"{path} has no task that shares a trunk", do="declare one of another kind")
+    return TaskSet(
+        project=msgspec.structs.replace(project, tasks=sharing, donors=None, recipe=Frozen()),
+        folder=str(path.resolve().parent),
+        pairs={str(table["name"]): table["pair"] for table in tables if "pair" in table},
+        left=tuple(entry.name for entry in project.tasks if entry.known_kind.owns_model),
+    )
+
+
+def unfit(way: Way, entry: TaskEntry) -> str:
+    """Why the way cannot answer the task; "" where it can."""
+    words = kind_of(entry.task()).per_word
+    return "it cannot answer words" if words and way.strategy.leaves_text_alone else ""
+
+
+def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | None = None) -> Project:
+    """The project by which the way is trained; tasks that it cannot answer are pooled.
+
+    Numbers of training are the way's own defaults, so that no way is trained with another's; of the project's own ones
+    seed, class weights and precision stay. `epochs` bounds the passes of a way of which layers run as it learns.
+    """
+    entries = tuple(_entry(tasks, way, entry) for entry in tasks.project.tasks)
+    project = Project(
+        tasks=entries,
+        bundle=bundle,
+        trunk=tasks.project.trunk,
+        strategy=way.strategy,
+        recipe=way.recipe,
+        allocation=way.allocation,
+    )
+    trained = []
+    for entry, given in zip(project.tasks, tasks.project.tasks, strict=True):
+        own, asked = training_of(project, entry), training_of(tasks.project, given)
+        own = msgspec.structs.replace(own, seed=seed, class_weights=asked.class_weights, precision=asked.precision)
+        if epochs is not None and way.runs_layers:
+            most = min(epochs, own.most_epochs)
+            own = msgspec.structs.replace(own, epochs=most, least_updates=None)
+        trained.append(msgspec.structs.replace(entry, training=own))
+    return msgspec.structs.replace(project, tasks=tuple(trained))
+
+
+def _entry(tasks: TaskSet, way: Way, entry: TaskEntry) -> TaskEntry:
+    pooled = Pooled() if unfit(way, entry) else None
+    pair: Any = tasks.pairs.get(entry.name)
+    if pair == "separate" and way.strategy.is_live:
+        pair = None  # such layers read both texts in one input
+    return msgspec.structs.replace(entry, strategy=pooled, training=None, pair=pair)
+
+
+def project_file(project: Project, home: Path) -> str:
+    """The project as TOML that may lie anywhere; paths of data, relative to `home`, become absolute."""
+    plain = _without_defaults(project)
+    for table in plain["tasks"]:
+        for key in ("train", "validation", "test"):
+            table[key] = _placed(table.get(key), home)
+        table |= {key: table.pop(key) for key in ("strategy", "training") if key in table}  # sub-tables come last
+    tables = [_compact(table) for table in plain.pop("tasks")]
+    trunk = home / project.trunk.name
+    if project.trunk.name != "minilm" and trunk.is_dir():
+        plain["trunk"] = {**plain.get("trunk", {}), "name": str(trunk.resolve())}
+    head: str = tomli_w.dumps(_compact(plain))
+    return head + "".join(f"\n[[tasks]]\n{_task_text(table)}" for table in tables)
+
+
+def _task_text(table: dict[str, Any]) -> str:
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    flat = {key: value for key, value in table.items() if key not in inner}
+    sections = "".join(f"\n[tasks.{key}]\n{tomli_w.dumps(value)}" for key, value in inner.items())
+    text: str = tomli_w.dumps(flat)
+    return text + sections
+
+
+def _placed(file: Any, home: Path) -> Any:
+    """A path that means the same from any folder."""
+    if isinstance(file, dict):
+        return {**file, "path": _placed(file["path"], home)}
+    if isinstance(file, str) and not file.startswith("datasets:"):
+        return str((home / file).resolve())
+    return file
+
+
+def _compact(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def _without_defaults(value: Any) -> Any:
+    """As `msgspec.to_builtins`, without fields at their default; tags stay."""
+    if isinstance(value, msgspec.Struct):
+        fields = {}
+        config = value.__struct_config__
+        if config.tag_field is not None:
+            fields[config.tag_field] = config.tag
+        for field in msgspec.structs.fields(type(value)):
+            own = getattr(value, field.name)
+            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            if own != default and own is not None:
+                fields[field.name] = _without_defaults(own)
+        return fields
+    if isinstance(value, dict):
+        return {key: _without_defaults(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_defaults(item) for item in value]
+    return value

@@ -1,0 +1,107 @@
+"""`polyhead advise`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable, table, writing
+
+if TYPE_CHECKING:
+    from polyhead.advise.choice import Advice, Budget
+
+
+@click.command("advise")
+@click.argument("project", type=click.Path(dir_okay=False), default="polyhead.toml")
+@click.option("--layers", type=click.IntRange(1), help="Layers that may run on one text, for all tasks together.")
+@click.option("--ms", type=click.FloatRange(0, min_open=True), help="Milliseconds that one text may take here.")
+@click.option("--bytes", "size", type=click.FloatRange(1), help="Bytes of weights (float32), the trunk's included.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    help="Minutes of work to spend: what would take longer is left out.",
+)
+@click.option("--epochs", type=click.IntRange(1), help="Passes at most where layers run as they learn.")
+@click.option("--frozen", is_flag=True, help="Try no trunk that learns, to which all tasks would be bound.")
+@click.option("--output", metavar="FILE", help="The project file to write; by default NAME-advised.toml.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False),
+    help="Folder for features, states and trained parts; by default NAME-advise, next to the project file.",
+)
+@json_option
+def command(
+    project: str,
+    layers: int | None,
+    ms: float | None,
+    size: float | None,
+    minutes: float | None,
+    epochs: int | None,
+    frozen: bool,
+    output: str | None,
+    folder: str | None,
+    json_to: str | None,
+) -> None:
+    """Choose a way of sharing for each task of PROJECT (polyhead.toml) within a budget, from its own data.
+
+    Tries pooled heads on kept features, branches of every depth by successive halving on kept states, and a trunk that
+    learns with all tasks. Prints the choice for each task, why, what the next better one would cost, and whether more
+    labels would help more than more layers. Then writes a project file for `polyhead train`.
+
+    Choices are made on validation rows; the test split is not looked at to choose. Without a budget a layer must be
+    worth one point. Give at most one of --layers, --ms and --bytes.
+    """
+    import msgspec
+
+    from polyhead.advise.ladder import Ladder
+    from polyhead.advise.ways import read_task_set
+    from polyhead.project.tables import data_files
+    from polyhead.train.loop.events import Events
+
+    printer, file = Printer(json_to), Path(project).resolve()
+    target = Path(output).resolve() if output else file.with_name(f"{file.stem}-advised.toml")
+    check_writable(str(target))
+    tasks = read_task_set(project)
+    check_apart((str(target),), data_files(tasks.project, file.parent))
+    home = Path(folder).resolve() if folder else file.with_name(f"{file.stem}-advise")
+    budget = budget_of(layers, ms, size)
+    budget = msgspec.structs.replace(budget, minutes=minutes, epochs=epochs, frozen=frozen)
+    with stoppable("the same command goes on from there"):
+        ladder = Ladder(tasks, home, budget, Events(say=printer.line, show=printer.show))
+        advice = ladder.run()
+    with writing(str(target)) as out:
+        out.write(ladder.project_text(advice, f"{target.stem}-bundle").encode())
+    printer.lines(["", *lines_of(advice), "", f"project file: {target}"])
+    printer.json(advice)
+
+
+def budget_of(layers: int | None, ms: float | None, size: float | None) -> Budget:
+    """The budget of one amount, or of none; raises click.UsageError for several."""
+    from polyhead.advise.choice import Budget, Unit
+
+    given: dict[Unit, float | None] = {"layers": layers, "ms": ms, "bytes": size}
+    amounts = [(unit, amount) for unit, amount in given.items() if amount is not None]
+    if len(amounts) > 1:
+        raise click.UsageError("give one of --layers, --ms and --bytes")
+    return Budget(amount=amounts[0][1], unit=amounts[0][0]) if amounts else Budget()
+
+
+def lines_of(advice: Advice) -> list[str]:
+    """The choices, their cost, and what would be better."""
+    from polyhead.advise.choice import UNITS
+
+    rows = [["task", "choice", "points"], *([n, t.chosen, f"{t.score:.2f}"] for n, t in advice.tasks.items())]
+    unit = UNITS[advice.unit]
+    within = "" if advice.budget is None else f" of {advice.budget:,g}"
+    lines = [*table(rows, left=2), "", f"mean {advice.score:.2f} points on validation, {advice.cost:,g}{within} {unit}"]
+    for name, task in advice.tasks.items():
+        lines += ["", f"{name}: {task.chosen}, since {task.why}"]
+        lines += [f"  {task.says}"] if task.says else []
+    better = "no choice that was tried is better"
+    if (step := advice.next) is not None:
+        changes = ", ".join(f"{task} {name}" for task, name in step.changes.items()) or "another choice"
+        better = f"next better: {changes}: {step.score:.2f} points for {step.cost:,g} {unit} more"
+    lines += ["", better, f"when a task is added, what is retrained: {advice.retrained}"]
+    return lines + [f"not tried: {reason}" for reason in advice.left_out]

@@ -1,0 +1,119 @@
+"""`polyhead compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from polyhead.cli.options import check_drawable, plot_option
+from polyhead.cli.output import Printer, check_writable, json_option, stoppable, table, writing
+
+if TYPE_CHECKING:
+    from polyhead.advise.compare import Comparison
+
+
+def listed(value: str | None) -> tuple[str, ...]:
+    """The names between commas."""
+    return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
+
+
+@click.command("compare")
+@click.argument("project", type=click.Path(dir_okay=False), default="polyhead.toml")
+@click.option("--only", metavar="NAMES", help="Compare these ways, or ways of these strategies, with commas between.")
+@click.option("--list", "list_", is_flag=True, help="Name the ways and what each takes, and train nothing.")
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Seeds of each way: 1 to this.")
+@click.option(
+    "--minutes", type=click.FloatRange(0), help="Minutes of work to spend: runs that would take longer are left out."
+)
+@click.option("--epochs", type=click.IntRange(1), help="Passes at most of ways whose layers run as they learn.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False),
+    help="Folder for rows, features and project files; by default NAME-compare, next to the project file.",
+)
+@click.option("--keep-bundles", is_flag=True, help="Keep the trained bundles too, in the folder.")
+@click.option("--html", metavar="FILE", help="Write the page here; by default compare.html in the folder.")
+@plot_option("Draw quality against cost into FILE (.svg, .png or .pdf).")
+@json_option
+def command(
+    project: str,
+    only: str | None,
+    list_: bool,
+    seeds: int,
+    minutes: float | None,
+    epochs: int | None,
+    folder: str | None,
+    keep_bundles: bool,
+    html: str | None,
+    plot: str | None,
+    json_to: str | None,
+) -> None:
+    """Train the tasks of PROJECT (polyhead.toml) in every way of sharing, and show what each scores and costs.
+
+    The ways are poolers over frozen features, branches of several depths and a student, prompts, adapters, layers on
+    top, with a frozen trunk and with one that learns, and a fine-tuned trunk for each task. Strategy, recipe and
+    numbers of training in the project are not read, but for class weights and precision: each way has its own defaults.
+
+    First says how long it will take. A row is written as each run ends, and the same command goes on from there. Ways
+    come by cost, cheapest first; a star marks those that no cheaper way equals. Each way's project file is in the
+    folder, for `polyhead train`, and so are the page and the report.
+    """
+    from polyhead.advise.compare import Comparing, Settings
+    from polyhead.advise.tables import drawn, page
+    from polyhead.advise.ways import read_task_set
+    from polyhead.config import to_json
+    from polyhead.progress import duration
+    from polyhead.train.loop.events import Events
+
+    printer, file = Printer(json_to), Path(project).resolve()
+    check_drawable(plot)
+    if html is not None:
+        check_writable(html)
+    tasks = read_task_set(project)
+    home = Path(folder).resolve() if folder else file.with_name(f"{file.stem}-compare")
+    settings = Settings(
+        only=listed(only), seeds=tuple(range(1, seeds + 1)), minutes=minutes, epochs=epochs, keep_bundles=keep_bundles
+    )
+    comparing = Comparing(tasks, file.name, home, settings, Events(say=printer.line, show=printer.show))
+    if list_:
+        runs = comparing.runs()[: len(comparing.ways)]
+        rows = [["way", "about", "what"], *([r.way.name, duration(r.estimated), r.way.title] for r in runs)]
+        printer.lines(table(rows, left=3))
+        printer.json([{"name": r.way.name, "title": r.way.title, "seconds": r.estimated} for r in runs])
+        return
+    with stoppable("the same command goes on from there"):
+        comparison = comparing.run()
+    printer.lines(["", *lines_of(comparison)])
+    target = html or str(home / "compare.html")
+    for name, content in ((target, page(comparison).encode()), (str(home / "compare.json"), to_json(comparison))):
+        with writing(name) as out:
+            out.write(content)
+    if plot is not None:
+        drawn(comparison, plot)
+    printer.lines(["", f"page: {target}"])
+    printer.json(comparison)
+
+
+def lines_of(comparison: Comparison) -> list[str]:
+    """The tables, and what must be known beside them."""
+    from polyhead.advise.tables import notes, speed_rows, table_rows, task_rows
+
+    if not comparison.ways:
+        return [*notes(comparison), "no way has a row yet"]
+    rows = table_rows(comparison)
+    return [
+        *table(rows),
+        "",
+        "* no cheaper way equals it; the cost is FLOPs of 8 tasks. Two numbers are for 1 and 8 tasks.",
+        *notes(comparison),
+        "",
+        "Each task, in points",
+        "",
+        *table(task_rows(comparison)),
+        "",
+        "Milliseconds of one text / texts a second",
+        "",
+        *table(speed_rows(comparison)),
+    ]
