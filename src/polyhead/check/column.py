@@ -73,4 +73,3 @@ def _tells(part: Part, table: Table, name: str) -> bool:
     for (value, _), count in together.items():
         best[value] = max(count, best.get(value, 0))
     return sum(best.values()) >= TELLS * len(pairs) and max(label_counts.values()) <= MOSTLY * len(pairs)
-

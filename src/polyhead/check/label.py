@@ -95,7 +95,9 @@ def variants(part: Part) -> Iterator[Finding]:
         what = f"labels that may be misspelt: {'; '.join(pairs[:5])}"
         rare = {i for i, _ in slips}
         indices = [row for row, labels in enumerate(part.labels) if rare.intersection(labels)]
-        yield part.found("misspelt_label", "hint", what, do="correct the label, or leave it if it is meant", indices=indices)
+        yield part.found(
+            "misspelt_label", "hint", what, do="correct the label, or leave it if it is meant", indices=indices
+        )
 
 
 def _slips(part: Part) -> list[tuple[int, int]]:
@@ -154,7 +156,11 @@ def given_away(part: Part) -> Iterator[Finding]:
     """Words that stand in nearly every text of a class and in nearly no other: the label may have got into the text."""
     if not part.has_classes or not part.is_train or part.kind.label_is_list or len(part.task.labels) < 2:
         return
-    rows = np.unique(np.linspace(0, len(part) - 1, min(SAMPLE, len(part))).round().astype(int)).tolist() if len(part) else []
+    rows = (
+        np.unique(np.linspace(0, len(part) - 1, min(SAMPLE, len(part))).round().astype(int)).tolist()
+        if len(part)
+        else []
+    )
     words = [set(WORD.findall(part.texts[row].casefold())[:FIRST_WORDS]) for row in rows]
     of_label: dict[int, Counter[str]] = {}
     sizes, everywhere = Counter[int](), Counter[str]()

@@ -99,7 +99,8 @@ class Part:
         if self.has_labels and not self.kind.per_word:
             return list(self.labels)
         if self.has_numbers:
-            return [float(np.asarray(target).reshape(-1)[0]) for target in self.targets]
+            low, high = self.task.range or (0.0, 1.0)
+            return [low + (high - low) * float(target) for target in self.targets]
         if self.has_labels or self.kind.per_option:
             return [np.asarray(target).tobytes() for target in self.targets]
         return [None] * len(self)

@@ -20,9 +20,7 @@ def _silent(_: str) -> None:
     """Shows nothing."""
 
 
-def read_parts(
-    entries: Sequence[TaskEntry], folder: Path, *, show: Show = _silent
-) -> tuple[list[Part], list[Finding]]:
+def read_parts(entries: Sequence[TaskEntry], folder: Path, *, show: Show = _silent) -> tuple[list[Part], list[Finding]]:
     """Every split of every task, and a finding for each file that cannot be read as its task reads it.
 
     Raises ConfigError for a task whose columns make no input and label.

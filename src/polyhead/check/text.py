@@ -19,7 +19,9 @@ MISREAD = re.compile(
 CONTROLS = re.compile("[\u0080-\u009f]")  # letters of cp1252 that were read as Latin-1
 LOST = "\ufffd"
 INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u2060\ufeff\u00ad]")
-MARKUP = re.compile(r"</?[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>]{0,200})?/?>|&(?:amp|lt|gt|quot|apos|nbsp|#\d{1,6}|#x[0-9a-fA-F]{1,5});")
+MARKUP = re.compile(
+    r"</?[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>]{0,200})?/?>|&(?:amp|lt|gt|quot|apos|nbsp|#\d{1,6}|#x[0-9a-fA-F]{1,5});"
+)
 MARKED = 0.01  # share of rows with tags or entities from which on they are told
 CUT_SHARE, CUT_LEAST, CUT_LENGTH = 0.005, 10, 60  # rows of exactly the greatest length, and that length
 WORDLESS = 0.5  # share of rows without a letter from which on a column is no text

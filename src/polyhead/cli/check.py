@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from polyhead.cli.check_files import check_rows_file, write_places
-from polyhead.cli.options import names_in, tasks_option
+from polyhead.cli.options import names_in, store_place, tasks_option
 from polyhead.cli.output import Printer, counted, json_option, section, table
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError, UnknownTask
@@ -37,6 +37,7 @@ class Checked(Value, eq=False):
     folder: Path
     limit: int
     findings: tuple[Any, ...] = ()  # polyhead.check.finding.Finding
+    project: Any = None  # polyhead.project.tables.Project, where the tasks are those of one
 
 
 @click.command("check")
@@ -47,6 +48,19 @@ class Checked(Value, eq=False):
 @click.option("--text-b", metavar="COLUMN", help="DATA: column of the second text, or of the context.")
 @click.option("--label", metavar="COLUMN", help="DATA: column of the label.")
 @click.option("--separator", metavar="TEXT", help="DATA: text between several labels in one cell.")
+@click.option(
+    "--encode",
+    is_flag=True,
+    help="Also encode the texts, unless training did, and tell labels that held-out heads or neighbours doubt.",
+)
+@click.option(
+    "--features", metavar="STORE", type=store_place, help="The same with features of this store; no text is encoded."
+)
+@click.option(
+    "--cache",
+    type=click.Path(file_okay=False),
+    help="Folder for features [default: that of `polyhead train`; for DATA none is kept].",
+)
 @click.option("--rows", "shown", type=click.IntRange(0), default=3, show_default=True, help="Rows to print of each.")
 @click.option("--output", "-o", metavar="FILE", help="Write every row that was found to FILE (.csv or .jsonl).")
 @click.option("--strict", is_flag=True, help="End with exit code 1 for hints too.")
@@ -54,6 +68,9 @@ class Checked(Value, eq=False):
 def command(
     data: tuple[str, ...],
     tasks: tuple[str, ...],
+    encode: bool,
+    features: str | None,
+    cache: str | None,
     shown: int,
     output: str | None,
     strict: bool,
@@ -72,13 +89,21 @@ def command(
     Exit codes: 0 no fault, 1 a fault (with --strict a hint), 2 wrong command line.
     """
     from polyhead.check.run import findings_in, read_parts
+    from polyhead.cli.check_features import doubts_in
+    from polyhead.project.tables import Project
 
     printer, began = Printer(json_to), time.monotonic()
     check_rows_file(output)
-    with tempfile.TemporaryDirectory() as scratch:
-        checked = _checked(data or (PROJECT,), names_in(tasks), columns, Path(scratch))
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        checked = _checked(data or (PROJECT,), names_in(tasks), columns, scratch)
         parts, unread = read_parts(checked.entries, checked.folder, show=printer.show)
-    findings = [*checked.findings, *unread, *findings_in(parts, limit=checked.limit, show=printer.show)]
+        findings = [*checked.findings, *unread, *findings_in(parts, limit=checked.limit, show=printer.show)]
+        if (encode or features) and parts:
+            place = Path(cache) if cache else None if checked.project else scratch
+            project = checked.project or Project(tasks=checked.entries)
+            kept = place.resolve() if place else None
+            findings += doubts_in(parts, project, checked.folder, store=features, cache=kept, printer=printer)
     printer.show("")
     printer.lines(_lines(findings, shown))
     rows = sum(part.reading.rows for part in parts)
@@ -93,9 +118,7 @@ def command(
         sys.exit(1)
 
 
-def _checked(
-    data: Sequence[str], only: Sequence[str], columns: dict[str, str | None], scratch: Path
-) -> Checked:
+def _checked(data: Sequence[str], only: Sequence[str], columns: dict[str, str | None], scratch: Path) -> Checked:
     projects = [name for name in data if name.lower().endswith(".toml")]
     if not projects:
         if only:
@@ -116,7 +139,8 @@ def _of_project(path: str, only: Sequence[str]) -> Checked:
         raise UnknownTask("the project declares no such task", got=unknown, allowed=names)
     folder = Path(path).resolve().parent
     entries = tuple(entry for entry in project.tasks if not only or entry.name in only)
-    return Checked(entries=entries, folder=folder, limit=_limit(project.trunk.place(folder), project.trunk.max_tokens))
+    limit = _limit(project.trunk.place(folder), project.trunk.max_tokens)
+    return Checked(entries=entries, folder=folder, limit=limit, project=project)
 
 
 def _limit(place: str, given: int | None) -> int:
