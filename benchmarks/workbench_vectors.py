@@ -14,6 +14,7 @@ from polyhead.check.part import Part
 from polyhead.check.run import read_parts
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
+from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.sharing.part import PooledPart
 from polyhead.store.codecs import HALF
@@ -22,6 +23,7 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.features import examples_of, wanted_of
 from polyhead.train.heads.held_out import whole_of
 from polyhead.train.heads.linear import inputs_of
+from polyhead.train.loop.numerics import precision_of
 from studies.settings import DATA, RUNS, say
 
 MAX_TOKENS = 128
@@ -53,7 +55,8 @@ def encoded(name: str, texts: list[str]) -> dict[int, np.ndarray]:
         entry = TaskEntry(name="task", kind="single_label", labels=("a", "b"), train="train.jsonl")
         project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=MAX_TOKENS))
         (part,) = read_parts(project.tasks, folder)[0]
-        source = Extractor(load_trunk("minilm", max_tokens=MAX_TOKENS), folder=folder / "f", precision="float32")
+        trunk, precision = load_trunk("minilm", max_tokens=MAX_TOKENS), precision_of(Training())
+        source = Extractor(trunk, folder=folder / "f", precision=precision)
         vectors = dict(zip(LAYERS, _means(project, entry, part, source), strict=True))
     KEPT.mkdir(parents=True, exist_ok=True)
     np.savez(file, **{str(of): values.astype(np.float16) for of, values in vectors.items()})

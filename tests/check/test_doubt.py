@@ -47,5 +47,7 @@ def test_neighbours_are_those_of_all_pairs(monkeypatch):
         result = neighbours(vectors, labels, of=5)
         assert result.agreeing.tolist() == [int((nearest[i] == labels[i]).sum()) for i in range(80)]
         assert result.count.tolist() == [np.bincount(row).max() for row in nearest]
-        assert all(np.bincount(row)[label] == np.bincount(row).max() for row, label in zip(nearest, result.label, strict=True))
+        assert all(
+            np.bincount(row)[label] == np.bincount(row).max() for row, label in zip(nearest, result.label, strict=True)
+        )
     assert neighbours(vectors[:1], labels[:1]).of == 0

@@ -31,7 +31,7 @@ class Doubts(Value, eq=False):
     def doubted(self) -> np.ndarray:
         """The rows whose label is doubted, the most doubtful first."""
         order = self.order
-        return order[self.suggested[order] >= 0]
+        return np.asarray(order[self.suggested[order] >= 0])
 
 
 def doubts(probabilities: np.ndarray, labels: np.ndarray) -> Doubts:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-NEAR = 0.8  # shared words and pairs of words, of all that two texts have
+NEAR = 0.75  # shared words and pairs of words, of all that two texts have
 LEAST = 6  # words of a text; shorter ones are near others by chance
 MOST = 128  # words that are read of a text
 BANDS, ROWS = 8, 3  # of a band all values must be equal: two texts of likeness s meet with 1 - (1 - s^3)^8

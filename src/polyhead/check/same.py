@@ -10,7 +10,7 @@ from polyhead.check.part import TRAIN, Part, counted
 from polyhead.text.question import Question, texts_of
 
 APART = 0.25  # of a range, by which the numbers of two equal texts differ
-NEAR_SHARE = 0.01  # of a split's rows that are near others, from which on it is told
+NEAR_SHARE = 0.005  # of a split's rows that are near others, from which on it is told
 NEAR_LEAST = 3
 PARALLEL = 0.9  # of a task's training inputs that another has, from which on the two ask of the same rows
 LONG = 25  # letters of a text that two tasks have in common; shorter ones are the same by chance

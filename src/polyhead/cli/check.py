@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -163,10 +163,11 @@ def _of_files(data: Sequence[str], columns: dict[str, str | None], scratch: Path
         try:
             entries.append(_entry(files, columns, stem, scratch))
         except (ConfigError, DataError) as error:
-            if not isinstance(error, DataError) and error.facts.get("fault") is None:
-                raise
-            level: Literal["fault"] = "fault"
-            findings.append(Finding(kind="unusable", level=level, what=str(error.what), do=error.do or "", task=stem))
+            kind = "unusable" if isinstance(error, DataError) else error.facts.get("fault")
+            if kind is None:
+                raise  # what the user has to say, not what is wrong with the file
+            what, do = error.what, error.do or "correct the file"
+            findings.append(Finding(kind=str(kind), level="fault", what=what, do=do, task=stem))
     return Checked(entries=tuple(entries), folder=Path.cwd(), limit=TOKENS, findings=tuple(findings))
 
 

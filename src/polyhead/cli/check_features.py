@@ -23,7 +23,8 @@ def doubts_in(
     from polyhead.train.heads.held_out import features_for, held_out, whole_of
     from polyhead.train.loop.events import Events
 
-    findings, source = list[Finding](), None
+    findings: list[Finding] = []
+    source = None
     entries = {entry.name: entry for entry in project.tasks}
     for task in by_task(parts):
         name = task[0].task.name

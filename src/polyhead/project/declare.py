@@ -288,9 +288,8 @@ def _range(options: InitOptions, numbers: list[float]) -> list[float]:
 
 
 def _all_alike(options: InitOptions, value: object) -> ConfigError:
-    return ConfigError(
-        f"every row of {options.data} has the same '{options.column}'", got=value, do="name another column"
-    )
+    what = f"every row of {options.data} has the same '{options.column}'"
+    return ConfigError(what, got=value, do="name another column", fault="constant_label")
 
 
 def _ordered(options: InitOptions, names: set[str]) -> list[str]:
