@@ -4,8 +4,9 @@
 
 Clean sets are six public sets, pooled, cleaned by other means than those of the check (exact likeness of all pairs by
 scikit-learn's counts, patterns of its own) and split anew at random. A fault of each kind is planted into one of them,
-and must be found in at least nine tenths of its rows. For flips, 5 % of the training labels get another label at
-random (of the first 5,000 rows at most); all rows are ranked by the doubt of heads that did not learn from them. Three sets decide, others stand beside.
+and must be found in at least nine tenths of its rows. For flips, 5 % of the training labels (of the first 5,000 rows at
+most) get another label at random; all rows are ranked by the doubt of heads that did not learn from them. Three sets
+decide, others stand beside.
 """
 
 from __future__ import annotations
@@ -381,11 +382,13 @@ def flips(name: str, seed: int) -> dict[str, object]:
     doubted, near = doubts(probabilities, given), neighbours(answered.vectors, given)
     first = round(FIRST * len(truth))
     own = probabilities[np.arange(len(given)), given]
+    rest = probabilities.copy()
+    rest[np.arange(len(given)), given] = -np.inf
     ranked = {
-        "recall": doubted.order,
-        "self_confidence": np.argsort(own, kind="stable"),
+        "self_confidence": doubted.order,  # the list of the command
+        "margin": np.argsort(own - rest.max(axis=1), kind="stable"),
         "neighbours": np.argsort(near.agreeing - near.count + own, kind="stable"),
-        "both": np.argsort(doubted.quality + (near.agreeing - near.count) / max(1, near.of), kind="stable"),
+        "both": np.argsort(own - rest.max(axis=1) + (near.agreeing - near.count) / max(1, near.of), kind="stable"),
     }
     told = doubted.doubted
     found = {key: round(float(truth[order[:first]].sum() / truth.sum()), 4) for key, order in ranked.items()}
@@ -470,7 +473,7 @@ def claims(rows: list[dict]) -> list[Claim]:
         )
     if flipped := by_job["flips"]:
         means = {
-            name: float(np.mean([row["recall"] for row in flipped if row["set"] == name]))
+            name: float(np.mean([row["self_confidence"] for row in flipped if row["set"] == name]))
             for name in (*DECIDING, *BESIDE)
             if any(row["set"] == name for row in flipped)
         }

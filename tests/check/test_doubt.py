@@ -19,8 +19,8 @@ def test_doubted_labels_are_those_of_a_case_worked_by_hand():
     np.testing.assert_allclose(result.thresholds, [0.6, 0.7, 0.5])
     assert result.suggested.tolist() == [-1, -1, 1, -1, -1, -1]
     assert result.doubted.tolist() == [2]
-    np.testing.assert_allclose(result.quality, [0.8, 0.3, -0.4, 0.7, 0.2, 0.2])
-    assert result.order.tolist() == [2, 4, 5, 1, 3, 0]
+    np.testing.assert_allclose(result.quality, [0.9, 0.6, 0.3, 0.8, 0.6, 0.5])
+    assert result.order.tolist() == [2, 5, 1, 4, 3, 0]
 
 
 def test_a_row_may_be_sure_of_two_labels_and_counts_for_the_more_probable():

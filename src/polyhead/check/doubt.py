@@ -18,7 +18,7 @@ AT_ONCE = 2**24  # cosines that are computed at a time
 class Doubts(Value, eq=False):
     """What held-out probabilities say of each row's label."""
 
-    quality: np.ndarray  # float64 (rows,): how far the given label is above the most probable other, 1 to -1
+    quality: np.ndarray  # float64 (rows,): the probability of the given label
     suggested: np.ndarray  # int64 (rows,): another label, or -1 where the given one is not doubted
     thresholds: np.ndarray  # float64 (labels,); above 1 for a label without rows
 
@@ -44,13 +44,7 @@ def doubts(probabilities: np.ndarray, labels: np.ndarray) -> Doubts:
     sure = np.where(probabilities >= thresholds, probabilities, -1.0)
     best = sure.argmax(axis=1)
     is_sure = sure[rows, best] >= 0
-    others = probabilities.copy()
-    others[rows, labels] = -np.inf
-    return Doubts(
-        quality=own - others.max(axis=1),
-        suggested=np.where(is_sure & (best != labels), best, -1),
-        thresholds=thresholds,
-    )
+    return Doubts(quality=own, suggested=np.where(is_sure & (best != labels), best, -1), thresholds=thresholds)
 
 
 class Neighbours(Value, eq=False):
