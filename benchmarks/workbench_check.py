@@ -4,7 +4,7 @@
 
 Clean sets are six public sets, pooled, cleaned by other means than those of the check (exact likeness of all pairs by
 scikit-learn's counts, patterns of its own) and split anew at random. A fault of each kind is planted into one of them,
-and must be found in at least nine tenths of its rows. For flips, 5 % of the training labels (of the first 5,000 rows at
+and must be found in at least nine tenths of its rows. For flips, 5 % of the training labels (of 5,000 random rows at
 most) get another label at random; all rows are ranked by the doubt of heads that did not learn from them. Three sets
 decide, others stand beside.
 """
@@ -357,7 +357,8 @@ def flips(name: str, seed: int) -> dict[str, object]:
     from polyhead.train.loop.events import Events
 
     with gzip.open(DATA / name / "train.jsonl.gz", "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file][:FLIP_ROWS]
+        rows = [json.loads(line) for line in file]
+    rows = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))[:FLIP_ROWS]]
     labels = sorted({str(row["label"]) for row in rows})
     generator = np.random.default_rng(seed)
     flipped = np.zeros(len(rows), bool)

@@ -27,6 +27,7 @@ from polyhead.plugins import load_plugins
 VERBS = {
     "init": "Write a project file from a data file.",
     "check": "Find what is wrong with the data of a project, or of a file, before training.",
+    "label": "Label the texts of a file that teach a task most.",
     "train": "Train every task of a project file into a bundle.",
     "evaluate": "Score a bundle's tasks on whole splits.",
     "predict": "Answer tasks for lines of text from a file or standard input.",

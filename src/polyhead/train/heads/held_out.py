@@ -24,6 +24,7 @@ from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.data.stored import StoredFeatures, known_trunk
 from polyhead.train.heads.baseline import candidates, path_of
+from polyhead.train.heads.label_words import prior_of, request
 from polyhead.train.heads.linear import Inputs, inputs_of, solutions
 from polyhead.train.heads.select import FOLDS, RISES
 from polyhead.train.loop.checkpoint import cache_folder
@@ -79,25 +80,39 @@ def linear_inputs(prepared: Prepared, source: FeatureSource, events: Events) -> 
 
     Raises ConfigError for a task that has no linear head, StoreError for a store that keeps nothing that one reads.
     """
+    part = _linear_part(prepared, source)
+    progress = events.progress(source.doing, unit="texts")
+    source.fill(wanted_of(prepared, prepared.train, part.path, source), update=progress.update)
+    progress.finish()
+    with one_thread():
+        examples = examples_of(prepared, prepared.train, part.path, source)
+        return inputs_of(part, examples, loss=kind_of(prepared.task).loss, outputs=part.path.head.width)
+
+
+def words_prior(prepared: Prepared, source: FeatureSource) -> torch.Tensor | None:
+    """The weights that labels' words give such a head; None where the source encodes nothing, or all are alike."""
+    if not source.encodes:
+        return None
+    part = _linear_part(prepared, source)
+    source.fill([request(prepared.task, part.path)])
+    with one_thread():
+        return prior_of(part, prepared.task, source)
+
+
+def _linear_part(prepared: Prepared, source: FeatureSource) -> PooledPart:
     linear = [candidate for candidate in candidates(prepared, source) if candidate.solver == "linear"]
-    task, kind = prepared.task, kind_of(prepared.task)
     if not linear:
         raise ConfigError(
-            f"task '{task.name}' has no linear head over kept features here",
-            got=f"kind '{task.kind}', strategy '{prepared.strategy.kind}'",
+            f"task '{prepared.task.name}' has no linear head over kept features here",
+            got=f"kind '{prepared.task.kind}', strategy '{prepared.strategy.kind}'",
             do="set positions 'auto', or keep the mean vectors of the last layers",
         )
     codec, per = prepared.strategy.feature_codec()
     path = source.coded(
         path_of(linear[0], prepared, source, codec), is_named=prepared.strategy.names_codec, per=per, inputs=list
     )
-    progress = events.progress(source.doing, unit="texts")
-    source.fill(wanted_of(prepared, prepared.train, path, source), update=progress.update)
-    progress.finish()
-    part = PooledPart(path, source.facts.architecture.width, dropout=0.0, generator=torch.Generator().manual_seed(1))
-    with one_thread():
-        examples = examples_of(prepared, prepared.train, path, source)
-        return inputs_of(part, examples, loss=kind.loss, outputs=path.head.width)
+    generator = torch.Generator().manual_seed(1)
+    return PooledPart(path, source.facts.architecture.width, dropout=0.0, generator=generator)
 
 
 def held_out(prepared: Prepared, source: FeatureSource, events: Events) -> HeldOut:
