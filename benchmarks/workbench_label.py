@@ -164,7 +164,7 @@ def active_claims(rows: list[dict]) -> list[Claim]:
     return [
         Claim(
             id="workbench.active",
-            text=f"sets of {len(told)} on which chosen texts reach the last accuracy of random ones with 70 % of labels",
+            text=f"sets of {len(told)} where chosen texts reach the last accuracy of random ones with 70 % of labels",
             target=SETS_REACHED,
             value=reached,
             unit="sets",

@@ -25,7 +25,7 @@ def next_texts(
     open_texts = np.flatnonzero(~labelled)
     kept = open_texts[np.argsort(-unsure[open_texts], kind="stable")][: UNSURE * count]
     chosen = kept[_of_clusters(_unit(vectors[kept]), unsure[kept], count, generator)]
-    return chosen[np.argsort(-unsure[chosen], kind="stable")].tolist()
+    return [int(index) for index in chosen[np.argsort(-unsure[chosen], kind="stable")]]
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
@@ -59,7 +59,7 @@ def _far_apart(vectors: np.ndarray, weights: np.ndarray, count: int, generator: 
         shares = shares if shares.sum() > 0 else np.ones(len(vectors))
         chosen.append(int(generator.choice(len(vectors), p=shares / shares.sum())))
         nearest = np.minimum(nearest, _distances(vectors, vectors[chosen[-1:]])[:, 0])
-    return vectors[chosen]
+    return np.asarray(vectors[chosen])
 
 
 def _distances(vectors: np.ndarray, centres: np.ndarray) -> np.ndarray:

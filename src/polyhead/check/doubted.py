@@ -33,7 +33,7 @@ def can_be_doubted(parts: Sequence[Part]) -> bool:
     first = parts[0]
     if not first.has_classes or first.kind.label_is_list or first.kind.per_option or not first.is_train:
         return False
-    return np.count_nonzero(np.sum([part.counts for part in parts], axis=0) >= 2) >= 2
+    return int(np.count_nonzero(np.sum([part.counts for part in parts], axis=0) >= 2)) >= 2
 
 
 def rows_of(parts: Sequence[Part]) -> Rows:
