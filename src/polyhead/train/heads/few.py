@@ -11,9 +11,12 @@ from torch import Tensor
 
 from polyhead.nn.runtime import one_thread
 from polyhead.tasks.kinds.base import softmax
+from polyhead.train.data.prepared import FEW
 from polyhead.train.heads.label_words import STRENGTHS
-from polyhead.train.heads.linear import Inputs, Solution, solutions
+from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, solutions
 from polyhead.train.heads.select import FOLDS, RISES
+
+TRIED = PENALTIES[::2]  # for a person who waits: every second one
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +45,8 @@ class FewLabels:
         whole = self._inputs(np.asarray(rows, np.int64), given)
         with one_thread():
             strength, penalty, accuracy = self._best(whole, _dealt(given, np.random.default_rng(seed)))
-            solution = next(s for s in solutions(self._drawn(whole, strength)) if s.penalty <= penalty)
+            drawn = self._drawn(whole, strength)
+            solution = next(s for s in solutions(drawn, TRIED) if s.penalty <= penalty)
             outputs = (self._values @ solution.weight.T + solution.bias).numpy()
         return Learned(probabilities=softmax(outputs), accuracy=accuracy, penalty=penalty, prior=strength)
 
@@ -61,13 +65,14 @@ class FewLabels:
 
     def _best(self, whole: Inputs, folds: Sequence[list[int]]) -> tuple[float, float, float | None]:
         """(strength of the prior, penalty, accuracy on rows held out)."""
-        strongest = (0.0 if self._prior is None else STRENGTHS[0], 1e-1)
+        strongest = (0.0 if self._prior is None else STRENGTHS[0], TRIED[0])
         if len(folds) < 2:
             return (*strongest, None)
         everything = set(range(len(whole.values)))
         sides = [(whole.of(sorted(everything - set(held))), whole.of(held)) for held in folds]
         best: tuple[float, float, float, float] | None = None
-        for strength in (0.0,) if self._prior is None else (0.0, *STRENGTHS):
+        few = self._prior is not None and len(whole.values) <= FEW * self._labels
+        for strength in (0.0, *STRENGTHS) if few else (0.0,):
             for penalty, loss, accuracy in self._tried(sides, strength):
                 if best is None or loss < best[0]:
                     best = (loss, strength, penalty, accuracy)
@@ -77,7 +82,7 @@ class FewLabels:
     def _tried(self, sides: Sequence[tuple[Inputs, Inputs]], strength: float) -> Iterator[tuple[float, float, float]]:
         """(penalty, mean loss, accuracy) from the strongest penalty on, until the loss rises twice."""
         least, rises = np.inf, 0
-        for several in zip(*(solutions(self._drawn(train, strength)) for train, _ in sides), strict=True):
+        for several in zip(*(solutions(self._drawn(train, strength), TRIED) for train, _ in sides), strict=True):
             pairs = list(zip(several, [held for _, held in sides], strict=True))
             loss = float(np.concatenate([solution.losses(held) for solution, held in pairs]).mean())
             right = np.concatenate([_right(solution, held) for solution, held in pairs])
