@@ -65,4 +65,4 @@ def _far_apart(vectors: np.ndarray, weights: np.ndarray, count: int, generator: 
 def _distances(vectors: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Squared, (rows, centres)."""
     squares = (vectors**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)[None]
-    return np.maximum(squares - 2 * vectors @ centres.T, 0.0)
+    return np.asarray(np.maximum(squares - 2 * vectors @ centres.T, 0.0))

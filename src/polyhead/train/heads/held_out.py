@@ -24,7 +24,7 @@ from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.data.stored import StoredFeatures, known_trunk
 from polyhead.train.heads.baseline import candidates, path_of
-from polyhead.train.heads.label_words import prior_of, request
+from polyhead.train.heads.label_words import prior_of
 from polyhead.train.heads.linear import Inputs, inputs_of, solutions
 from polyhead.train.heads.select import FOLDS, RISES
 from polyhead.train.loop.checkpoint import cache_folder
@@ -94,7 +94,6 @@ def words_prior(prepared: Prepared, source: FeatureSource) -> torch.Tensor | Non
     if not source.encodes:
         return None
     part = _linear_part(prepared, source)
-    source.fill([request(prepared.task, part.path)])
     with one_thread():
         return prior_of(part, prepared.task, source)
 

@@ -49,14 +49,13 @@ def _in_words(label: str) -> str:
 
 
 def prior_of(module: PooledPart, task: Task, source: FeatureSource) -> Tensor | None:
-    """Weights (labels, inputs) of mean length 1 whose head answers the nearest sentence.
+    """Weights (labels, inputs) of mean length 1 whose head answers the nearest sentence; None where all are alike.
 
-    None where all are alike, and where the sentences were not read.
+    Sentences that are not kept yet are encoded apart, so that texts stand in the batches that they would without.
     """
-    keys, store = request(task, module.path).keys(), source.store(module.path)
-    if store.missing(keys):
-        return None
-    features = store.features(keys)
+    read = request(task, module.path)
+    source.fill([read])
+    features = source.store(module.path).features(read.keys())
     examples = FeatureExamples(features, [np.zeros((), np.int64)] * len(task.labels))
     values = inputs_of(module, examples, loss=kind_of(task).loss, outputs=len(task.labels)).values
     return centred(values)

@@ -16,7 +16,6 @@ from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.heads.baseline import baselines_of, candidates, feature_paths, left_out
 from polyhead.train.heads.choice import score_of
-from polyhead.train.heads.label_words import applies, request
 from polyhead.train.heads.select import Trials
 from polyhead.train.job import Trainer
 from polyhead.train.loop.events import Events
@@ -36,9 +35,8 @@ class KeptFeatures(Trainer):
         return feature_paths(self.todo, self.prepared, self.job.source, self.job.bundle)
 
     def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
-        """The features of every split, and of the labels' words where a head may start there."""
-        labels = [request(prepared.task, path)] if applies(prepared, self.job.source) else []
-        return wanted(prepared, path, self.job.source) + labels
+        """The features of every split."""
+        return wanted(prepared, path, self.job.source)
 
     def train(self) -> None:
         """Checkpoints of a task go when it is in the bundle."""
