@@ -51,7 +51,7 @@ def _remembered(inputs, **options):
 
 def _key(inputs, *settings):
     told = hashlib.sha256(repr((inputs.loss, inputs.outputs, inputs.cosine, settings)).encode())
-    for tensor in (inputs.values, inputs.targets, inputs.weights):
+    for tensor in (inputs.values, inputs.targets, inputs.weights, inputs.prior):
         array = np.zeros(0) if tensor is None else tensor.numpy()
         told.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
     return told.digest()

@@ -52,6 +52,7 @@ RANKS = {
     "seq2seq.run": 12,
     "train": 12,
     "api": 13,
+    "check": 13,
     "importing": 13,
     "quality": 13,
     "report": 13,

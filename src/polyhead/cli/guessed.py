@@ -30,15 +30,15 @@ class Guessed(Value):
     others: tuple[str, ...] = ()
 
 
-def guessed(asked: dict[str, Any]) -> Guessed:
-    """Options with a kind and columns from the first of `asked` that are None.
+def guessed(asked: dict[str, Any], table: Table | None = None) -> Guessed:
+    """Options with a kind and columns from the first of `asked` that are None; `table` is read where there is none.
 
     Raises ConfigError where two guesses are equally good, EmptyData where nothing can be guessed.
     """
     kind = asked["kind"]
     if kind is not None and KINDS.named(kind).owns_model:
         return Guessed(options=InitOptions(**asked))
-    table = table_of(asked["data"])
+    table = table or table_of(asked["data"])
     if not table.values:
         raise no_rows(asked["data"])
     if kind is None and asked["label"] and asked["label"] not in table.values:

@@ -26,6 +26,8 @@ from polyhead.plugins import load_plugins
 
 VERBS = {
     "init": "Write a project file from a data file.",
+    "check": "Find what is wrong with the data of a project, or of a file, before training.",
+    "label": "Label the texts of a file that teach a task most.",
     "train": "Train every task of a project file into a bundle.",
     "advise": "Choose a way of sharing for each task within a budget, from your own data.",
     "compare": "Train every way of sharing on a project's tasks, and show what each scores and costs.",

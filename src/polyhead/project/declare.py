@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections import Counter
@@ -116,6 +117,45 @@ def declare(options: InitOptions, folder: Path) -> Declared:
     entry |= {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
     reports = _checked(to_value(entry, TaskEntry, source="the task"), folder)
     return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports)
+
+
+def outlined(options: InitOptions, folder: Path) -> TaskEntry:
+    """The table as `declare` makes it, with labels and ranges of those rows alone whose label can be read.
+
+    Raises EmptyData where no row has a label that can.
+    """
+    kind = options.known_kind
+    entry: dict[str, Any] = {"name": options.name or _name_of(options.data), "kind": options.kind}
+    if options.one_hot:
+        entry["labels"] = list(options.one_hot)
+    elif "labels" in kind.uses or "range" in kind.uses:
+        values = [value for name in options.files for value in _readable_labels(options, name)]
+        if not values:
+            raise EmptyData(
+                f"{options.data}: no row has a value in column '{options.column}'", do="name another column"
+            )
+        if "range" in kind.uses:
+            entry["range"] = _range(options, [float(str(value)) for value in values])
+        else:
+            entry["labels"] = _ordered(options, set(map(str, values)))
+            if len(entry["labels"]) < kind.least_labels:
+                raise _all_alike(options, entry["labels"][0])
+    if "null_answers" in kind.uses:
+        entry["null_answers"] = True
+    files = {"train": options.data, "validation": options.validation, "test": options.test}
+    entry |= {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
+    entry |= {"empty": options.empty} if options.empty else {}
+    return to_value(entry, TaskEntry, source="the task")
+
+
+def _readable_labels(options: InitOptions, path: str) -> Iterator[object]:
+    rows = Rows(path, (options.column,))
+    for row in rows.each():
+        value = None if isinstance(row, BadValue) else row.values.get(options.column)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            continue
+        with contextlib.suppress(BadValue):
+            yield from _labels_of(options, value, from_cells=rows.has_cells, where=path)
 
 
 def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
@@ -243,10 +283,13 @@ def _spelled(value: object, where: str, do: str) -> str:
 def _range(options: InitOptions, numbers: list[float]) -> list[float]:
     low, high = min(numbers), max(numbers)
     if not low < high:
-        raise ConfigError(
-            f"every row of {options.data} has the same '{options.column}'", got=low, do="name another column"
-        )
+        raise _all_alike(options, low)
     return [low, high]
+
+
+def _all_alike(options: InitOptions, value: object) -> ConfigError:
+    what = f"every row of {options.data} has the same '{options.column}'"
+    return ConfigError(what, got=value, do="name another column", fault="constant_label")
 
 
 def _ordered(options: InitOptions, names: set[str]) -> list[str]:

@@ -12,7 +12,7 @@ from polyhead.errors import ConfigError
 from polyhead.tasks.guess import MULTI_LABEL, SINGLE_LABEL, SPAN, TAGGING, is_blank, is_number, looks_like_labels, plain
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.kinds.multiple_choice import MultipleChoice
-from polyhead.tasks.rows import Rows
+from polyhead.tasks.rows import Row, Rows
 
 CHOICE = MultipleChoice.name
 MOST_ROWS = 20_000  # that are looked at, evenly spread over a file
@@ -110,10 +110,11 @@ class _Candidate(Value):
         return f"--{self.key.replace('_', '-')} {','.join(self.columns)}"
 
 
-def table_of(path: str) -> Table:
-    """The file's rows to guess from; raises what `Rows` raises."""
+def table_of(path: str, *, readable: bool = False) -> Table:
+    """The file's rows to guess from, or those alone that are `readable`; raises what `Rows` raises."""
     rows, kept, step = Rows(path, every_column(path)), list[dict[str, object]](), 1
-    for index, row in enumerate(rows):
+    read = (row for row in rows.each() if isinstance(row, Row)) if readable else rows
+    for index, row in enumerate(read):
         if index % step == 0:
             kept.append({name: plain(value) for name, value in row.values.items()})
         if len(kept) > MOST_ROWS:

@@ -120,6 +120,57 @@ def read(source: Source, task: Task, *, stored: Stored | None = None) -> Example
     return reader.examples()
 
 
+class Reading(Value, eq=False):
+    """The usable rows of a source, and the others: the errors of those that are wrong, the numbers of the skipped."""
+
+    examples: Examples | None  # None: there is none
+    wrong: tuple[BadValue, ...]
+    empty: tuple[int, ...]
+    unlabelled: tuple[int, ...]
+    columns: tuple[str, ...]  # of the file, in its order
+    rows: int
+
+
+def read_each(source: Source, task: Task) -> Reading:
+    """Every usable row, and what is wrong with each of the others; soft labels of a store are left aside.
+
+    Raises ConfigError for columns that make no input and label, DataError for a file that cannot be read, with
+    MissingColumn and EmptyData as `read` does where no row is there at all.
+    """
+    if is_stored(source.soft):
+        source = msgspec.structs.replace(source, soft=None)
+    reader = _Reader(source, task, None)
+    rows = Rows(source.path, reader.columns.wanted)
+    wrong, skipped = list[BadValue](), dict[str, list[int]](empty=[], unlabelled=[])
+    for row in rows.each():
+        if source.limit is not None and reader.counts["rows"] >= source.limit:
+            break
+        if isinstance(row, BadValue):
+            wrong.append(row)
+            continue
+        if not _matches(row, source.where or {}):
+            continue
+        before = {name: reader.counts[name] for name in skipped}
+        try:
+            reader.add(row, from_cells=rows.has_cells)
+        except BadValue as error:
+            wrong.append(error)
+        for name, numbers in skipped.items():
+            if reader.counts[name] > before[name]:
+                numbers.append(row.number)
+    if not rows.columns and not wrong:
+        raise no_rows(source.path)
+    reader.columns.check(source.path, list(rows.columns))
+    return Reading(
+        examples=reader.examples() if reader.used else None,
+        wrong=tuple(wrong),
+        empty=tuple(skipped["empty"]),
+        unlabelled=tuple(skipped["unlabelled"]),
+        columns=tuple(rows.columns),
+        rows=reader.counts["rows"],
+    )
+
+
 class _Reader:
     """Collects the examples of one source."""
 

@@ -6,7 +6,6 @@ with those of other work. Within one task nothing is looked for; its files are t
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -15,16 +14,13 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.errors import EmptyData
+from polyhead.text.letters import letters_of
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared
 
 LEAST = 25  # letters and digits of a text that is looked for; shorter ones are the same by chance
 PARALLEL = 0.9  # share of one task's training inputs that another holds, from which on the two read the same rows
 NAMED = 4  # splits for which rows are dropped; the rest are counted
-
-_LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
-_DROPPED = bytes(code for code in range(128) if not chr(code).isalnum())
-_SIGNS = re.compile(r"[\W_]+")
 
 
 class Leak(Value):
@@ -224,18 +220,11 @@ def _parallel(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> list[int]:
 
 
 def _row(value: TaskInput) -> _Row:
-    letters = [_letters(text) for text in texts_of(value)]
+    letters = [letters_of(text) for text in texts_of(value)]
     whole = _digest("\0".join(letters))
     texts = tuple(_digest(text) for text in letters if len(text) >= LEAST)
     long_enough = len(letters) > 1 and sum(map(len, letters)) >= LEAST
     return _Row(whole, (*texts, whole) if long_enough else texts)
-
-
-def _letters(text: str) -> str:
-    """Letters and digits, in small letters."""
-    if text.isascii():  # several times as fast
-        return text.encode().translate(_LOWER, _DROPPED).decode()
-    return _SIGNS.sub("", text.casefold())
 
 
 def _digest(letters: str) -> bytes:

@@ -12,7 +12,7 @@ from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
 from polyhead.strategies import Strategy
 from polyhead.tasks.read import Examples
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Task, kind_of
 from polyhead.train.data.windows import reads_windows
 from polyhead.trunk.data import arrays_digest
 
@@ -20,6 +20,7 @@ TRAINER = 2  # counted up when the same declaration and data would train another
 
 
 FOLDED_BELOW = 1000  # labelled rows
+FEW = 16  # rows a label on average, up to which the labels' words say where a head may start
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +56,15 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return few and self.strategy.reads_kept_features
 
     @property
+    def reads_label_words(self) -> bool:
+        """Whether rows are few and labels are words, one of which answers one text."""
+        task, kind = self.task, kind_of(self.task)
+        if not self.strategy.reads_kept_features or self.columns or task.pair != "none":
+            return False
+        few = len((self.whole or self.train.examples).targets) <= FEW * len(task.labels)
+        return few and kind.loss == "cross_entropy" and all(any(map(str.isalpha, label)) for label in task.labels)
+
+    @property
     def splits(self) -> tuple[Split, ...]:
         """Train, validation, and test where there is one."""
         return (self.train, self.validation) + ((self.test,) if self.test else ())
@@ -66,7 +76,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         """
         donor = {} if self.donor is None else {"donor": self.donor.digest}
         columns = {"columns": list(self.columns)} if self.columns else {}
-        return (donor | columns) | {
+        words = {"label_words": True} if self.reads_label_words else {}
+        return (donor | columns | words) | {
             "trainer": TRAINER + reads_windows(self.task),  # at first it read the first window alone
             "task": _task_fields(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),

@@ -98,6 +98,7 @@ class FeatureSource(ABC):
     folder: FilePath  # of the stores
     precision: str  # of the trunk that computes, or has computed, the features
     doing = "encoding"  # what `fill` does, for people
+    encodes = True  # whether it has features of any text, not of those alone that somebody kept
 
     def store(self, path: Path) -> FeatureStore:
         """The store of a path's stored value; it is opened once, as each holds files open."""

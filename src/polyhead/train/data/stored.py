@@ -40,6 +40,7 @@ class StoredFeatures(FeatureSource):
     """A store of a corpus as training reads it. Raises StoreError for a store over another trunk."""
 
     doing = "reading the store"
+    encodes = False
 
     def __init__(self, location: str, facts: TrunkFacts, *, folder: FilePath, precision: str) -> None:
         """`folder` is where copies are kept; `precision` is that of features of which the store does not say it."""

@@ -39,6 +39,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     outputs: int
     cosine: int | None = None
     weights: Tensor | None = None  # of each label, as the loss takes them
+    prior: Tensor | None = None  # (outputs, inputs): weights that penalties draw to, for inputs of mean square 1 a row
 
     @property
     def scale(self) -> float:
@@ -132,7 +133,8 @@ def _rows(read: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:
     """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS (Liu and Nocedal 1989) with a line search.
 
-    Inputs are scaled to a mean squared length of 1. The bias has no penalty. For a pair that is read separately the
+    With a prior the penalty is on `W` less it. Inputs are scaled to a mean squared length of 1. The bias has no
+    penalty. For a pair that is read separately the
     cosine is one more input; its weight has a small penalty, 1 / rows (that of scikit-learn's LogisticRegression),
     and none for numbers. The first solution then reads the cosine alone, as if the penalty were infinite.
     """
@@ -144,7 +146,10 @@ def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterato
         cosine = inputs.values[:, inputs.cosine :].sum(dim=1, keepdim=True) / width
         values, plain = torch.cat([values, cosine], dim=1), 1
     count = values.shape[1] - plain
-    weight = torch.zeros(inputs.outputs, values.shape[1], requires_grad=True)
+    prior = torch.zeros(inputs.outputs, values.shape[1])
+    if inputs.prior is not None:
+        prior[:, :count] = inputs.prior
+    weight = prior.clone().requires_grad_()
     bias = torch.zeros(inputs.outputs, requires_grad=True)
     loss = LOSSES[inputs.loss]
     small = 0.0 if inputs.loss == "squared_error" else 1 / len(values)
@@ -159,7 +164,7 @@ def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterato
     for penalty in penalties:
         _minimise(
             [weight, bias],
-            _objective(loss, inputs.targets, values, weight, bias, penalty, count, small, inputs.weights),
+            _objective(loss, inputs.targets, values, weight, bias, penalty, count, small, inputs.weights, prior),
         )
         yield _unscaled(inputs, weight, bias, penalty)
 
@@ -188,11 +193,13 @@ def _objective(
     count: int,
     small: float,
     weights: Tensor | None,
+    prior: Tensor | None = None,
 ) -> Callable[[], Tensor]:
-    """`penalty` is that of the first `count` inputs, `small` that of the rest."""
+    """`penalty` is that of the first `count` inputs, `small` that of the rest; both are on weights less the prior."""
 
     def objective() -> Tensor:
-        penalties = penalty * weight[:, :count].square().sum() + small * weight[:, count:].square().sum()
+        apart = weight if prior is None else weight - prior
+        penalties = penalty * apart[:, :count].square().sum() + small * apart[:, count:].square().sum()
         return loss(values @ weight.T + bias, targets, weights) + penalties / 2
 
     return objective

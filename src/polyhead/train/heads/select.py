@@ -26,6 +26,7 @@ from polyhead.train.data.features import examples_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.heads.choice import FEW, best_of, clearly_less, of_best_rounds, score_of, standard_error
+from polyhead.train.heads.label_words import STRENGTHS, applies, prior_of
 from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, inputs_of, solutions
 from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
@@ -51,6 +52,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     fitted: Fitted
     module: PooledPart | None  # as it learned from the training rows; None with folds
     losses: np.ndarray | None = None  # of a linear head, of each row that chooses (word, option)
+    prior: float = 0.0  # of a linear head: how strongly its weights are drawn to the labels' words
 
 
 class Trials:
@@ -63,6 +65,7 @@ class Trials:
         self._checkpoints, self._events = checkpoints, events
         self._folds: list[tuple[Split, Split]] = []
         self._linear: list[Trial] = []  # tried so far
+        self._priors: dict[Path, Tensor | None] = {}
         self.held = prepared.validation.examples
         whole = prepared.whole
         if whole is not None and prepared.folded:
@@ -162,17 +165,21 @@ class Trials:
         sides = [[self._inputs(module, split) for split in pair] for pair in pairs]
         first: tuple[np.ndarray, list[Solution]] | None = None
         best: tuple[np.ndarray, list[Solution]] | None = None
-        rises = 0
-        for number, several in enumerate(zip(*(solutions(train) for train, _ in sides), strict=True), start=1):
-            progress.update(number, len(PENALTIES) + module.separate)
-            losses = np.concatenate([solution.losses(held) for solution, (_, held) in zip(several, sides, strict=True)])
-            first = first or (losses, list(several))
-            if best is None or losses.mean() < best[0].mean():
-                best, rises = (losses, list(several)), 0
-            else:
-                rises += 1
-            if rises == RISES:
-                break
+        prior = 0.0
+        for strength in self._strengths(module):
+            rises, least, trains = 0, math.inf, [self._drawn(module, train, strength) for train, _ in sides]
+            for number, several in enumerate(zip(*map(solutions, trains), strict=True), start=1):
+                progress.update(number, len(PENALTIES) + module.separate)
+                losses = np.concatenate(
+                    [solution.losses(held) for solution, (_, held) in zip(several, sides, strict=True)]
+                )
+                first = first or (losses, list(several))
+                if best is None or losses.mean() < best[0].mean():
+                    best, prior = (losses, list(several)), strength
+                rises = 0 if losses.mean() < least else rises + 1
+                least = min(least, float(losses.mean()))
+                if rises == RISES:
+                    break
         progress.finish()
         assert first is not None and best is not None
         if module.separate and not clearly_less(best[0], first[0]):
@@ -188,6 +195,7 @@ class Trials:
             offset=None,
             setting=best[1][0].penalty,
             losses=best[0],
+            prior=prior,
             fitted=Fitted(),
             module=None if self._folds else module,
         )
@@ -196,6 +204,20 @@ class Trials:
         kind, examples = kind_of(self._prepared.task), self._examples(split, module.path)
         inputs = inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
         return msgspec.structs.replace(inputs, weights=self._class_weights())
+
+    def _strengths(self, module: PooledPart) -> tuple[float, ...]:
+        """How strongly weights may be drawn to the labels' words: not at all; where rows are few by more and more."""
+        return (0.0, *STRENGTHS) if self._prior(module) is not None else (0.0,)
+
+    def _drawn(self, module: PooledPart, inputs: Inputs, strength: float) -> Inputs:
+        prior = self._prior(module) if strength else None
+        return inputs if prior is None else msgspec.structs.replace(inputs, prior=strength * prior)
+
+    def _prior(self, module: PooledPart) -> Tensor | None:
+        if module.path not in self._priors:
+            applied = applies(self._prepared, self._source)
+            self._priors[module.path] = prior_of(module, self._prepared.task, self._source) if applied else None
+        return self._priors[module.path]
 
     def _class_weights(self) -> Tensor | None:
         """Class weights where the task asks for them."""
@@ -207,7 +229,7 @@ class Trials:
 
     def _solution(self, module: PooledPart, trial: Trial, split: Split) -> Solution:
         """The head of this penalty, from all rows; stronger penalties come first, each where the last one ended."""
-        for solution in solutions(self._inputs(module, split)):
+        for solution in solutions(self._drawn(module, self._inputs(module, split), trial.prior)):
             if solution.penalty <= trial.setting:
                 return solution
         raise AssertionError(trial.setting)

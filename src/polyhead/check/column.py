@@ -1,0 +1,75 @@
+"""Columns beside the text: labels that nobody declared, columns that tell the label, columns that say nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from polyhead.check.finding import Finding
+from polyhead.check.part import Part, listed
+from polyhead.tasks.guess import is_number, looks_like_labels
+from polyhead.tasks.guess_table import LABELS, LIKE_LABELS, NOT_ASKED, Table
+
+FEW = 20  # rows with a value
+MOST_VALUES = 100  # of a column that looks like labels by its values alone
+OFTEN = 5  # rows of each value on average
+TELLS, MOSTLY = 0.99, 0.95  # share of rows whose label a column's value tells, and of the most frequent label
+
+
+def columns(part: Part, table: Table, declared: Collection[str]) -> Iterator[Finding]:
+    """What other columns of the file are; `declared` are those that the tasks read of it."""
+    others = [name for name in table.values if name not in declared]
+    constant = [name for name in others if _is_constant(table, name)]
+    if constant:
+        what = f"{part.file}: the same value in every row of {listed(constant)}"
+        yield part.found("constant_column", "hint", what, do="leave the column out, or read the file anew")
+    if part.has_classes and not part.kind.label_is_list:
+        telling = [name for name in others if name not in constant and _tells(part, table, name)]
+        if telling:
+            what = f"{part.file}: {listed(telling)} tells the label of nearly every row"
+            do = "keep it out of the text, or declare it if it is the label that is meant"
+            yield part.found("telling_column", "hint", what, do=do)
+    else:
+        telling = []
+    labels = [name for name in others if name not in (*constant, *telling) and _looks_like_labels(table, name)]
+    if labels:
+        what = f"{part.file}: columns that look like labels, and belong to no task: {listed(labels)}"
+        do = f"add a task of each with `polyhead init --label {labels[0]}`, or leave them"
+        yield part.found("undeclared_label", "hint", what, do=do)
+
+
+def _is_constant(table: Table, name: str) -> bool:
+    values = table.values[name]
+    first = repr(values[0]) if values else ""
+    return len(values) >= FEW and all(repr(value) == first for value in values)
+
+
+def _looks_like_labels(table: Table, name: str) -> bool:
+    values, lower = table.values[name], name.lower()
+    if lower in NOT_ASKED or len(values) < FEW:
+        return False
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    if any(isinstance(item, (dict, list)) for item in items) or not items:
+        return False
+    different = len({str(item) for item in items})
+    is_named = lower in LABELS or lower in LIKE_LABELS or "label" in lower
+    if is_named:
+        return all(map(is_number, items)) or looks_like_labels(items)
+    is_fraction = any(isinstance(item, float) and not item.is_integer() for item in items)
+    return different <= MOST_VALUES and len(items) >= OFTEN * different and not is_fraction and looks_like_labels(items)
+
+
+def _tells(part: Part, table: Table, name: str) -> bool:
+    """Whether the column's values recur, and nearly every row's label follows from them."""
+    column = part.source.label
+    pairs = [(str(row[name]), str(row[column])) for row in table.rows if row.get(name) is not None and row.get(column)]
+    if len(pairs) < FEW or name.lower() in NOT_ASKED:
+        return False
+    values = Counter(value for value, _ in pairs)
+    if len(values) < 2 or len(values) * OFTEN > len(pairs):
+        return False
+    together, label_counts = Counter(pairs), Counter(label for _, label in pairs)
+    best: dict[str, int] = {}
+    for (value, _), count in together.items():
+        best[value] = max(count, best.get(value, 0))
+    return sum(best.values()) >= TELLS * len(pairs) and max(label_counts.values()) <= MOSTLY * len(pairs)

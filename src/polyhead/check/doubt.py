@@ -1,0 +1,76 @@
+"""Labels that a head doubts which did not learn from them: confident learning (Northcutt et al. 2021).
+
+`t_j` is the mean probability of label j over the rows that have it. A row of label i counts for the most probable j of
+those with `p_j >= t_j`; where that is another label than its own, its label is doubted. Beside it stand the nearest
+neighbours of each row by the cosine of their vectors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyhead.config import Value
+
+NEIGHBOURS = 10
+AT_ONCE = 2**24  # cosines that are computed at a time
+
+
+class Doubts(Value, eq=False):
+    """What held-out probabilities say of each row's label."""
+
+    quality: np.ndarray  # float64 (rows,): the probability of the given label
+    suggested: np.ndarray  # int64 (rows,): another label, or -1 where the given one is not doubted
+    thresholds: np.ndarray  # float64 (labels,); above 1 for a label without rows
+
+    @property
+    def order(self) -> np.ndarray:
+        """All rows, the most doubtful first."""
+        return np.argsort(self.quality, kind="stable")
+
+    @property
+    def doubted(self) -> np.ndarray:
+        """The rows whose label is doubted, the most doubtful first."""
+        order = self.order
+        return np.asarray(order[self.suggested[order] >= 0])
+
+
+def doubts(probabilities: np.ndarray, labels: np.ndarray) -> Doubts:
+    """Of rows with probabilities (rows, labels) by a head that did not learn from them, and their labels (rows,)."""
+    rows = np.arange(len(labels))
+    own = probabilities[rows, labels]
+    counts = np.bincount(labels, minlength=probabilities.shape[1])
+    sums = np.bincount(labels, weights=own, minlength=probabilities.shape[1])
+    thresholds = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
+    sure = np.where(probabilities >= thresholds, probabilities, -1.0)
+    best = sure.argmax(axis=1)
+    is_sure = sure[rows, best] >= 0
+    return Doubts(quality=own, suggested=np.where(is_sure & (best != labels), best, -1), thresholds=thresholds)
+
+
+class Neighbours(Value, eq=False):
+    """What the nearest other rows of each row are labelled."""
+
+    agreeing: np.ndarray  # int64 (rows,): how many of them have the row's label
+    label: np.ndarray  # int64 (rows,): the label that most of them have
+    count: np.ndarray  # int64 (rows,): how many have that
+    of: int  # neighbours of a row
+
+
+def neighbours(vectors: np.ndarray, labels: np.ndarray, *, of: int = NEIGHBOURS) -> Neighbours:
+    """By the cosine of vectors (rows, width); of fewer rows there are fewer neighbours."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
+    of = min(of, len(labels) - 1)
+    classes = int(labels.max(initial=0)) + 1
+    agreeing, label, count = (np.zeros(len(labels), np.int64) for _ in range(3))
+    step = max(1, AT_ONCE // max(1, len(labels)))
+    for start in range(0, len(labels) if of > 0 else 0, step):
+        stop = min(start + step, len(labels))
+        cosines = unit[start:stop] @ unit.T
+        cosines[np.arange(stop - start), np.arange(start, stop)] = -np.inf
+        nearest = labels[np.argpartition(-cosines, of - 1, axis=1)[:, :of]]
+        votes = np.zeros((stop - start, classes), np.int64)
+        np.add.at(votes, (np.repeat(np.arange(stop - start), of), nearest.ravel()), 1)
+        agreeing[start:stop] = votes[np.arange(stop - start), labels[start:stop]]
+        label[start:stop], count[start:stop] = votes.argmax(axis=1), votes.max(axis=1)
+    return Neighbours(agreeing=agreeing, label=label, count=count, of=max(of, 0))

@@ -1,0 +1,195 @@
+"""Labels that are unknown, written in several ways, rare, missing in a split, or given away by the text."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from polyhead.check.finding import Finding, Place
+from polyhead.check.part import WORD, Part, counted, listed
+from polyhead.errors import BadValue, UnknownLabel
+from polyhead.text.letters import letters_of
+
+TINY = 5  # rows: of fewer no fold of five can hold one out
+EXPECTED = 5.0  # rows of a class that a split would hold by chance, and holds none of
+ALIKE, RARELY = 0.85, 0.02  # likeness of a misspelt label to another one, and its share of that one's rows
+SAMPLE = 20_000  # rows that are looked at for words that give a label away
+FIRST_WORDS = 100  # of a text
+GIVEAWAY_ROWS = 10
+GIVEAWAY, ELSEWHERE = 0.95, 0.02  # share of a class's rows with the word; others with it, as a share of those
+NAMED, NAMED_ELSEWHERE = 0.5, 0.05  # the same for the label's own name
+SHARE = 0.5  # of the rows whose class is given away, from which on it is told where there are many classes
+FEW_CLASSES = 5
+
+
+def unknown(part: Part) -> Iterator[Finding]:
+    """Labels that the task does not declare, and rows that cannot be read."""
+    wrong: dict[str, list[BadValue]] = {}
+    unread = list[BadValue]()
+    for error in part.reading.wrong:
+        if isinstance(error, UnknownLabel):
+            wrong.setdefault(str(error.facts["label"]), []).append(error)
+        else:
+            unread.append(error)
+    known = {_folded(label): label for label in part.task.labels}
+    variants = {label: known[_folded(label)] for label in wrong if _folded(label) in known}
+    if variants:
+        pairs = [f"'{label}' for '{meant}'" for label, meant in variants.items()]
+        what = f"labels differ from declared ones in case or spaces alone: {', '.join(pairs[:5])}"
+        places = [place for label, meant in variants.items() for place in _places(part, wrong[label], label, meant)]
+        yield part.found("label_variant", "fault", what, do="write each label in one way", places=places)
+    if others := [label for label in wrong if label not in variants]:
+        near = {label: difflib.get_close_matches(label, part.task.labels, n=1, cutoff=0.8) for label in others[:50]}
+        meant = "; ".join(f"'{label}' may be '{names[0]}'" for label, names in near.items() if names)
+        what = f"labels that the task does not declare: {listed(others)}" + (f" ({meant})" if meant else "")
+        do = "add them to the task's labels, or fix the rows"
+        places = [place for label in others for place in _places(part, wrong[label], label, "")]
+        yield part.found("unknown_label", "fault", what, do=do, places=places)
+    if unread:
+        what = f"{counted(len(unread), 'row')} cannot be used; the first: {unread[0].what}"
+        places = [Place(split=part.split, file=part.source.path, row=_row(error), other=error.what) for error in unread]
+        yield part.found("unreadable", "fault", what, do=unread[0].do or "fix the rows", places=places)
+
+
+def _places(part: Part, errors: Sequence[BadValue], label: str, other: str) -> list[Place]:
+    return [
+        Place(split=part.split, file=part.source.path, row=_row(error), label=label, other=other) for error in errors
+    ]
+
+
+def _row(error: BadValue) -> int:
+    row = error.facts.get("row")
+    return row if isinstance(row, int) else 0
+
+
+def _folded(label: str) -> str:
+    """A label without case, spaces, hyphens and underscores, where it has a letter."""
+    folded = unicodedata.normalize("NFKC", label).casefold().strip()
+    return re.sub(r"[\s_\-]+", "", folded) if any(map(str.isalpha, folded)) else folded
+
+
+def variants(part: Part) -> Iterator[Finding]:
+    """Declared labels that differ in case, spaces or hyphens alone, or of which one looks like a slip of another."""
+    if not part.has_classes or not part.is_train:
+        return
+    alike: dict[str, list[int]] = {}
+    for index, label in enumerate(part.task.labels):
+        alike.setdefault(_folded(label), []).append(index)
+    several = [indices for indices in alike.values() if len(indices) > 1]
+    if several:
+        groups = [" and ".join(f"'{part.task.labels[i]}' ({part.counts[i]:,})" for i in group) for group in several]
+        what = f"labels differ in case or spaces alone: {'; '.join(groups[:5])}"
+        rarer = {i for group in several for i in group if i != max(group, key=lambda index: int(part.counts[index]))}
+        indices = [row for row, labels in enumerate(part.labels) if rarer.intersection(labels)]
+        yield part.found("label_variant", "fault", what, do="write each label in one way", indices=indices)
+    told = {index for group in several for index in group}
+    slips = [(i, j) for i, j in _slips(part) if not {i, j} <= told]
+    if slips:
+        pairs = [f"'{part.task.labels[i]}' ({part.counts[i]:,}) beside '{part.task.labels[j]}'" for i, j in slips]
+        what = f"labels that may be misspelt: {'; '.join(pairs[:5])}"
+        rare = {i for i, _ in slips}
+        indices = [row for row, labels in enumerate(part.labels) if rare.intersection(labels)]
+        yield part.found(
+            "misspelt_label", "hint", what, do="correct the label, or leave it if it is meant", indices=indices
+        )
+
+
+def _slips(part: Part) -> list[tuple[int, int]]:
+    """(rare label, frequent label that is written nearly alike)."""
+    names, counts = part.task.labels, part.counts
+    frequent = [index for index in range(len(names)) if counts[index] >= TINY / RARELY]
+    slips = []
+    for rare in range(len(names)):
+        if len(names[rare]) < 4 or any(map(str.isdigit, names[rare])) or counts[rare] > max(3, RARELY * counts.max()):
+            continue
+        for other in frequent:
+            if counts[rare] > max(3, RARELY * counts[other]):
+                continue
+            if difflib.SequenceMatcher(a=names[rare], b=names[other]).ratio() >= ALIKE:
+                slips.append((rare, other))
+                break
+    return slips
+
+
+def rare(part: Part) -> Iterator[Finding]:
+    """Classes of which training sees too few rows, none, or no other."""
+    if not part.has_classes or not part.is_train or not len(part):
+        return
+    names, counts = part.task.labels, part.counts
+    present = np.flatnonzero(counts)
+    if len(present) == 1 and not part.kind.label_is_list:
+        what = f"every row has the label '{names[present[0]]}'"
+        do = "give rows of other labels, or name another column"
+        yield part.found("constant_label", "fault", what, do=do, indices=range(len(part)))
+        return
+    if missing := [names[index] for index in np.flatnonzero(counts == 0)]:
+        what = f"train has no row of {counted(len(missing), 'label')}: {listed(missing)}"
+        yield part.found("absent_label", "fault", what, do="add rows of these labels, or remove them from the task")
+    few = [int(index) for index in present if counts[index] < TINY]
+    if few:
+        what = f"train has fewer than {TINY} rows of {counted(len(few), 'label')}: "
+        what += listed([f"{names[index]} ({counts[index]})" for index in few])
+        indices = [row for row, labels in enumerate(part.labels) if set(few).intersection(labels)]
+        do = "label more rows of them, or join them with others"
+        yield part.found("tiny_class", "hint", what, do=do, indices=indices)
+
+
+def absent(train: Part, part: Part) -> Iterator[Finding]:
+    """Classes that a split should have rows of, going by train, and has none; and those that train alone lacks."""
+    if not train.has_classes or not len(train) or not len(part):
+        return
+    expected = train.counts / len(train) * len(part)
+    least = EXPECTED + math.log(len(train.task.labels))  # of many labels one is missing by chance sooner
+    missing = [train.task.labels[i] for i in np.flatnonzero((part.counts == 0) & (expected >= least))]
+    if missing:
+        what = f"{part.split} has no row of {counted(len(missing), 'label')} that train has: {listed(missing)}"
+        yield part.found("absent_label", "fault", what, do="draw the split anew, so that it has every label")
+
+
+def given_away(part: Part) -> Iterator[Finding]:
+    """Words that stand in nearly every text of a class and in nearly no other: the label may have got into the text."""
+    if not part.has_classes or not part.is_train or part.kind.label_is_list or len(part.task.labels) < 2:
+        return
+    rows = (
+        np.unique(np.linspace(0, len(part) - 1, min(SAMPLE, len(part))).round().astype(int)).tolist()
+        if len(part)
+        else []
+    )
+    words = [set(WORD.findall(part.texts[row].casefold())[:FIRST_WORDS]) for row in rows]
+    of_label: dict[int, Counter[str]] = {}
+    sizes, everywhere = Counter[int](), Counter[str]()
+    for row, own in zip(rows, words, strict=True):
+        label = part.labels[row][0]
+        sizes[label] += 1
+        of_label.setdefault(label, Counter()).update(own)
+        everywhere.update(own)
+    told = dict[int, str]()
+    for label, size in sizes.items():
+        if size < GIVEAWAY_ROWS:
+            continue
+        name = letters_of(part.task.labels[label])
+        for word, count in of_label[label].most_common():
+            if count < NAMED * size:
+                break
+            elsewhere = everywhere[word] - count
+            is_certain = count >= GIVEAWAY * size and elsewhere <= ELSEWHERE * count
+            is_name = word == name and elsewhere <= NAMED_ELSEWHERE * count
+            if is_certain or is_name:
+                told[label] = word
+                break
+    classes, covered = len(sizes), sum(sizes[label] for label in told)
+    if told and classes > 1 and (classes <= FEW_CLASSES or covered >= SHARE * len(rows)):
+        pairs = [f"'{word}' for '{part.task.labels[label]}'" for label, word in told.items()]
+        what = f"one word gives the label away: {', '.join(pairs[:5])}"
+        do = "remove what was written into the texts after they were labelled, if it will not be there later"
+        indices = [row for row, own in zip(rows, words, strict=True) if told.get(part.labels[row][0]) in own]
+        yield part.found("label_in_text", "fault", what, do=do, indices=indices)
+
+
+CHECKS = (unknown, variants, rare, given_away)

@@ -1,0 +1,178 @@
+"""The rows of one split of one task as checks look at them: what was read of them, and forms that are compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from polyhead.check.finding import Finding, Level, Place, short
+from polyhead.tasks.columns import Source
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.read import Reading
+from polyhead.tasks.task import Task
+from polyhead.text.letters import letters_of
+from polyhead.text.question import TaskInput, texts_of
+
+WORD = re.compile(r"\w+")
+TRAIN = "train"
+
+
+class Part:
+    """One split of one task. Its examples are numbered from 0; `rows` says where they stand in the file."""
+
+    def __init__(self, task: Task, split: str, source: Source, reading: Reading) -> None:
+        self.task, self.split, self.source, self.reading = task, split, source, reading
+        self.kind = kind_of(task)
+        examples = reading.examples
+        self.inputs: list[TaskInput] = [] if examples is None else examples.inputs
+        self.targets: list[np.ndarray] = [] if examples is None else examples.targets
+        self.rows: list[int] = [] if examples is None else examples.rows
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def is_train(self) -> bool:
+        """Whether the task learns from these rows."""
+        return self.split == TRAIN
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether a row is answered by labels out of a list."""
+        return "labels" in self.kind.uses
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether a row as a whole has labels out of a list."""
+        return self.has_labels and not self.kind.per_word
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether a row is answered by a number of a range."""
+        return "range" in self.kind.uses
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """All texts of each input, one after the other."""
+        return [" ".join(texts_of(value)) for value in self.inputs]
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Each input without case and extra spaces, its texts apart."""
+        return ["\n".join(" ".join(text.casefold().split()) for text in texts_of(value)) for value in self.inputs]
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Each input without case, spaces and punctuation; where nothing is left, as `lines` have it."""
+        several = (("\n".join(map(letters_of, texts_of(value)))) for value in self.inputs)
+        return [letters if letters.strip() else line for letters, line in zip(several, self.lines, strict=True)]
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Characters of each input, int64 (rows,)."""
+        return np.array(list(map(len, self.texts)), np.int64)
+
+    @cached_property
+    def labels(self) -> list[tuple[int, ...]]:
+        """The indices of each row's labels; of words those that occur; () for tasks without a list of labels."""
+        if not self.has_labels:
+            return [()] * len(self)
+        if self.kind.per_word:
+            return [tuple(np.unique(target).tolist()) for target in self.targets]
+        if self.kind.label_is_list:
+            return [tuple(np.flatnonzero(target >= 0.5).tolist()) for target in self.targets]
+        return [(int(target),) for target in self.targets]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """How many rows have each label, int64 (labels,)."""
+        several = [label for labels in self.labels for label in labels]
+        return np.bincount(np.array(several, np.int64), minlength=len(self.task.labels))
+
+    @cached_property
+    def answers(self) -> list[object]:
+        """What is compared of two rows' labels: indices, a number, tags; None where labels are no matter of the row."""
+        if self.has_labels and not self.kind.per_word:
+            return list(self.labels)
+        if self.has_numbers:
+            low, high = self.task.range or (0.0, 1.0)
+            return [low + (high - low) * float(target) for target in self.targets]
+        if self.has_labels or self.kind.per_option:
+            return [np.asarray(target).tobytes() for target in self.targets]
+        return [None] * len(self)
+
+    def label_of(self, index: int) -> str:
+        """A row's label for people."""
+        if self.has_numbers:
+            return f"{self.answers[index]:g}"
+        if self.has_classes:
+            return ", ".join(self.task.labels[label] for label in self.labels[index])
+        return ""
+
+    def place(self, index: int, *, other: str = "") -> Place:
+        """Where an example stands, with its text and label."""
+        text = short(" | ".join(texts_of(self.inputs[index])))
+        return Place(
+            split=self.split,
+            file=self.source.path,
+            row=self.rows[index],
+            text=text,
+            label=self.label_of(index),
+            other=other,
+        )
+
+    def at(self, rows: Iterable[int]) -> tuple[Place, ...]:
+        """Places of rows by their number in the file."""
+        return tuple(Place(split=self.split, file=self.source.path, row=row) for row in rows)
+
+    def found(
+        self,
+        kind: str,
+        level: Level,
+        what: str,
+        *,
+        do: str,
+        indices: Sequence[int] = (),
+        places: Sequence[Place] | None = None,
+    ) -> Finding:
+        """A finding about these rows; `indices` are those of examples, unless `places` say where."""
+        shown = tuple(map(self.place, indices)) if places is None else tuple(places)
+        return Finding(
+            kind=kind,
+            level=level,
+            what=what,
+            do=do,
+            task=self.task.name,
+            split=self.split,
+            rows=len(shown),
+            of=self.reading.rows,
+            places=shown,
+        )
+
+    @property
+    def file(self) -> str:
+        """The file's name without its folder."""
+        return Path(self.source.path).name
+
+
+def by_task(parts: Sequence[Part]) -> list[list[Part]]:
+    """The parts of each task, in their order."""
+    several: dict[str, list[Part]] = {}
+    for part in parts:
+        several.setdefault(part.task.name, []).append(part)
+    return list(several.values())
+
+
+def counted(number: int, what: str) -> str:
+    """`1 row`, `12 rows`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Names with commas, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(f"'{short(name, 40)}'" for name in names[:most]) + more

@@ -1,0 +1,111 @@
+"""All checks of some tasks' data: nothing is trained, and no text is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from polyhead.check import column, label, same, shift, text
+from polyhead.check.finding import Finding
+from polyhead.check.part import TRAIN, Part, by_task
+from polyhead.errors import BadValue, DataError, MissingColumn
+from polyhead.project.tables import DataFile, TaskEntry
+from polyhead.tasks.guess_table import Table, table_of
+from polyhead.tasks.read import read_each
+
+Show = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    """Shows nothing."""
+
+
+def read_parts(entries: Sequence[TaskEntry], folder: Path, *, show: Show = _silent) -> tuple[list[Part], list[Finding]]:
+    """Every split of every task, and a finding for each file that cannot be read as its task reads it.
+
+    Raises ConfigError for a task whose columns make no input and label.
+    """
+    parts, findings = list[Part](), list[Finding]()
+    for entry in entries:
+        task = entry.task()
+        for split, file in ((TRAIN, entry.train), ("validation", entry.validation), ("test", entry.test)):
+            if not isinstance(file, str | DataFile):
+                continue
+            source = entry.source(file, folder)
+            show(f"reading {split} of task '{entry.name}'")
+            try:
+                parts.append(Part(task, split, source, read_each(source, task)))
+            except DataError as error:
+                kind = "missing_column" if isinstance(error, MissingColumn) else "unreadable"
+                do = error.do or "correct the file"
+                what = error.what + (f" (it has {_columns(error)})" if kind == "missing_column" else "")
+                findings.append(Finding(kind=kind, level="fault", what=what, do=do, task=entry.name, split=split))
+    return parts, findings
+
+
+def _columns(error: DataError) -> str:
+    allowed = error.allowed
+    return ", ".join(map(str, allowed)) if isinstance(allowed, list | tuple) else str(allowed)
+
+
+def findings_in(parts: Sequence[Part], *, limit: int, show: Show = _silent) -> list[Finding]:
+    """What is wrong with the rows, faults first; `limit` is how many tokens the encoder reads of a text."""
+    findings = list[Finding]()
+    for task in by_task(parts):
+        show(f"checking task '{task[0].task.name}'")
+        findings += _of_task(task, limit)
+    findings += same.of_tasks(by_task(parts))
+    findings += _of_files(parts, show)
+    return sorted(findings, key=lambda finding: finding.level != "fault")
+
+
+def _of_task(parts: Sequence[Part], limit: int) -> Iterator[Finding]:
+    for part in parts:
+        for of_text in text.CHECKS:
+            yield from of_text(part, limit)
+        for of_label in label.CHECKS:
+            yield from of_label(part)
+        yield from shift.small(part)
+    for of_rows in same.CHECKS:
+        yield from of_rows(parts)
+    train = next((part for part in parts if part.is_train), None)
+    for part in parts:
+        if train is not None and part is not train:
+            yield from label.absent(train, part)
+            yield from shift.labels(train, part)
+            yield from shift.texts(train, part)
+
+
+def _of_files(parts: Sequence[Part], show: Show) -> Iterator[Finding]:
+    """Columns of each file of training rows, which all tasks that read it declare together."""
+    declared: dict[str, set[str]] = {}
+    first: dict[str, Part] = {}
+    for part in parts:
+        source = part.source
+        names = {source.text or part.kind.text_column, source.text_b or part.kind.context_column, source.label}
+        names |= {source.tokens, source.tags, source.spans, source.choices, source.answers, *(source.where or {})}
+        names |= {part.kind.label_key, *(source.soft if isinstance(source.soft, tuple) else (source.soft,))}
+        names |= set(part.kind.column_keys)
+        declared.setdefault(source.path, set()).update(name for name in names if name)
+        if part.is_train and source.is_file:
+            first.setdefault(source.path, part)
+    for path, part in first.items():
+        show(f"looking at the columns of {part.file}")
+        table = _table(path, part)
+        if table is not None:
+            yield from column.columns(part, table, declared[path])
+
+
+def _table(path: str, part: Part) -> Table | None:
+    """Rows of the file to look at its columns; None where a row cannot be read, which is told already."""
+    if len(part.reading.columns) < 3 and not path.lower().endswith(".parquet"):
+        return None
+    try:
+        return table_of(path)
+    except BadValue:
+        return None
+
+
+def counts_of(findings: Sequence[Finding]) -> Mapping[str, int]:
+    """How many faults and hints there are."""
+    return {level: sum(finding.level == level for finding in findings) for level in ("fault", "hint")}

@@ -1,0 +1,101 @@
+"""Splits that do not look like train: other labels, other lengths, other writing, other words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from polyhead.check.finding import Finding
+from polyhead.check.part import WORD, Part, counted
+
+FEW = 50  # rows: of fewer nothing is said of shares, and a score is hardly one
+LABELS_APART, BY_CHANCE = 0.2, 3.0  # half the sum of differences of shares, and how far above what chance makes
+LENGTHS_APART = 0.35  # the greatest distance of two distributions (Kolmogorov and Smirnov)
+WRITING_APART = 0.5  # difference of the shares of texts with a trait
+UNSEEN = 0.2  # share of words that train never has, above that of train's own second half
+SAMPLE = 2000
+
+
+def small(part: Part) -> Iterator[Finding]:
+    """An evaluation split of too few rows."""
+    if not part.is_train and 0 < len(part) < FEW:
+        error = 50 / np.sqrt(len(part))
+        what = f"{part.split} has {counted(len(part), 'row')}: a score on it is known to about {error:.0f} points"
+        yield part.found("small_split", "hint", what, do="hold more rows out")
+
+
+def labels(train: Part, part: Part) -> Iterator[Finding]:
+    """Classes, or numbers, that are much more or less frequent than in train."""
+    if min(len(train), len(part)) < FEW:
+        return
+    do = "draw the split at random from the same rows, or check that later texts will look like it"
+    if train.has_classes:
+        own, other = train.counts / train.counts.sum(), part.counts / max(1, part.counts.sum())
+        apart = float(np.abs(own - other).sum() / 2)
+        mixed = (train.counts + part.counts) / max(1, (train.counts + part.counts).sum())
+        spread = np.sqrt(mixed * (1 - mixed) * (1 / len(train) + 1 / len(part)))
+        chance = float(np.sqrt(2 / np.pi) * spread.sum() / 2)
+        if apart >= LABELS_APART and apart >= BY_CHANCE * chance:
+            most = int(np.abs(own - other).argmax())
+            what = f"the labels of {part.split} are spread otherwise than those of train ({apart:.0%} would have to "
+            what += f"change): '{train.task.labels[most]}' has {other[most]:.0%} there, and {own[most]:.0%} in train"
+            yield part.found("label_shift", "hint", what, do=do)
+    if train.has_numbers:
+        numbers = [np.array(each.answers, np.float64) for each in (train, part)]
+        apart = _distance(*numbers)
+        if apart >= LENGTHS_APART:
+            what = f"the numbers of {part.split} are spread otherwise: median {np.median(numbers[1]):g}, "
+            what += f"in train {np.median(numbers[0]):g}"
+            yield part.found("label_shift", "hint", what, do=do)
+
+
+def texts(train: Part, part: Part) -> Iterator[Finding]:
+    """Lengths, capital letters, full stops, other alphabets and words that train does not have like that."""
+    if min(len(train), len(part)) < FEW:
+        return
+    reasons = []
+    if _distance(train.lengths, part.lengths) >= LENGTHS_APART:
+        lengths = [np.median(each.lengths) for each in (part, train)]
+        reasons.append(f"texts have {lengths[0]:,.0f} characters in the middle, in train {lengths[1]:,.0f}")
+    samples = [_sample(train.texts), _sample(part.texts)]
+    for name, trait in _TRAITS.items():
+        own, other = (sum(map(trait, texts)) / len(texts) for texts in samples)
+        if abs(own - other) >= WRITING_APART:
+            reasons.append(f"{other:.0%} of texts {name}, in train {own:.0%}")
+    own, other = _unseen(samples[0], samples[1])
+    if other - own >= UNSEEN:
+        reasons.append(f"{other:.0%} of words are never in train, where {own:.0%} would be usual")
+    if reasons:
+        what = f"the texts of {part.split} look other than those of train: {'; '.join(reasons)}"
+        do = "check that both come from one source and were prepared alike"
+        yield part.found("text_shift", "hint", what, do=do)
+
+
+_TRAITS = {
+    "have a capital letter": lambda text: any(map(str.isupper, text)),
+    "end with a mark": lambda text: text.rstrip()[-1:] in tuple(".!?"),
+    "have letters beyond ASCII": lambda text: not text.isascii() and any(c.isalpha() and c > "\x7f" for c in text),
+}
+
+
+def _sample(texts: Sequence[str]) -> list[str]:
+    spaced = np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts))).round().astype(int)
+    return [texts[index] for index in np.unique(spaced)]
+
+
+def _unseen(train: Sequence[str], other: Sequence[str]) -> tuple[float, float]:
+    """Shares of words that one half of train does not have: of the other half's, and of the other texts'."""
+    known = {word for text in train[::2] for word in WORD.findall(text.casefold())}
+    shares = []
+    for texts in (train[1::2], other):
+        words = [word for text in texts for word in WORD.findall(text.casefold())]
+        shares.append(sum(word not in known for word in words) / max(1, len(words)))
+    return shares[0], shares[1]
+
+
+def _distance(first: np.ndarray, second: np.ndarray) -> float:
+    """The greatest difference of two empirical distributions."""
+    values = np.unique(np.concatenate([first, second]))
+    both = [np.searchsorted(np.sort(each), values, side="right") / len(each) for each in (first, second)]
+    return float(np.abs(both[0] - both[1]).max())

@@ -1,0 +1,134 @@
+"""Texts that are empty, too long, wrongly decoded, cut, or no texts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from polyhead.check.finding import Finding
+from polyhead.check.part import Part, counted
+from polyhead.text.question import texts_of
+
+# What cp1252 or Latin-1 makes of the first byte of a letter in UTF-8, and of the bytes after it.
+MISREAD = re.compile(
+    "[\u00c2-\u00f4][\u0080-\u00bf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u203a\u20ac\u2122]{1,3}"
+)
+CONTROLS = re.compile("[\u0080-\u009f]")  # letters of cp1252 that were read as Latin-1
+LOST = "\ufffd"
+INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u2060\ufeff\u00ad]")
+MARKUP = re.compile(
+    r"</?[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>]{0,200})?/?>|&(?:amp|lt|gt|quot|apos|nbsp|#\d{1,6}|#x[0-9a-fA-F]{1,5});"
+)
+MARKED = 0.01  # share of rows with tags or entities from which on they are told
+CUT_SHARE, CUT_LEAST, CUT_LENGTH = 0.005, 10, 60  # rows of exactly the greatest length, and that length
+WORDLESS = 0.5  # share of rows without a letter from which on a column is no text
+LETTER = re.compile(r"[^\W\d_]")
+FEW = 20  # rows: of fewer nothing is said of shares
+
+
+def empty(part: Part, limit: int) -> Iterator[Finding]:
+    """Rows without a text or a label."""
+    if rows := part.reading.empty:
+        what = f"{counted(len(rows), 'row')} without a text; training skips them"
+        yield part.found("empty_text", "hint", what, do="remove the rows, or give their texts", places=part.at(rows))
+    if rows := part.reading.unlabelled:
+        what = f"{counted(len(rows), 'row')} without a label; training skips them"
+        yield part.found("unlabelled", "hint", what, do="label the rows, or remove them", places=part.at(rows))
+
+
+def too_long(part: Part, limit: int) -> Iterator[Finding]:
+    """Inputs of more words than the encoder reads tokens: the end of each is surely lost."""
+    if part.task.long_texts == "windows" or part.kind.owns_model:
+        return
+    likely = np.flatnonzero(part.lengths > 2 * (limit - 2))
+    if part.task.pair == "separate":
+        sizes = {i: max(len(text.split()) for text in texts_of(part.inputs[i])) for i in likely.tolist()}
+    else:
+        sizes = {i: len(part.texts[i].split()) for i in likely.tolist()}
+    cut = [index for index, words in sizes.items() if words > limit - 2]
+    if cut:
+        longest = max(sizes.values())
+        what = f"{counted(len(cut), 'text')} of up to {longest:,} words; the encoder reads {limit:,} tokens"
+        do = 'set long_texts = "windows", a larger trunk.max_tokens, or shorten them'
+        yield part.found("over_long", "hint", what, do=do, indices=cut)
+
+
+def misread(part: Part, limit: int) -> Iterator[Finding]:
+    """Texts that were written in one encoding and read in another."""
+    wrong = [i for i, text in enumerate(part.texts) if not text.isascii() and is_misread(text)]
+    if wrong:
+        what = f"{counted(len(wrong), 'text')} read in another encoding than written, such as 'Ã©' for 'é'"
+        do = "read the source as UTF-8 and export it again"
+        yield part.found("mojibake", "fault", what, do=do, indices=wrong)
+
+
+def is_misread(text: str) -> bool:
+    """Whether letters of the text are bytes of UTF-8 that were read as cp1252 or Latin-1, or were lost."""
+    if LOST in text or CONTROLS.search(text) is not None:
+        return True
+    return any(_decodes(match[0]) for match in MISREAD.finditer(text))
+
+
+def _decodes(run: str) -> bool:
+    """Whether the first letter of a run, with one to three after it, is a letter in UTF-8."""
+    for encoding in ("cp1252", "latin-1"):
+        for size in range(2, len(run) + 1):
+            try:
+                letter = run[:size].encode(encoding).decode("utf-8")
+            except UnicodeError:
+                continue
+            if len(letter) == 1:
+                return True
+    return False
+
+
+def invisible(part: Part, limit: int) -> Iterator[Finding]:
+    """Characters that nobody sees and the tokenizer drops or splits words at."""
+    wrong = [i for i, text in enumerate(part.texts) if INVISIBLE.search(text) is not None]
+    if wrong:
+        what = f"{counted(len(wrong), 'text')} with control characters or zero-width spaces"
+        yield part.found("invisible", "hint", what, do="remove these characters", indices=wrong)
+
+
+def markup(part: Part, limit: int) -> Iterator[Finding]:
+    """Tags and entities of HTML."""
+    wrong = [i for i, t in enumerate(part.texts) if ("<" in t or "&" in t) and MARKUP.search(t) is not None]
+    if len(wrong) >= max(2, MARKED * len(part)):
+        what = f"{counted(len(wrong), 'text')} with tags or entities of HTML"
+        do = "turn the markup into plain text, as it will be when the task is asked"
+        yield part.found("markup", "hint", what, do=do, indices=wrong)
+
+
+def cut_off(part: Part, limit: int) -> Iterator[Finding]:
+    """Many texts of exactly the greatest length: a column of a database, or an export, that cut them."""
+    if part.kind.per_option or not len(part):
+        return
+    lengths = [max(map(len, texts_of(value))) for value in part.inputs]
+    most = max(lengths)
+    alike = [index for index, length in enumerate(lengths) if length == most]
+    below = Counter(lengths)
+    expected = sum(below[most - step] for step in range(1, 6)) / 5
+    if most >= CUT_LENGTH and len(alike) >= max(CUT_LEAST, CUT_SHARE * len(part), 5 * expected):
+        if len({part.keys[index] for index in alike}) < len(alike) / 2:
+            return  # one text again and again
+        what = f"{counted(len(alike), 'text')} of exactly {most:,} characters, and none longer: they look cut off"
+        yield part.found("cut_off", "hint", what, do="export the texts in full", indices=alike)
+
+
+def wordless(part: Part, limit: int) -> Iterator[Finding]:
+    """A column that holds numbers, codes or marks in place of texts, or one text in every row."""
+    if len(part) < FEW:
+        return
+    without = [index for index, text in enumerate(part.texts) if LETTER.search(text) is None]
+    if len(without) >= WORDLESS * len(part):
+        what = f"{counted(len(without), 'text')} without a letter: the column may not be the text"
+        yield part.found("no_text", "fault", what, do="name the column of the text", indices=without)
+    if len(set(part.keys)) == 1:
+        what = "every row has the same text"
+        yield part.found("constant_text", "fault", what, do="name the column of the text", indices=range(len(part)))
+
+
+CHECKS = (empty, too_long, misread, invisible, markup, cut_off, wordless)

@@ -1,0 +1,218 @@
+"""`polyhead check`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from polyhead.cli.check_files import check_rows_file, write_places
+from polyhead.cli.options import names_in, store_place, tasks_option
+from polyhead.cli.output import Printer, counted, json_option, section, table
+from polyhead.config import Value
+from polyhead.errors import ConfigError, DataError, UnknownTask
+from polyhead.progress import duration
+from polyhead.tasks.kinds import KINDS
+
+if TYPE_CHECKING:
+    from polyhead.check.finding import Finding
+    from polyhead.check.part import Part
+    from polyhead.project.tables import TaskEntry
+
+PROJECT = "polyhead.toml"
+TOKENS = 512  # that an encoder reads of a text where nothing else is known
+IN_JSON = 20  # rows of a finding
+
+
+class Checked(Value, eq=False):
+    """What is checked: tasks with their files, findings made on the way, and how much the encoder reads of a text."""
+
+    entries: tuple[Any, ...]  # polyhead.project.tables.TaskEntry
+    folder: Path
+    limit: int
+    findings: tuple[Any, ...] = ()  # polyhead.check.finding.Finding
+    project: Any = None  # polyhead.project.tables.Project, where the tasks are those of one
+
+
+@click.command("check")
+@click.argument("data", metavar="[PROJECT | DATA...]", type=click.Path(), nargs=-1)
+@tasks_option("Check these tasks of PROJECT only, with commas between them.")
+@click.option("--kind", type=click.Choice(list(KINDS)), help="DATA: kind of answer [default: what the labels show].")
+@click.option("--text", metavar="COLUMN", help="DATA: column of the text, or of the question.")
+@click.option("--text-b", metavar="COLUMN", help="DATA: column of the second text, or of the context.")
+@click.option("--label", metavar="COLUMN", help="DATA: column of the label.")
+@click.option("--separator", metavar="TEXT", help="DATA: text between several labels in one cell.")
+@click.option(
+    "--encode",
+    is_flag=True,
+    help="Also encode the texts, unless training did, and tell labels that held-out heads or neighbours doubt.",
+)
+@click.option(
+    "--features", metavar="STORE", type=store_place, help="The same with features of this store; no text is encoded."
+)
+@click.option(
+    "--cache",
+    type=click.Path(file_okay=False),
+    help="Folder for features [default: that of `polyhead train`; for DATA none is kept].",
+)
+@click.option("--rows", "shown", type=click.IntRange(0), default=3, show_default=True, help="Rows to print of each.")
+@click.option("--output", "-o", metavar="FILE", help="Write every row that was found to FILE (.csv or .jsonl).")
+@click.option("--strict", is_flag=True, help="End with exit code 1 for hints too.")
+@json_option
+def command(
+    data: tuple[str, ...],
+    tasks: tuple[str, ...],
+    encode: bool,
+    features: str | None,
+    cache: str | None,
+    shown: int,
+    output: str | None,
+    strict: bool,
+    json_to: str | None,
+    **columns: str | None,
+) -> None:
+    """Find what is wrong with the data of PROJECT (polyhead.toml), or of DATA, before anything is trained.
+
+    \b
+    polyhead check                                 the tasks of polyhead.toml
+    polyhead check train.csv test.csv              files, with columns guessed as by `polyhead init`
+
+    Faults make scores wrong or stop training: rows that cannot be read, unknown labels, one text with two labels, texts
+    of test that train has too. Hints are worth a look: near-duplicates, rare labels, cut texts, splits that differ.
+
+    Exit codes: 0 no fault, 1 a fault (with --strict a hint), 2 wrong command line.
+    """
+    from polyhead.check.run import findings_in, read_parts
+    from polyhead.cli.check_features import doubts_in
+    from polyhead.project.tables import Project
+
+    printer, began = Printer(json_to), time.monotonic()
+    check_rows_file(output)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        checked = _checked(data or (PROJECT,), names_in(tasks), columns, scratch)
+        parts, unread = read_parts(checked.entries, checked.folder, show=printer.show)
+        findings = [*checked.findings, *unread, *findings_in(parts, limit=checked.limit, show=printer.show)]
+        if (encode or features) and parts:
+            place = Path(cache) if cache else None if checked.project else scratch
+            project = checked.project or Project(tasks=checked.entries)
+            kept = place.resolve() if place else None
+            findings += doubts_in(parts, project, checked.folder, store=features, cache=kept, printer=printer)
+    printer.show("")
+    printer.lines(_lines(findings, shown))
+    rows = sum(part.reading.rows for part in parts)
+    faults = sum(finding.level == "fault" for finding in findings)
+    seconds = time.monotonic() - began
+    printer.line(_total(parts, rows, faults, len(findings) - faults, seconds))
+    if output is not None:
+        printer.line(f"{counted(write_places(output, findings), 'row')} in {output}")
+    cut = [msgspec.structs.replace(finding, places=finding.places[:IN_JSON]) for finding in findings]
+    printer.json({"findings": cut, "faults": faults, "hints": len(findings) - faults, "rows": rows, "seconds": seconds})
+    if faults or (strict and findings):
+        sys.exit(1)
+
+
+def _checked(data: Sequence[str], only: Sequence[str], columns: dict[str, str | None], scratch: Path) -> Checked:
+    projects = [name for name in data if name.lower().endswith(".toml")]
+    if not projects:
+        if only:
+            raise click.UsageError("--tasks is for the tasks of PROJECT; of DATA every file, or set of splits, is one.")
+        return _of_files(data, columns, scratch)
+    given = [f"--{name.replace('_', '-')}" for name, value in columns.items() if value is not None]
+    if len(data) > 1 or given:
+        raise click.UsageError(f"{projects[0]} names its files and columns; give it alone, or data files without it.")
+    return _of_project(projects[0], only)
+
+
+def _of_project(path: str, only: Sequence[str]) -> Checked:
+    from polyhead.project.tables import read_project
+
+    project = read_project(path)
+    names = [entry.name for entry in project.tasks]
+    if unknown := sorted(set(only) - set(names)):
+        raise UnknownTask("the project declares no such task", got=unknown, allowed=names)
+    folder = Path(path).resolve().parent
+    entries = tuple(entry for entry in project.tasks if not only or entry.name in only)
+    limit = _limit(project.trunk.place(folder), project.trunk.max_tokens)
+    return Checked(entries=entries, folder=folder, limit=limit, project=project)
+
+
+def _limit(place: str, given: int | None) -> int:
+    """Tokens that the encoder reads: those that are given, else a bundle's own, else the usual number."""
+    from polyhead.bundle.format import BUNDLE
+    from polyhead.bundle.read import Bundle
+
+    if given is not None or not Path(place, BUNDLE).is_file():
+        return given or TOKENS
+    return Bundle.open(place, verify=False).trunk_facts().settings.max_tokens
+
+
+def _of_files(data: Sequence[str], columns: dict[str, str | None], scratch: Path) -> Checked:
+    from polyhead.check.finding import Finding
+    from polyhead.cli.init_tasks import groups_of, name_of
+
+    entries, findings = list[Any](), list[Finding]()
+    for files in groups_of(data):
+        stem = name_of(files) or Path(files["data"]).name.split(".")[0]
+        try:
+            entries.append(_entry(files, columns, stem, scratch))
+        except (ConfigError, DataError) as error:
+            kind = "unusable" if isinstance(error, DataError) else error.facts.get("fault")
+            if kind is None:
+                raise  # what the user has to say, not what is wrong with the file
+            what, do = error.what, error.do or "correct the file"
+            findings.append(Finding(kind=str(kind), level="fault", what=what, do=do, task=stem))
+    return Checked(entries=tuple(entries), folder=Path.cwd(), limit=TOKENS, findings=tuple(findings))
+
+
+def _entry(files: dict[str, Any], columns: dict[str, str | None], stem: str, scratch: Path) -> TaskEntry:
+    """The task that files make, its columns guessed from the rows that can be read."""
+    from polyhead.cli.guessed import as_rows, guessed
+    from polyhead.project.declare import InitOptions, clean_name, outlined
+    from polyhead.tasks.formats.annotations import is_conll
+    from polyhead.tasks.guess_table import table_of
+
+    asked: dict[str, Any] = dict.fromkeys(InitOptions.__struct_fields__)
+    asked |= {"one_hot": (), "name": clean_name(stem), **columns, **files}
+    for key in ("data", "validation", "test"):
+        if asked[key] and is_conll(asked[key]):
+            asked[key], _ = as_rows(asked[key], scratch, {}, replace=True)
+    options = guessed(asked, table_of(asked["data"], readable=True)).options
+    entry = outlined(options, Path.cwd())
+    entry.task()
+    return entry
+
+
+def _lines(findings: Sequence[Finding], shown: int) -> list[str]:
+    """A table of the findings, then each with what to do and its first rows."""
+    if not findings:
+        return []
+    rows: list[list[object]] = [["", "kind", "task", "split", "rows", "of"]]
+    for each in findings:
+        rows.append([each.level, each.kind, each.task, each.split, each.rows or "-", each.of or "-"])
+    lines = table(rows, left=4)
+    for each in findings:
+        where = " ".join(part for part in (each.task, each.split) if part)
+        body = [f"{each.what}.", f"Do: {each.do}."]
+        for place in each.places[:shown]:
+            label = f" [{place.label}]" if place.label else ""
+            other = f" <- {place.other}" if place.other else ""
+            body.append(f"{place.split} row {place.row}:{label} {place.text}{other}".replace("  ", " "))
+        if len(each.places) > shown > 0:
+            body.append(f"and {len(each.places) - shown:,} more")
+        lines += section(f"{each.level}: {each.kind}" + (f" ({where})" if where else ""), body)
+    return [*lines, ""]
+
+
+def _total(parts: Sequence[Part], rows: int, faults: int, hints: int, seconds: float) -> str:
+    names = {part.task.name for part in parts}
+    looked = f"{counted(rows, 'row')} of {counted(len(names), 'task')} in {duration(seconds)}"
+    if not faults and not hints:
+        return f"nothing found in {looked}"
+    return f"{counted(faults, 'fault')} and {counted(hints, 'hint')} in {looked}"

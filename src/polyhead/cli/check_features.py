@@ -1,0 +1,40 @@
+"""The part of `polyhead check` that reads features: labels that held-out heads and neighbours doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from polyhead.cli.output import Printer, note
+
+if TYPE_CHECKING:
+    from polyhead.check.finding import Finding
+    from polyhead.check.part import Part
+    from polyhead.project.tables import Project
+
+
+def doubts_in(
+    parts: Sequence[Part], project: Project, folder: Path, *, store: str | None, cache: Path | None, printer: Printer
+) -> list[Finding]:
+    """Doubted labels of every task that has one label a row; says of the others why they are left out."""
+    from polyhead.check.doubted import can_be_doubted, doubted, rows_of
+    from polyhead.check.part import by_task
+    from polyhead.train.heads.held_out import features_for, held_out, whole_of
+    from polyhead.train.loop.events import Events
+
+    findings: list[Finding] = []
+    source = None
+    entries = {entry.name: entry for entry in project.tasks}
+    for task in by_task(parts):
+        name = task[0].task.name
+        if not can_be_doubted(task):
+            note(f"task '{name}': labels are doubted where each row has one of several labels")
+            continue
+        source = source or features_for(project, folder, store=store, cache=cache)
+        printer.show(f"holding out rows of task '{name}'")
+        rows = rows_of(task)
+        prepared = whole_of(project, entries[name], task[0].task, rows.examples)
+        answered = held_out(prepared, source, Events(show=printer.show))
+        findings += doubted(rows, answered.rows, answered.outputs, answered.vectors)
+    return findings

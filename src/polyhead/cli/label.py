@@ -1,0 +1,243 @@
+"""`polyhead label`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+import numpy as np
+
+from polyhead.cli.output import Printer, check_apart, check_writable, counted, json_option, number, stoppable, writing
+from polyhead.cli.tables import columns_in
+from polyhead.config import Value
+from polyhead.errors import ConfigError
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.tasks.guess import SINGLE_LABEL
+from polyhead.tasks.guess_table import TEXTS
+
+if TYPE_CHECKING:
+    from polyhead.check.labelling import LabelFile, Text
+    from polyhead.train.heads.few import FewLabels, Learned
+
+SKIP, QUIT = "s", "q"
+
+
+class Round(Value):
+    """One point of the learning curve."""
+
+    labels: int
+    accuracy: float | None  # of five folds
+
+
+@click.command("label")
+@click.argument("data", type=click.Path(dir_okay=False))
+@click.option("--labels", required=True, metavar="NAMES", help="The labels to choose from, with commas between them.")
+@click.option("--text", metavar="COLUMN", help="Column of the text [default: text, sentence, message, ...].")
+@click.option("--label", metavar="COLUMN", help="Column of labels that DATA has already; its empty cells are open.")
+@click.option("--output", "-o", metavar="FILE", default="labelled.jsonl", show_default=True, help="File of the labels.")
+@click.option("--answers", metavar="FILE", help="Take labels from this file, which --ask wrote and you filled in.")
+@click.option("--ask", metavar="FILE", help="Write the next texts to FILE (.csv or .jsonl), and ask nothing here.")
+@click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="Texts until it learns again.")
+@click.option("--trunk", default="minilm", show_default=True, help="Encoder, as in a project file.")
+@click.option("--max-tokens", type=click.IntRange(8), help="Tokens of a text that the encoder reads.")
+@click.option("--cache", type=click.Path(file_okay=False), help="Folder for features [default: OUTPUT-cache].")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the choice.")
+@json_option
+def command(
+    data: str,
+    labels: str,
+    text: str | None,
+    label: str | None,
+    output: str,
+    answers: str | None,
+    ask: str | None,
+    count: int,
+    trunk: str,
+    max_tokens: int | None,
+    cache: str | None,
+    seed: int,
+    json_to: str | None,
+) -> None:
+    """Label the texts of DATA that teach most, one after the other; a head learns again after every few.
+
+    \b
+    polyhead label texts.csv --labels good,bad                              in the terminal
+    polyhead label texts.csv --labels good,bad --ask next.csv               the next texts as a file
+    polyhead label texts.csv --labels good,bad --answers next.csv           your labels back
+
+    All texts are encoded once. At first typical texts are chosen, then those whose answer is unsure, of each sort one.
+    An answer is the number of a label, its name, s to skip or q to stop; each is written to OUTPUT at once, and the
+    same command goes on from there. After each round you see how often heads are right on labels that they did not
+    learn from. OUTPUT is a file that `polyhead init` and `polyhead train` read.
+    """
+    from polyhead.check.labelling import LabelFile, answers_in, texts_in
+
+    names = _names(labels)
+    printer = Printer(json_to)
+    check_writable(output)
+    check_apart((output, ask, json_to), {Path(data): "the texts"})
+    if ask is not None and not ask.lower().endswith((".csv", ".jsonl")):
+        raise click.BadParameter("it ends in .csv or .jsonl", param_hint="'--ask'")
+    texts = texts_in(data, text or _text_column(data), label)
+    by_row = {each.row: each.text for each in texts}
+    file = LabelFile(Path(output))
+    known = {each.row: each.label for each in texts if each.label in names} | file.read(by_row, names)
+    for row, name in answers_in(answers, by_row, names) if answers else ():
+        if known.get(row) != name:
+            file.add(row, by_row[row], name)
+            known[row] = name
+    place = Path(cache) if cache else Path(f"{output}-cache")
+    head = _encoded(texts, names, TrunkChoice(name=trunk, max_tokens=max_tokens), place, printer)
+    session = _Labelling(texts, names, known, head, file, printer, count=count, seed=seed)
+    session.learn()
+    if ask is not None:
+        chosen = session.chosen()
+        _write_asked(ask, chosen)
+        printer.line(f"{counted(len(chosen), 'text')} in {ask}: fill in 'label', then give it with --answers")
+    elif answers is None:
+        with stoppable(f"the labels so far are in {output}"):
+            session.ask()
+    printer.json({"labelled": len(session.known), "texts": len(texts), "curve": session.curve, "output": output})
+
+
+def _names(labels: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in labels.split(",") if name.strip()))
+    if len(names) < 2:
+        raise click.BadParameter("give two labels or more, with commas between them", param_hint="'--labels'")
+    if taken := [name for name in names if name in (SKIP, QUIT) or name.isdigit()]:
+        what = f"an answer {', '.join(taken)} would mean something else: s skips, q stops, a number chooses"
+        raise click.BadParameter(what, param_hint="'--labels'")
+    return names
+
+
+def _text_column(data: str) -> str:
+    there = columns_in(data)
+    column = next((name for name in TEXTS if name in there), None)
+    if column is None:
+        raise ConfigError(f"no column of {data} looks like the text", got=list(there), do="name it with --text")
+    return column
+
+
+def _encoded(
+    texts: Sequence[Text], names: Sequence[str], trunk: TrunkChoice, cache: Path, printer: Printer
+) -> FewLabels:
+    """Every text as a linear head reads it."""
+    from polyhead.tasks.read import Examples, ReadReport
+    from polyhead.train.heads.few import FewLabels
+    from polyhead.train.heads.held_out import features_for, linear_inputs, whole_of, words_prior
+    from polyhead.train.loop.events import Events
+
+    entry = TaskEntry(name="label", kind=SINGLE_LABEL, labels=tuple(names), train="")
+    project = Project(tasks=(entry,), trunk=trunk)
+    examples = Examples(
+        inputs=[(each.text,) for each in texts],
+        targets=[np.zeros((), np.int64)] * len(texts),
+        words=None,
+        rows=[each.row for each in texts],
+        report=ReadReport(rows=len(texts), used=len(texts)),
+    )
+    prepared = whole_of(project, entry, entry.task(), examples)
+    printer.show(f"opening {trunk.name}")
+    source = features_for(project, Path.cwd(), cache=cache.resolve())
+    inputs = linear_inputs(prepared, source, Events(show=printer.show))
+    prior = words_prior(prepared, source) if all(any(map(str.isalpha, name)) for name in names) else None
+    printer.show("")
+    return FewLabels(inputs.values, len(names), prior)
+
+
+class _Labelling:
+    """The labels so far, the head that learned from them, and the conversation."""
+
+    def __init__(
+        self,
+        texts: Sequence[Text],
+        names: Sequence[str],
+        known: dict[int, Any],
+        head: FewLabels,
+        file: LabelFile,
+        printer: Printer,
+        *,
+        count: int,
+        seed: int,
+    ) -> None:
+        self.texts, self.names, self.known, self.head, self.file = texts, names, known, head, file
+        self.printer, self.count, self.seed, self.curve = printer, count, seed, list[Round]()
+        self.skipped = set[int]()
+        self.learned: Learned | None = None
+
+    def learn(self) -> None:
+        """Learns from all labels, and prints the next point of the curve."""
+        rows = [index for index, each in enumerate(self.texts) if each.row in self.known]
+        labels = [self.names.index(self.known[self.texts[index].row]) for index in rows]
+        if len(set(labels)) < 2:
+            self.printer.line(f"{counted(len(rows), 'label')}: a head learns from two different ones or more")
+            return
+        self.learned = self.head.learn(rows, labels, seed=self.seed)
+        self.curve.append(Round(labels=len(rows), accuracy=self.learned.accuracy))
+        bar = "#" * round(40 * (self.learned.accuracy or 0))
+        self.printer.line(f"{counted(len(rows), 'label')}: {number(self.learned.accuracy, '.1%')} right {bar}".rstrip())
+
+    def chosen(self) -> list[Text]:
+        """The next texts to label."""
+        from polyhead.check.choose import first_texts, next_texts
+
+        done = np.array([each.row in self.known or each.row in self.skipped for each in self.texts])
+        generator = np.random.default_rng([self.seed, len(self.known)])
+        values = self.head.values
+        if self.learned is None:
+            left = np.flatnonzero(~done)
+            picked = [int(left[i]) for i in first_texts(values[left], self.count, generator)] if len(left) else []
+        else:
+            picked = next_texts(values, self.learned.probabilities, done, self.count, generator)
+        return [self.texts[index] for index in picked]
+
+    def ask(self) -> None:
+        """Asks for labels until nothing is left or the user stops."""
+        options = "  ".join(f"{place} {name}" for place, name in enumerate(self.names, start=1))
+        while chosen := self.chosen():
+            for each in chosen:
+                self.printer.line()
+                self.printer.line(each.text)
+                answer = self._answer(f"{options}  s skip  q stop: ")
+                if answer == QUIT:
+                    self.learn()
+                    return
+                if answer == SKIP:
+                    self.skipped.add(each.row)
+                    continue
+                self.file.add(each.row, each.text, answer)
+                self.known[each.row] = answer
+            self.learn()
+        self.printer.line("every text is labelled or skipped")
+
+    def _answer(self, prompt: str) -> str:
+        while True:
+            click.echo(prompt, nl=False, err=True)
+            line = sys.stdin.readline()
+            given = line.strip()
+            if not line or given == QUIT:
+                return QUIT
+            if given.isdigit() and 1 <= int(given) <= len(self.names):
+                return self.names[int(given) - 1]
+            if given in self.names or given == SKIP:
+                return given
+            click.echo(f"give a number from 1 to {len(self.names)}, a label, s or q", err=True)
+
+
+def _write_asked(path: str, chosen: Sequence[Text]) -> None:
+    rows = [{"row": each.row, "text": each.text, "label": ""} for each in chosen]
+    with writing(path) as file:
+        if path.lower().endswith(".jsonl"):
+            file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+            return
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, ["row", "text", "label"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        file.write(text.getvalue().encode("utf-8", "replace"))

@@ -1,0 +1,53 @@
+"""Confident learning against a case worked by hand, and neighbours against all pairs."""
+
+import numpy as np
+
+from polyhead.check.doubt import doubts, neighbours
+
+
+def test_doubted_labels_are_those_of_a_case_worked_by_hand():
+    """Thresholds: label 0 (0.9 + 0.6 + 0.3) / 3 = 0.6; label 1 (0.8 + 0.6) / 2 = 0.7; label 2 0.5.
+
+    Row 2 has label 0 and 0.7 for label 1, which reaches 0.7: doubted. Row 4 has label 1 and 0.4 for label 0, below
+    0.6: not doubted. Row 5 has label 2 and is above every threshold there is.
+    """
+    probabilities = np.array(
+        [[0.9, 0.1, 0.0], [0.6, 0.3, 0.1], [0.3, 0.7, 0.0], [0.1, 0.8, 0.1], [0.4, 0.6, 0.0], [0.3, 0.2, 0.5]]
+    )
+    labels = np.array([0, 0, 0, 1, 1, 2])
+    result = doubts(probabilities, labels)
+    np.testing.assert_allclose(result.thresholds, [0.6, 0.7, 0.5])
+    assert result.suggested.tolist() == [-1, -1, 1, -1, -1, -1]
+    assert result.doubted.tolist() == [2]
+    np.testing.assert_allclose(result.quality, [0.9, 0.6, 0.3, 0.8, 0.6, 0.5])
+    assert result.order.tolist() == [2, 5, 1, 4, 3, 0]
+
+
+def test_a_row_may_be_sure_of_two_labels_and_counts_for_the_more_probable():
+    """Thresholds 0.5 and 0.45: row 0 reaches both and is more probably 1; row 3 reaches neither."""
+    probabilities = np.array([[0.48, 0.52], [0.52, 0.48], [0.9, 0.1], [0.1, 0.9]])
+    result = doubts(probabilities, np.array([0, 1, 1, 1]))
+    np.testing.assert_allclose(result.thresholds, [0.48, 1.48 / 3])
+    assert result.suggested.tolist() == [1, 0, 0, -1]
+
+
+def test_a_label_without_rows_is_never_suggested():
+    probabilities = np.array([[0.3, 0.1, 0.6], [0.1, 0.3, 0.6]])
+    assert doubts(probabilities, np.array([0, 1])).suggested.tolist() == [-1, -1]
+
+
+def test_neighbours_are_those_of_all_pairs(monkeypatch):
+    generator = np.random.default_rng(2)
+    vectors, labels = generator.normal(size=(80, 6)), generator.integers(0, 3, 80)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit @ unit.T - 5 * np.eye(80)
+    nearest = labels[np.argsort(-cosines, axis=1)[:, :5]]
+    for at_once in (2**24, 400):
+        monkeypatch.setattr("polyhead.check.doubt.AT_ONCE", at_once)
+        result = neighbours(vectors, labels, of=5)
+        assert result.agreeing.tolist() == [int((nearest[i] == labels[i]).sum()) for i in range(80)]
+        assert result.count.tolist() == [np.bincount(row).max() for row in nearest]
+        assert all(
+            np.bincount(row)[label] == np.bincount(row).max() for row, label in zip(nearest, result.label, strict=True)
+        )
+    assert neighbours(vectors[:1], labels[:1]).of == 0

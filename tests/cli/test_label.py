@@ -1,0 +1,85 @@
+"""`polyhead label`: in the terminal and by file; what was labelled is kept and gone on from."""
+
+import csv
+import json
+
+import pytest
+
+import tiny
+from checked import write
+from cli.commands import run
+
+WORDS = ("label", "texts.jsonl", "--labels", "good,bad", "--trunk", "trunk", "--count", "4")
+
+
+@pytest.fixture
+def moods(work):
+    """Texts of which the mood is known to the test alone."""
+    rows = tiny.messages(60, seed=5)
+    write(work / "texts.jsonl", [{"text": row["text"]} for row in rows])
+    return {row["text"]: row["mood"] for row in rows}
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_answers_are_numbers_or_names_and_each_is_written(work, moods):
+    done = run(*WORDS, cwd=work, stdin="1\nbad\ns\n7\n2\nq\n")
+    assert done.code == 0, done.err
+    written = lines(work / "labelled.jsonl")
+    assert [row["label"] for row in written] == ["good", "bad", "bad"]
+    assert all(row["text"] in moods for row in written)
+    assert "give a number from 1 to 2" in done.err
+    assert "3 labels: " in done.out
+
+
+def test_the_same_command_goes_on_and_asks_for_no_text_twice(work, moods):
+    run(*WORDS, cwd=work, stdin="1\n2\nq\n")
+    with (work / "labelled.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"row": 3, "te')  # a kill in the middle of a line
+    done = run(*WORDS, "--json", "told.json", cwd=work, stdin="1\n2\nq\n")
+    assert done.code == 0, done.err
+    written = lines(work / "labelled.jsonl")
+    assert len({row["row"] for row in written}) == len(written) == 4
+    report = json.loads((work / "told.json").read_text())
+    assert report["labelled"] == 4 and [point["labels"] for point in report["curve"]] == [2, 4]
+
+
+def test_texts_are_written_to_a_file_and_labels_are_taken_back(work, moods):
+    for _ in range(3):
+        done = run(*WORDS, "--count", "8", "--ask", "next.csv", cwd=work)
+        assert done.code == 0, done.err
+        with (work / "next.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) == 8 and all(not row["label"] for row in rows)
+        with (work / "next.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, ["row", "text", "label"])
+            writer.writeheader()
+            writer.writerows(row | {"label": moods[row["text"]]} for row in rows)
+        done = run(*WORDS, "--answers", "next.csv", "--json", "told.json", cwd=work)
+        assert done.code == 0, done.err
+    assert len(lines(work / "labelled.jsonl")) == 24
+    assert all(moods[row["text"]] == row["label"] for row in lines(work / "labelled.jsonl"))
+    assert [point["labels"] for point in json.loads((work / "told.json").read_text())["curve"]] == [24]
+
+
+def test_labels_that_are_there_already_are_learned_from(work, moods):
+    rows = [{"text": text, "label": mood if i < 20 else ""} for i, (text, mood) in enumerate(moods.items())]
+    write(work / "texts.jsonl", rows)
+    done = run(*WORDS, "--label", "label", "--ask", "next.jsonl", "--json", "-", cwd=work)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["labelled"] == 20
+    assert all(row["row"] > 20 for row in lines(work / "next.jsonl"))
+
+
+def test_what_cannot_be_is_refused(work, moods):
+    run("label", "texts.jsonl", "--labels", "good", cwd=work).refuses("two labels or more", code=2)
+    run("label", "texts.jsonl", "--labels", "good,1", cwd=work).refuses("would mean something else", code=2)
+    run(*WORDS, "--text", "body", cwd=work).refuses("MissingColumn", "body")
+    write(work / "filled.jsonl", [{"row": 1, "text": "another text", "label": "good"}])
+    run(*WORDS, "--answers", "filled.jsonl", cwd=work).refuses("the texts have no such row")
+    write(work / "filled.jsonl", [{"row": 1, "text": next(iter(moods)), "label": "fine"}])
+    run(*WORDS, "--answers", "filled.jsonl", cwd=work).refuses("UnknownLabel", "fine")
+    run(*WORDS, "--output", "texts.jsonl", cwd=work).refuses("cannot write texts.jsonl")
+    assert len(lines(work / "texts.jsonl")) == 60

@@ -1,0 +1,94 @@
+"""Heads of few labels: what labels' words say, and heads that are learned again and again."""
+
+import numpy as np
+import pytest
+import torch
+
+from polyhead.tasks.task import Task
+from polyhead.train.heads.few import FewLabels
+from polyhead.train.heads.label_words import centred, sentences
+from polyhead.train.heads.linear import Inputs, solutions
+
+
+def inputs(prior=None, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.nn.functional.normalize(torch.randn(24, 6, generator=generator), dim=1)
+    targets = torch.randint(3, (24,), generator=generator)
+    return Inputs(
+        values=values, targets=targets, members=torch.arange(24), loss="cross_entropy", outputs=3, prior=prior
+    )
+
+
+def test_a_strong_penalty_leaves_the_weights_at_the_prior_and_a_weak_one_does_not():
+    prior = torch.randn(3, 6, generator=torch.Generator().manual_seed(4))
+    strong, weak = solutions(inputs(prior), penalties=(1e6, 1e-3))
+    torch.testing.assert_close(strong.weight, prior, atol=1e-4, rtol=0)
+    assert float((weak.weight - prior).abs().max()) > 0.5
+
+
+def test_weights_with_a_prior_are_those_without_that_learn_from_shifted_outputs():
+    """`min L(V W + b) + p/2 |W - P|^2` is `min L(V D + V P + b) + p/2 |D|^2` with W = D + P: its gradient is zero."""
+    prior = torch.randn(3, 6, generator=torch.Generator().manual_seed(4))
+    given = inputs(prior)
+    (solution,) = solutions(given, penalties=(0.1,))
+    weight = solution.weight.double().requires_grad_()
+    outputs = given.values.double() @ weight.T + solution.bias.double()
+    loss = torch.nn.functional.cross_entropy(outputs, given.targets) + 0.05 * (weight - prior.double()).square().sum()
+    (gradient,) = torch.autograd.grad(loss, weight)
+    assert float(gradient.abs().max()) < 1e-3
+
+
+def test_labels_are_read_as_words():
+    task = Task(name="t", kind="single_label", labels=("card_arrival", "RateBook", "Sci/Tech", "top-up"))
+    assert [text for (text,) in sentences(task)] == [
+        "This text is about card arrival.",
+        "This text is about Rate Book.",
+        "This text is about Sci Tech.",
+        "This text is about top up.",
+    ]
+
+
+def test_weights_of_words_have_mean_zero_and_mean_length_one_and_equal_words_have_none():
+    values = torch.tensor([[3.0, 0.0, 1.0], [0.0, 2.0, 1.0]])
+    weights = centred(values)
+    torch.testing.assert_close(weights.sum(dim=0), torch.zeros(3))
+    assert float(weights.norm(dim=1).mean()) == pytest.approx(1.0)
+    assert centred(torch.ones(2, 3)) is None
+
+
+def clusters(count=300, seed=2):
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 3, count)
+    values = np.eye(3, 8)[labels] + 0.35 * generator.normal(size=(count, 8))
+    return torch.from_numpy(values.astype(np.float32)), labels
+
+
+def test_a_head_of_few_labels_answers_the_rest_and_says_how_often_it_is_right():
+    values, labels = clusters()
+    rows = list(range(45))
+    learned = FewLabels(values, 3, None).learn(rows, labels[:45].tolist())
+    right = (learned.probabilities.argmax(axis=1) == labels)[45:].mean()
+    assert right > 0.85
+    assert learned.accuracy == pytest.approx(right, abs=0.1)
+    np.testing.assert_allclose(learned.probabilities.sum(axis=1), 1.0)
+
+
+def test_a_true_prior_helps_where_labels_are_few_and_a_false_one_is_left():
+    values, labels = clusters()
+    rows = [int(np.flatnonzero(labels == label)[i]) for label in range(3) for i in range(2)]
+    own = labels[rows].tolist()
+    true, false = centred(torch.eye(3, 8)), centred(torch.eye(3, 8)[[1, 2, 0]])
+    scores = {
+        name: (FewLabels(values, 3, prior).learn(rows, own).probabilities.argmax(axis=1) == labels).mean()
+        for name, prior in {"none": None, "true": true, "false": false}.items()
+    }
+    assert scores["true"] >= scores["none"]
+    assert scores["true"] > 0.9
+    assert scores["false"] > scores["none"] - 0.1
+
+
+def test_labels_of_which_none_has_a_second_row_are_learned_from_without_folds():
+    values, labels = clusters()
+    rows = [int(np.flatnonzero(labels == label)[0]) for label in range(3)]
+    learned = FewLabels(values, 3, None).learn(rows, [0, 1, 2])
+    assert learned.accuracy is None and np.isfinite(learned.probabilities).all()
