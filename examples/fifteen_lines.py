@@ -2,18 +2,18 @@
 
 import sys
 
-from polyhead import Model, Question
+from polyhead import Model
 
 texts = [f"the {thing} is {word}" for thing in ("lamp", "kettle", "phone", "box") for word in ("good", "fine", "bad")]
 moods = ["bad" if "bad" in text else "good" for text in texts]
 alike = [str(a.split()[1] == b.split()[1]) for a, b in zip(texts, texts[1:], strict=False)]
-questions = [Question(text="which thing is it?", context=text) for text in texts]
+questions = [("which thing is it?", text) for text in texts]
 spans = [[{"text": text.split()[1], "start": 4}] for text in texts]
 
 model = Model(*sys.argv[1:])  # by default minilm
 model.fit("mood", texts, moods)  # its kind is guessed, and said
 model.fit("same_thing", list(zip(texts, texts[1:], strict=False)), alike)  # pairs
-model.fit("thing", questions, spans, kind="span")
+model.fit("thing", questions, spans, kind="span")  # the answer's place in a text
 print(model.predict("the phone is bad"))
 print(model.predict_proba(texts[:2], "mood"))
 print(model.evaluate("mood", texts, moods))

@@ -17,6 +17,8 @@ PAGE = ROOT / "THIRD_PARTY_NOTICES.md"
 NOT_SHIPPED = ("compat", "docs", "dev")  # extras for developers
 # Licences that the packages' own metadata do not name, or name as a whole text; read in their files.
 LICENCES = {"msgspec": "BSD-3-Clause", "tomli-w": "MIT"}
+# Of extras that the developers' environment leaves out, for their size.
+NOT_INSTALLED = {"ray": "Apache-2.0", "datasets": "Apache-2.0", "tensorboard": "Apache-2.0"}
 CLASSIFIERS = {
     "MIT License": "MIT",
     "Apache Software License": "Apache-2.0",
@@ -27,8 +29,8 @@ TOP = """# Third-party notices
 
 Polyhead's own files are under the Apache License 2.0 ([LICENSE](LICENSE)). Neither the wheel nor the source
 distribution holds code, weights or texts of others: the sample's messages were written for it. What it needs is
-installed beside it by the package manager, under licences of its own. `python -m release.notices` writes this page from the metadata of
-the versions in `constraints.txt`.
+installed beside it by the package manager, under licences of its own. `python -m release.notices` writes this page from
+the metadata of the versions in `constraints.txt`.
 
 | package | version tried | licence | needed for |
 |---|---|---|---|
@@ -65,18 +67,19 @@ def _name(requirement: str) -> str:
 
 def _version(name: str) -> str:
     pinned = re.search(rf"^{re.escape(name)}==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE | re.I)
-    return pinned[1] if pinned else metadata(name)["Version"]
+    if pinned:
+        return pinned[1]
+    return "untried" if name in NOT_INSTALLED else metadata(name)["Version"]
 
 
 def _licence(name: str) -> str:
-    if name in LICENCES:
-        return LICENCES[name]
+    if name in LICENCES | NOT_INSTALLED:
+        return (LICENCES | NOT_INSTALLED)[name]
     about = metadata(name)
-    if expression := about.get("License-Expression"):
-        return str(expression)
-    text = str(about.get("License") or "")
-    if text and len(text) < 40:
-        return text
+    if "License-Expression" in about:
+        return about["License-Expression"]
+    if "License" in about and 0 < len(about["License"]) < 40:
+        return about["License"]
     classifiers = [each.rpartition(" :: ")[2] for each in about.get_all("Classifier") or () if "License ::" in each]
     return ", ".join(CLASSIFIERS.get(each, each) for each in classifiers) or "see its files"
 
