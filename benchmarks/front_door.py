@@ -31,7 +31,7 @@ from studies.results import Claim
 from studies.settings import DATA, ROOT, command, report, say
 
 ROWS = 2000
-SECONDS, SNIPPET_SECONDS, DEMO_SECONDS, WORDS, LINES = 300, 40, 120, 25_000, 15
+SECONDS, SNIPPET_SECONDS, WORDS, LINES = 300, 40, 25_000, 15
 # What these checks expect of matrices of numbers, estimators of texts do not do (tests/api/test_estimators.py).
 EXCEPTIONS = ("check_fit1d", "check_fit2d_predict1d")
 
@@ -44,7 +44,6 @@ def main() -> None:
     for repeat in range(REPEATS):
         rows.append({"what": "snippet", "processor": "AVX2", "repeat": repeat, **measured(snippet())})
         say(json.dumps(rows[-1]))
-    rows.append({"what": "demo", "seconds": demo()})
     rows += [{"what": "checks", **checks(name)} for name in ("PolyheadClassifier", "PolyheadRegressor")]
     rows.append({"what": "words", **user_words()})
     rows.append({"what": "lines", "lines": lines()})
@@ -96,12 +95,6 @@ def ran(words: list[str], folder: str, environment: dict[str, str]) -> tuple[str
     if done.returncode:
         raise SystemExit(f"polyhead {' '.join(words)} ended with {done.returncode}:\n{done.stdout[-3000:]}")
     return done.stdout, time.perf_counter() - began
-
-
-def demo() -> float:
-    """Seconds of `make demo` after installation."""
-    with tempfile.TemporaryDirectory() as folder:
-        return round(ran(["demo", "--folder", f"{folder}/demo-bundle"], folder, {})[1], 1)
 
 
 def checks(name: str) -> dict:
@@ -161,10 +154,8 @@ def claims(rows: list[dict]) -> list[Claim]:
             ("first-hour-avx2", "AVX2", "capped to AVX2"),
         )
     ]
-    demos = [row["seconds"] for row in rows if row["what"] == "demo"]
     what = "the README's Python snippet on cores capped to AVX2, median"
     made.append(at_most("snippet", what, SNIPPET_SECONDS, snippets))
-    made.append(at_most("demo", "`make demo` after installation", DEMO_SECONDS, demos))
     made.append(
         Claim(
             id="front-door.checks",

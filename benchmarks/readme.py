@@ -114,6 +114,8 @@ AREAS = {  # results files and pictures by the first letters of their names
     "Right by default": ("right",),
     "The server": ("server",),
     "The sample": ("sample",),
+    "The front door": ("front_door",),
+    "The workbench": ("workbench",),
     "The house": ("house",),
 }
 HELP_WIDTH = 100

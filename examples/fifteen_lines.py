@@ -14,7 +14,8 @@ model = Model(*sys.argv[1:])  # by default minilm
 model.fit("mood", texts, moods)  # its kind is guessed, and said
 model.fit("same_thing", list(zip(texts, texts[1:], strict=False)), alike)  # pairs
 model.fit("thing", questions, spans, kind="span")  # the answer's place in a text
-print(model.predict("the phone is bad"))
+print(model.predict("the phone is bad"))  # of the tasks that fit the input
+print(model.predict(questions[:1], tasks=["thing"]))
 print(model.predict_proba(texts[:2], "mood"))
 print(model.evaluate("mood", texts, moods))
 print(model.update("mood", texts * 2, moods * 2))  # goes live if it is better

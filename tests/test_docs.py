@@ -18,6 +18,7 @@ import pytest
 
 import polyhead
 import search
+from benchmarks.words import user_pages, words_by_hand
 from cases import cases
 from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
@@ -611,17 +612,9 @@ def test_compat_names_todays_format():
     assert f"| bundle | {FORMAT} |" in (ROOT / "docs" / "project" / "compat.md").read_text()
 
 
-def words_by_hand(page):
-    """Words, code's too, without the generated parts; bars of tables and other signs alone are none."""
-    text = re.sub(r"<!-- (.+?):start -->\n.*?<!-- \1:end -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return sum(any(sign.isalnum() for sign in word) for word in text.split())
-
-
 def test_user_pages_are_short():
     """No page over 3,000 words, all of them together at most 25,000; pages of the project do not count."""
-    project = ROOT / "docs" / "project"
-    words = {named(page): words_by_hand(page) for page in PAGES if page.is_relative_to(ROOT / "docs")}
-    own = {name: count for name, count in words.items() if not (ROOT / name).is_relative_to(project)}
+    own = {named(page): words_by_hand(page) for page in user_pages()}
     assert len(own) > 30 and max(own.values()) <= 3000
     assert sum(own.values()) <= 25_000, "shorten a page, or move what is no guide into docs/project"
 
