@@ -109,7 +109,9 @@ def main() -> None:
                 say(str(study.row(lambda a=(name, seed): few(*a), job="few", set=name, seed=seed)))
         return
     rows = [row for file in options.rows for row in Study(file).rows]
-    report("workbench_label", command=command(), rows=rows, claims=claims(rows), lacking=[])
+    wanted = len(FEW) * len(DRAWS) + 2 * 3 * len(ACTIVE)
+    lacking = [f"{wanted - len(rows)} of {wanted} runs"] if len(rows) < wanted else []
+    report("workbench_label", command=command(), rows=rows, claims=claims(rows), lacking=lacking)
 
 
 def claims(rows: list[dict]) -> list[Claim]:

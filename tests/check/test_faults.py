@@ -182,6 +182,12 @@ def test_a_file_that_is_missing_is_a_finding_and_the_other_files_are_checked(tmp
     assert set(findings(tmp_path, task)) == {"unreadable", "conflict"}
 
 
+def test_a_file_of_which_no_row_can_be_read_is_told_row_by_row(tmp_path):
+    found = findings(tmp_path, entry(tmp_path, ['{"text": "cut', "no json"]))
+    assert set(found) == {"unreadable"}
+    assert rows_of(found["unreadable"]) == [("train", 1), ("train", 2)]
+
+
 def test_soft_labels_in_columns_are_read_as_labels(tmp_path):
     rows = [{"text": text(i), "a": float(i % 2), "b": 1.0 - i % 2} for i in range(60)]
     task = entry(tmp_path, rows, labels=("a", "b"), soft=("a", "b"))

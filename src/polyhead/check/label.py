@@ -127,7 +127,6 @@ def rare(part: Part) -> Iterator[Finding]:
         what = f"every row has the label '{names[present[0]]}'"
         do = "give rows of other labels, or name another column"
         yield part.found("constant_label", "fault", what, do=do, indices=range(len(part)))
-        return
     if missing := [names[index] for index in np.flatnonzero(counts == 0)]:
         what = f"train has no row of {counted(len(missing), 'label')}: {listed(missing)}"
         yield part.found("absent_label", "fault", what, do="add rows of these labels, or remove them from the task")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from polyhead.check import column, label, same, shift, text
@@ -104,8 +104,3 @@ def _table(path: str, part: Part) -> Table | None:
         return table_of(path)
     except BadValue:
         return None
-
-
-def counts_of(findings: Sequence[Finding]) -> Mapping[str, int]:
-    """How many faults and hints there are."""
-    return {level: sum(finding.level == level for finding in findings) for level in ("fault", "hint")}

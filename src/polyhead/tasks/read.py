@@ -160,7 +160,8 @@ def read_each(source: Source, task: Task) -> Reading:
                 numbers.append(row.number)
     if not rows.columns and not wrong:
         raise no_rows(source.path)
-    reader.columns.check(source.path, list(rows.columns))
+    if rows.columns:
+        reader.columns.check(source.path, list(rows.columns))
     return Reading(
         examples=reader.examples() if reader.used else None,
         wrong=tuple(wrong),

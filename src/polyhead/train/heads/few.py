@@ -1,4 +1,4 @@
-"""A linear head that is learned again in a second, each time a few more texts have labels."""
+"""A linear head that is learned again in seconds, each time a few more texts have labels."""
 
 from __future__ import annotations
 
