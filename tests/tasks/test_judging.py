@@ -142,3 +142,20 @@ def test_an_answer_supports_itself_as_far_as_it_is_sure(name):
         numbers = numbers or [answer.get("score"), answer.get("value"), *(s["score"] for s in answer.get("spans", []))]
         assert set(own.values()) <= set(numbers)
         assert own or name in ("words", "spans", "path")
+
+
+def test_a_span_is_supported_wherever_it_stands_now_and_not_where_it_is_gone():
+    def answer(*spans):
+        return {"spans": [{"start": a, "end": a + len(t), "label": n, "text": t, "score": s} for a, t, n, s in spans]}
+
+    task, given = TASKS["spans"], answer((4, "lamp", "p", 0.9), (9, "ben", "q", 0.8))
+    moved = answer((0, "lamp", "p", 0.4), (5, "ben", "p", 0.7))
+    assert kind_of(task).support(task, given, moved) == {"p 'lamp'": 0.4, "q 'ben'": 0.0}
+
+
+def test_a_text_is_supported_where_it_is_the_answer_still():
+    task = TASKS["answers"]
+    kind, given = kind_of(task), {"text": "two years", "start": 3, "end": 12, "score": 0.9}
+    assert kind.support(task, given, {**given, "start": 0, "score": 0.5}) == {"two years": 0.5}
+    assert kind.support(task, given, {"text": None, "score": 0.9}) == {"two years": 0.0}
+    assert kind.support(task, {"text": None, "score": 0.6}, {"text": None, "score": 0.7}) == {"no answer": 0.7}

@@ -84,7 +84,7 @@ def command(
     more = More(**{name: options.pop(name) for name in More.__struct_fields__})
     printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**options)
     check_errors_file(errors)
-    more.check()
+    more.check(data)
     asked = _Asked(only=only, split=split, backend=backend, precision=precision)
     folder = _bundle_in(project, bundle, data)
     if folder is not None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.output import check_writable, note, writing
+from polyhead.cli.tables import columns_in
 from polyhead.config import Value
 from polyhead.errors import BundleError, MissingColumn, UnknownTask
+from polyhead.tasks.columns import no_column
 
 if TYPE_CHECKING:
     from polyhead.engine.evaluate import Evaluation
@@ -32,8 +34,11 @@ class More(Value):
     against: str | None = None
     report: str | None = None
 
-    def check(self) -> None:
-        """Raises, before any work, for a report that cannot be written."""
+    def check(self, data: str | None) -> None:
+        """Raises, before any work, for a report that cannot be written, and for a column that `data` does not have."""
+        for column in self.slices if data is not None and os.path.exists(data) else ():
+            if (there := columns_in(str(data))) and column not in there:
+                raise no_column(str(data), column, there)
         if self.report is None:
             return
         if not self.report.lower().endswith((".html", ".htm")):

@@ -100,7 +100,7 @@ def details_of(
         confusion=None if judged.confusion is None else table_of(judged.confusion),
         reliability=None if judged.decisions is None else reliability_of(judged.decisions),
         differences=None if judged.differences is None else _differences(judged.differences),
-        slices=tuple(sliced(answered, judged.recount, name, values) for name, values in (columns or {}).items()),
+        slices=tuple(sliced(answered, name, values) for name, values in (columns or {}).items()),
         mistakes=tuple(_shown(error, explained[place]) for place, error in enumerate(evaluation.errors[:MISTAKES])),
     )
 

@@ -10,10 +10,8 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.evaluate import Answered
-from polyhead.errors import EmptyData
 from polyhead.evaluation.bootstrap import Interval, intervals
 from polyhead.tasks.columns import no_column
-from polyhead.tasks.judging import Recount
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.rows import Rows
@@ -54,34 +52,24 @@ def columns_read(path: str, columns: Sequence[str], rows: Sequence[int]) -> dict
     return {column: [values[row][place] for row in rows] for place, column in enumerate(columns)}
 
 
-def sliced(answered: Answered, recount: Recount | None, column: str, values: Sequence[object]) -> Sliced:
+def sliced(answered: Answered, column: str, values: Sequence[object]) -> Sliced:
     """The task's score on the rows of each value of a column, the most frequent first; numbers in ascending parts."""
     task, examples = answered.task, answered.examples
     kind, each, slices = kind_of(task), examples.each(), []
     metric = kind.default_metric(task)
     for name, rows in grouped(values).items():
         members = rows.tolist()
-        try:
-            parts = ([of[row] for row in members] for of in (answered.outputs, examples.targets, each))
-            score = kind.evaluate(task, *parts)[metric]
-        except EmptyData:
-            continue
+        outputs, targets, own = ([of[row] for row in members] for of in (answered.outputs, examples.targets, each))
+        recount = kind.judged(task, outputs, targets, own).recount
         slices.append(
-            Slice(value=name, rows=len(rows), score=score, interval=_interval(recount, rows, len(each), metric))
+            Slice(
+                value=name,
+                rows=len(rows),
+                score=kind.evaluate(task, outputs, targets, own)[metric],
+                interval=None if recount is None else intervals(recount, len(rows))[metric],
+            )
         )
     return Sliced(column=column, metric=metric, slices=tuple(slices))
-
-
-def _interval(recount: Recount | None, members: np.ndarray, rows: int, metric: str) -> Interval | None:
-    if recount is None:
-        return None
-
-    def within(counts: np.ndarray) -> dict[str, np.ndarray]:
-        whole = np.zeros((len(counts), rows))
-        whole[:, members] = counts
-        return {metric: recount(whole)[metric]}
-
-    return intervals(within, len(members))[metric]
 
 
 def grouped(values: Sequence[object]) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from polyhead.config import Value
@@ -114,7 +115,7 @@ def _grid(axes: Axes) -> str:
     for value in _ticks(axes.up):
         y = axes.y(value)
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.6g}</text>')
     for value in _ticks(axes.across):
         x = axes.x(value)
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{value:.4g}</text>')
@@ -128,9 +129,14 @@ def _grid(axes: Axes) -> str:
     return "".join(parts)
 
 
-def _ticks(ends: tuple[float, float], count: int = 5) -> list[float]:
+def _ticks(ends: tuple[float, float], most: int = 5) -> list[float]:
+    """At most so many round numbers between the ends: steps of 1, 2 or 5 times a power of ten."""
     low, high = ends
-    return [low + (high - low) * number / (count - 1) for number in range(count)] if high > low else [low]
+    if not high > low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if (high - low) / step <= most)
+    return [number * step for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def _points(axes: Axes, places: Sequence[tuple[float, float]]) -> str:

@@ -15,6 +15,7 @@ from polyhead.report.charts import Axes, Bar, Dot, dots, plot
 from polyhead.report.page import card, document, isolated, paragraph, said, table
 
 MOST_LABELS = 24  # of a confusion table that is drawn; of more its largest mistakes are listed
+LEAST = 0.1  # share of what an answer is sure of that an effect must reach to be shaded fully
 MOST_PAIRS, MOST_SCORES, MOST_CHANGES = 25, 60, 40
 
 
@@ -144,7 +145,7 @@ def _reliability(found: Reliability) -> Iterator[str]:
             ("surest", "confidence from", "right"),
             [
                 (f"{each.share:.1%}", f"{each.least:.4f}", f"{each.accuracy:.4f}")
-                for each in found.surest[:: max(1, len(found.surest) // 6)]
+                for each in found.surest[:: -max(1, len(found.surest) // 6)][::-1]
             ],
             left=0,
         ),
@@ -279,15 +280,17 @@ def _mistake(mistake: ShownMistake) -> str:
     )
     explanation = mistake.explanation
     if explanation is not None and explanation.said:
-        texts = _explained(explanation, explanation.said[0])
+        true = mistake.truth if isinstance(mistake.truth, list) else [mistake.truth]
+        about = next((each for each in explanation.said if each.says not in true), explanation.said[0])
+        texts = _explained(explanation, about)
     else:
         texts = "".join(f'<p class="words">{isolated(text)}</p>' for text in mistake.texts)
     return f'<div class="mistake"><p>{facts}</p>{texts}</div>'
 
 
 def _explained(explanation: Explanation, about: Said) -> str:
-    """The texts with words shaded by their effect on the first thing that the answer says."""
-    most = max((abs(part.effect) for part in about.parts), default=0.0) or 1.0
+    """The texts with words shaded by their effect on one thing that the answer says; slight ones stay pale."""
+    most = max([LEAST * abs(about.support), *(abs(part.effect) for part in about.parts)]) or 1.0
     lines = []
     for place, text in enumerate(explanation.texts):
         at, pieces = 0, []

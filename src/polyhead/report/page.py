@@ -24,8 +24,8 @@ STYLE = """
 * { box-sizing: border-box }
 body { margin: 0 auto; max-width: 76rem; padding: 1.5rem; background: var(--back); color: var(--ink);
   font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif }
-h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.3rem; margin: 2.5rem 0 .5rem; border-top: 1px solid var(--line);
-  padding-top: 1.2rem; overflow-wrap: anywhere } h3 { font-size: 1rem; margin: 0 0 .5rem }
+h1, h2, h3, p { overflow-wrap: anywhere } h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.3rem; margin: 2.5rem 0 .5rem; border-top: 1px solid var(--line);
+  padding-top: 1.2rem } h3 { font-size: 1rem; margin: 0 0 .5rem }
 p { margin: .3rem 0; max-width: 60rem } .soft, caption, figcaption { color: var(--soft) } a { color: var(--blue) }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem;
   margin: 1rem 0; align-items: start }
@@ -44,7 +44,7 @@ svg .name { fill: var(--ink) } svg .blue { fill: var(--blue) } svg .orange { fil
 svg .line { fill: none; stroke: var(--blue); stroke-width: 2 } svg .soft-line { stroke: var(--soft);
   stroke-dasharray: 4 4; fill: none } svg .range { stroke: var(--blue); stroke-width: 2 }
 svg .pale { fill: var(--blue); opacity: .35 }
-.mistake { border-top: 1px solid var(--line); padding: .6rem 0 } .mistake p { overflow-wrap: anywhere }
+.mistake { border-top: 1px solid var(--line); padding: .6rem 0 } 
 bdi { unicode-bidi: isolate } .words { white-space: pre-wrap } .truth { color: var(--green) }
 .answer { color: var(--orange) }
 mark { color: inherit; border-radius: .2em; padding: 0 .1em }

@@ -343,6 +343,10 @@ class RowKind(Kind):
         """One row's output as plain values: `answers` of it alone."""
         return self.answers(task, self.decode_rows(task, np.reshape(outputs, (1, -1))))[0]
 
+    def decode_all(self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Answer]:
+        """All rows at once."""
+        return self.answers(task, self.decode_rows(task, np.reshape(outputs, (len(outputs), self.width(task)))))
+
 
 KINDS: Registry[Kind] = Registry("kind", other_names_of=lambda kind: kind.other_names)
 """The kinds that are registered, by name."""
