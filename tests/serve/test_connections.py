@@ -29,6 +29,13 @@ def port(service):
         yield own
 
 
+@pytest.fixture(scope="module")
+def patient(service):
+    """The port of a server that waits for headers, but not for more than a few thousand bytes."""
+    with listening(service, limits=ConnectionLimits(header_bytes=QUICK.header_bytes)) as own:
+        yield own
+
+
 def _part(own):
     part = own.recv(65536)
     assert part, "the connection was closed"
@@ -106,8 +113,8 @@ def test_many_requests_at_once_are_no_header_without_end(tmp_path):
     assert content.count(b"HTTP/1.1") == count + 1
 
 
-def test_headers_without_end_are_refused(port):
-    with connected(port) as own:
+def test_headers_without_end_are_refused(patient):
+    with connected(patient) as own:
         own.sendall(b"GET /health HTTP/1.1\r\n")
         content = b""
         with contextlib.suppress(OSError):
@@ -187,9 +194,9 @@ def test_the_limit_of_open_files_follows_that_of_connections():
     assert done.stdout.split() == ["261", "1256", "4000"]  # 5 times and 256 more; never over the hard one
 
 
-def test_a_refused_caller_that_sends_on_is_closed(port):
+def test_a_refused_caller_that_sends_on_is_closed(patient):
     """What it sends is thrown away, for a second."""
-    with connected(port) as own:
+    with connected(patient) as own:
         own.sendall(b"GET /health HTTP/1.1\r\n")
         for _ in range(2 * QUICK.header_bytes // 500):
             own.sendall(b"X: " + b"a" * 500 + b"\r\n")
