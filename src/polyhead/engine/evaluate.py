@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from polyhead.project.tables import DataFile, Project, TaskEntry
 from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, read
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Answer, Example, Task
 from polyhead.text.question import TaskInput
 
 PIECE = 512  # inputs answered at a time: bounds memory
@@ -139,6 +139,13 @@ def answered_by(session: Session, name: str, source: Source, *, show: Callable[[
     return Answered(task=task, source=source, examples=examples, outputs=outputs)
 
 
+def decoded(task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> Iterator[Answer]:
+    """Every answer in order; few are in memory at a time."""
+    for start in range(0, len(outputs), PIECE):
+        here = slice(start, start + PIECE)
+        yield from kind_of(task).decode_all(task, outputs[here], examples[here])
+
+
 def file_of(entry: TaskEntry, split: str) -> tuple[str | DataFile, str]:
     """The file of the split, or of the other one, and which it is; raises UnknownTask where there is none."""
     validation = None if isinstance(entry.validation, float) else entry.validation
@@ -155,7 +162,7 @@ def file_of(entry: TaskEntry, split: str) -> tuple[str | DataFile, str]:
 def _errors(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> tuple[WrongRow, ...]:
     kind, each = kind_of(task), examples.each()
     errors = []
-    for place, answer in enumerate(kind.decode_all(task, outputs, each)):
+    for place, answer in enumerate(decoded(task, outputs, each)):
         mistake = kind.mistake(task, answer, examples.targets[place], each[place])
         if mistake is not None:
             errors.append(

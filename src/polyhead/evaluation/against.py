@@ -10,7 +10,7 @@ from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import version_on_disk
 from polyhead.config import Value
-from polyhead.engine.evaluate import Answered
+from polyhead.engine.evaluate import Answered, decoded
 from polyhead.errors import BundleError, CorruptFile, DataError
 from polyhead.evaluation.bootstrap import Interval, differences, mcnemar
 from polyhead.evaluation.details import shortened, texts_shown
@@ -134,7 +134,7 @@ def _judged_rows(kind: Kind, answered: Answered) -> list[JudgedRow]:
     return [
         (_said(kind, task, answer), kind.mistake(task, answer, target, example))
         for answer, target, example in zip(
-            kind.decode_all(task, answered.outputs, each), answered.examples.targets, each, strict=True
+            decoded(task, answered.outputs, each), answered.examples.targets, each, strict=True
         )
     ]
 

@@ -24,7 +24,8 @@ STYLE = """
 * { box-sizing: border-box }
 body { margin: 0 auto; max-width: 76rem; padding: 1.5rem; background: var(--back); color: var(--ink);
   font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif }
-h1, h2, h3, p { overflow-wrap: anywhere } h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.3rem; margin: 2.5rem 0 .5rem; border-top: 1px solid var(--line);
+h1, h2, h3, p { overflow-wrap: anywhere } h1 { font-size: 1.6rem; margin: 0 }
+h2 { font-size: 1.3rem; margin: 2.5rem 0 .5rem; border-top: 1px solid var(--line);
   padding-top: 1.2rem } h3 { font-size: 1rem; margin: 0 0 .5rem }
 p { margin: .3rem 0; max-width: 60rem } .soft, caption, figcaption { color: var(--soft) } a { color: var(--blue) }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem;
