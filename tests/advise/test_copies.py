@@ -6,7 +6,9 @@ import pytest
 from polyhead import cost
 from polyhead.advise.copies import copied_arrays, copies
 from polyhead.advise.measure import counted_costs
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.write import Draft, add_tasks
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.plan import merge
@@ -78,22 +80,31 @@ def test_a_group_of_copies_has_the_prompts_of_all_and_the_shared_rows_once():
         assert len(parts) == 4
 
 
-def test_costs_of_bundles_of_their_own_add_up(tmp_path):
-    """Two trunks cost twice one, and one more task brings a trunk."""
-    from polyhead.bundle.create import write_bundle
-    from polyhead.bundle.write import Draft, add_tasks
-
-    trunk, records, tasks = made(STRATEGIES["pooled"])
+def bundles(folder, strategy):
+    """A bundle of one task for each of them, the trunk, and how many numbers each task owns."""
+    trunk, records, tasks = made(strategy)
     roots = []
     for record in records:
-        root = tmp_path / record.task.name
+        root = folder / record.task.name
         write_bundle(root, trunk)
         draft = Draft(record=record, arrays=tasks[record.task.name].arrays, scores={}, probes=[], card="")
         add_tasks(root, [draft])
         roots.append(root)
+    return roots, trunk, [sum(a.size for a in tasks[r.task.name].arrays.values()) for r in records]
+
+
+@pytest.mark.parametrize("name", ["pooled", "branch", "in-layer", "on-top"])
+def test_a_task_adds_what_it_owns(name, tmp_path):
+    """A branch too, above which the trunk's own layers are not run."""
+    roots, _, sizes = bundles(tmp_path, STRATEGIES[name])
+    assert counted_costs(roots[:1], 8, (1,)).added_parameters == sizes[0]
+
+
+def test_costs_of_bundles_of_their_own_add_up(tmp_path):
+    """Two trunks cost twice one, and one more task brings a trunk."""
+    roots, trunk, sizes = bundles(tmp_path, STRATEGIES["pooled"])
     both, one = counted_costs(roots, 8, (1, 2), apart=True), counted_costs(roots[:1], 8, (1, 2))
     assert both.of_set.layers == 2 * one.of_set.layers == 4
     assert both.counted_for(2).layers == 4 and one.counted_for(2).layers == 2
-    assert both.added_parameters == pytest.approx(both.of_set.parameters / 2)
-    size = sum(array.nbytes for array in trunk.arrays.values()) / 4
-    assert one.added_parameters == one.of_set.parameters - size
+    size = sum(array.size for array in trunk.arrays.values())
+    assert both.added_parameters == size + sum(sizes) / 2

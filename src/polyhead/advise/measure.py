@@ -20,10 +20,10 @@ from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.engine.loaded import LoadedTasks, loaded, trained_precision
 from polyhead.engine.quantize.files import scales_for
 from polyhead.engine.request import Request
-from polyhead.plan import merge
+from polyhead.plan import TRUNK, merge
 from polyhead.seq2seq.answer import SummaryTasks
 from polyhead.text.tokenize import Tokenizer
-from polyhead.trunk.shape import Architecture, trunk_arrays
+from polyhead.trunk.shape import Architecture
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 TEXTS, ALONE = 64, 12  # texts of a batch, and texts that are answered one by one
@@ -80,10 +80,9 @@ def counted_costs(
     opened = [Bundle.open(root, verify=False) for root in bundles]
     shape = opened[0].architecture
     records = [record for bundle in opened for record in bundle.tasks.values()]
-    whole = _counted([_plan_cost(list(bundle.tasks.values()), shape, tokens) for bundle in opened])
-    stored = sum(_plan_cost(list(bundle.tasks.values()), shape, tokens).stored_bytes for bundle in opened)
-    trunk = _trunk_parameters(shape)
-    added = whole.parameters - (0 if apart else trunk)
+    costs = [_plan_cost(list(bundle.tasks.values()), shape, tokens) for bundle in opened]
+    # Of a trunk that all share nothing is added, though a plan may not run all of its layers.
+    added = sum(owner.parameters for each in costs for owner in each.owners if apart or owner.owner != TRUNK)
     of_counts = {}
     for count in counts:
         made = [copied.record for copied in copies(records, count).values()]
@@ -91,10 +90,10 @@ def counted_costs(
         of_counts[str(count)] = _counted([_plan_cost(group, shape, tokens) for group in groups])
     return Costs(
         added_parameters=added / len(records),
-        stored_bytes=stored,
+        stored_bytes=sum(each.stored_bytes for each in costs),
         tokens=tokens,
         tasks=len(records),
-        of_set=whole,
+        of_set=_counted(costs),
         counted=of_counts,
     )
 
@@ -209,7 +208,3 @@ def _counted(several: Sequence[cost.Cost]) -> Counted:
         flops=sum(each.flops for each in several),
         parameters=sum(each.parameters for each in several),
     )
-
-
-def _trunk_parameters(shape: Architecture) -> int:
-    return sum(math.prod(size) for _, size in trunk_arrays(shape))
