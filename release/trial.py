@@ -90,7 +90,7 @@ def try_all(wheel: Path, constraints: Path, folder: Path, say: Callable[[str], N
             _try(environment, wheel, constraints, folder)
         except subprocess.CalledProcessError as failed:
             error = f"{' '.join(map(str, failed.cmd))} ended with {failed.returncode}:\n{failed.output[-3000:]}"
-        size = sum(path.stat().st_size for path in (folder / environment.name).rglob("*") if path.is_file())
+        size = sum(path.stat().st_size for path in home_of(environment, folder).rglob("*") if path.is_file())
         outcome = Outcome(environment.name, time.perf_counter() - began, size / 2**20, error)
         outcomes.append(outcome)
         state = "works" if error is None else f"FAILS: {error}"
@@ -98,8 +98,13 @@ def try_all(wheel: Path, constraints: Path, folder: Path, say: Callable[[str], N
     return outcomes
 
 
+def home_of(environment: Environment, folder: Path) -> Path:
+    """Where the environment lies: not under the name of a package, which Python would take for it."""
+    return folder / f"environment-{environment.name}"
+
+
 def _try(environment: Environment, wheel: Path, constraints: Path, folder: Path) -> None:
-    home = folder / environment.name
+    home = home_of(environment, folder)
     python = home / "bin" / "python"
     bundle = folder / "bundle"
     _run([sys.executable, "-m", "venv", "--clear", str(home)], folder)

@@ -2,7 +2,6 @@
 
 import shutil
 
-import msgspec
 import numpy as np
 
 from polyhead.bundle.manifest import TaskRecord
@@ -20,15 +19,4 @@ def two_versions(home, folder, *tasks):
             arrays[leaf] = -arrays[leaf] + (1.0 if name in ("urgency", "alike") and leaf.endswith("bias") else 0.0)
         fresh = TaskRecord(task=record.task, path=record.path, trunk=record.trunk, trained_with=record.trained_with)
         bundle.add_task(fresh, arrays, scores={}, probes=[], card="", replace=True)
-    return root
-
-
-def with_labels(root, task, labels):
-    """The same bundle with a task whose labels are called otherwise."""
-    bundle = Bundle.open(root)
-    record = bundle.record(task)
-    renamed = msgspec.structs.replace(record.task, labels=tuple(labels))
-    fresh = TaskRecord(task=renamed, path=record.path, trunk=record.trunk, trained_with=record.trained_with)
-    arrays = {leaf: np.array(array) for leaf, array in bundle.part(task).items()}
-    bundle.add_task(fresh, arrays, scores={}, probes=[], card="", replace=True)
     return root

@@ -1,11 +1,14 @@
 """Which backend is opened: one that is ready made computes as it was made, or not at all."""
 
+import importlib.util
+
 import pytest
 
 from graphs import NumpyRuntime
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.write import Draft, add_tasks
+from polyhead.engine import backends
 from polyhead.engine.pinned import Numerics, numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
@@ -52,3 +55,11 @@ def test_a_given_runtime_answers_tasks_that_were_trained_in_several_precisions(t
     session = Session(tmp_path / "b", backend=NumpyRuntime())
     assert set(session.predict(["good"])[0].answers) == {"mood", "topics"}
     session.refresh()
+
+
+def test_a_folder_of_a_packages_name_is_no_package(tmp_path, monkeypatch):
+    """Python started beside a folder `openvino` finds a namespace of that name."""
+    (tmp_path / "lamps_and_kettles").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert importlib.util.find_spec("lamps_and_kettles") is not None
+    assert not backends.is_installed("lamps_and_kettles") and backends.is_installed("numpy")

@@ -125,6 +125,6 @@ def test_a_page_of_many_rows_is_as_small_as_one_of_few():
         other = evaluated(evaluation.answered.task.labels, texts, seed=1).answered
         comparison = compared(evaluation.answered, other, against="v")
         page = page_of(Reported(title="t", facts=(), details=(details,), comparisons=(comparison,)))
-        assert details.score.rows == rows and len(comparison.changes) == 1000
+        assert details.score.rows == rows and len(comparison.changes) == min(1000, comparison.changed) > 900
         sizes.append(len(page))
     assert sizes[1] < 1.1 * sizes[0] < 200_000

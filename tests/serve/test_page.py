@@ -10,6 +10,7 @@ import pytest
 import browser as browsers
 from page_server import CARD, EARLY, HOSTILE, LONGEST, MANY, held_stages, page_bundle, page_server
 from polyhead.engine.inputs import Passage, input_types_of
+from polyhead.evaluation.explain import explained
 from polyhead.text.question import Question
 from seen import BEYOND, CONTRAST, CONTROLS, FOCUS, SMALL, STRUCTURE
 from tiny import fail_heads
@@ -291,7 +292,9 @@ def test_all_can_be_done_by_keys_alone_and_the_focus_is_always_seen(page):
     page.wait(ASKED)
     assert page.run(FOCUS)[0] == "ask"
     answered = page.texts(".answer h3")
-    seen = list(places(len(answered) + 3))
+    stops = list(places(2 * len(answered) + 3))
+    seen = [name for name in stops if name != "Why?"]
+    assert stops.count("Why?") == len(answered)
     assert seen[:-3] == answered and seen[-3:-1] == ["4 more", "The same with curl"] and seen[-1].startswith("mood")
 
 
@@ -508,3 +511,31 @@ def test_numbers_are_written_as_they_are_read(page):
         ["0", "0.123", "12.3", "1235"],
         ["1 pass", "2 passes", "1,200 layers"],
     ]
+
+
+def test_a_card_says_which_words_moved_its_answer(page, server):
+    ask(page, TEXT)
+    assert page.run("return document.querySelectorAll('.why').length") == 0
+    page.click("#answer-mood .why-ask")
+    page.wait("return document.querySelectorAll('#answer-mood .why mark').length")
+    (wanted,) = explained(server.session, [(TEXT,)], ["mood"])
+    (said,) = wanted["mood"].said
+    marks = page.run(
+        "return [...document.querySelectorAll('#answer-mood .why mark')]"
+        ".map(e => [e.textContent, e.className, e.title])"
+    )
+    assert [word for word, _, _ in marks] == [part.text for part in said.parts]
+    for (_, side, title), part in zip(marks, said.parts, strict=True):
+        assert side == ("against" if part.effect < 0 else "for")
+        assert float(re.search(r"it: (-?[\d.e-]+)", title)[1]) == pytest.approx(part.effect, rel=0.01, abs=1e-6)
+        assert (part.becomes or "") in title
+    assert page.run("return document.querySelector('#answer-mood .why p:last-child').textContent") == TEXT
+
+
+def test_why_an_answer_with_hostile_labels_is_words_too(page):
+    ask(page, f"the lamp {HOSTILE}")
+    page.click("#answer-hostile .why-ask")
+    page.wait("return document.querySelectorAll('#answer-hostile .why mark').length")
+    assert page.run("return document.querySelectorAll('#answers img, #answers script').length") == 0
+    assert HOSTILE in page.run("return document.querySelector('#answer-hostile .why').textContent")
+    assert page.run("return document.title") != "owned"

@@ -73,7 +73,8 @@ def detail_lines(details: Details) -> list[str]:
             )
             for one in details.mistakes[:MISTAKES]
         ]
-        head = ("row", "truth", "answer", "score", "the surest mistakes")
+        first = "surest" if off is None else "farthest off"
+        head = ("row", "truth", "answer", "score", f"mistakes, the {first} first")
         lines += ["", *(f"  {line}" for line in table([head, *mistakes], left=5))]
     return lines
 

@@ -15,6 +15,7 @@ from polyhead.report.charts import Axes, Bar, Dot, dots, plot
 from polyhead.report.page import card, document, isolated, paragraph, said, table
 
 MOST_LABELS = 24  # of a confusion table that is drawn; of more its largest mistakes are listed
+WIDE = 10  # columns of a confusion table beyond which it has a row of the page for itself
 LEAST = 0.1  # share of what an answer is sure of that an effect must reach to be shaded fully
 MOST_PAIRS, MOST_SCORES, MOST_CHANGES = 25, 60, 40
 
@@ -36,7 +37,8 @@ def page_of(reported: Reported) -> str:
     for details in reported.details:
         score = details.score
         body.append(f'<h2 id="{said(score.task)}">{said(score.task)}</h2>')
-        wrong = "" if score.wrong is None else f", {score.wrong:,} of them wrong"
+        how = "wrong" if details.differences is None else "off by more than 1 % of the range"
+        wrong = "" if score.wrong is None else f", {score.wrong:,} of them {how}"
         body.append(paragraph(f"{score.rows:,} rows of {score.split}{wrong}"))
         cards = [*_cards(details, several.get(score.task))]
         body.append(f'<div class="cards">{"".join(cards)}</div>')
@@ -94,7 +96,8 @@ def _cards(details: Details, comparison: Comparison | None) -> Iterator[str]:
     for each in details.slices:
         yield _slices(each, details)
     if details.mistakes:
-        yield card("Worst mistakes, the surest first", *map(_mistake, details.mistakes), is_wide=True)
+        first = "surest" if details.differences is None else "farthest off"
+        yield card(f"Worst mistakes, the {first} first", *map(_mistake, details.mistakes), is_wide=True)
 
 
 def _reliability(found: Reliability) -> Iterator[str]:
@@ -208,11 +211,11 @@ def _confusion(found: ConfusionTable) -> str:
             cells.append(
                 f'<td style="background: rgba(var(--{color}), {share * 0.75:.3f})" title="{said(title)}">{count:,}</td>'
             )
-        lines.append(f"<tr><th>{isolated(truth)}</th>{''.join(cells)}</tr>")
-    head = "".join(f"<th>{isolated(answer)}</th>" for answer in found.answers)
+        lines.append(f'<tr><th title="{said(truth)}">{isolated(truth)}</th>{"".join(cells)}</tr>')
+    head = "".join(f'<th title="{said(answer)}">{isolated(answer)}</th>' for answer in found.answers)
     body = f'<table class="cells"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
     what = paragraph(f"Rows are the truth, columns the answer; {found.of} are counted, shades are shares of a row.")
-    return card("Confusion", f'<div class="scroll">{body}</div>', what)
+    return card("Confusion", f'<div class="scroll">{body}</div>', what, is_wide=len(found.answers) > WIDE)
 
 
 def _slices(found: Sliced, details: Details) -> str:

@@ -34,11 +34,13 @@ p { margin: .3rem 0; max-width: 60rem } .soft, caption, figcaption { color: var(
 .wide { grid-column: 1 / -1 }
 .scroll { overflow-x: auto; max-width: 100% }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
-th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top }
+th, td { padding: .25rem .45rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top }
 th { font-weight: 600; color: var(--soft); vertical-align: bottom }
 th.left, td.left { text-align: left } td.text { text-align: left; max-width: 26rem; overflow-wrap: anywhere }
 table.cells td { text-align: center; min-width: 2.2rem; border: 1px solid var(--line); padding: .2rem .35rem }
-table.cells th { border: 0; font-weight: 500; max-width: 9rem; overflow-wrap: anywhere }
+table.cells th { border: 0; font-weight: 500; max-width: 14rem; max-height: 12rem; overflow: hidden;
+  text-overflow: ellipsis; white-space: nowrap }
+table.cells thead th { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left }
 svg { display: block; width: 100%; max-width: 34rem; height: auto }
 svg text { fill: var(--soft); font: 11px system-ui, sans-serif } svg .axis { stroke: var(--line); stroke-width: 1 }
 svg .name { fill: var(--ink) } svg .blue { fill: var(--blue) } svg .orange { fill: var(--orange) }

@@ -65,8 +65,9 @@ register_backend = BACKENDS.register
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported."""
-    return importlib.util.find_spec(package) is not None
+    """Whether a package can be imported; a mere folder of its name, such as one where Python was started, is none."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def open_backend(

@@ -22,10 +22,11 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
-from polyhead.errors import BundleError
+from polyhead.errors import BadValue, BundleError
+from polyhead.serve.explain import Why, explained
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import HttpError, body_of, decoded, encoded, gone
-from polyhead.serve.service import Served, Service
+from polyhead.serve.service import Names, Served, Service
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated
 from polyhead.tasks.task import Answer, Task
 
@@ -58,6 +59,7 @@ class Options(Value):
     receipt: bool = True  # whether each result says what it cost
     # Whether answers say what calibration makes of them; by task also how.
     calibrated: bool | dict[str, bool | CalibrationChoice] = True
+    explain: bool = False  # whether each result says which words moved it: a text of n words costs n + 1 texts
 
 
 class PredictRequest(Value):
@@ -150,13 +152,17 @@ _DECODER = msgspec.json.Decoder(PredictRequest)
 
 async def _predict(service: Service, request: Request) -> Response:
     asked, inputs, words, names = await _read(service, request)
-    ticket = await service.ask(inputs, names, words=words, deadline=asked.options.deadline, is_gone=gone(request))
+    deadline, is_gone = asked.options.deadline, gone(request)
+    if asked.options.explain:
+        why = await explained(service, inputs, names, words=words, deadline=deadline, is_gone=is_gone)
+        return encoded(_explained(service, why, asked.options))
+    ticket = await service.ask(inputs, names, words=words, deadline=deadline, is_gone=is_gone)
     return encoded(_answer(service, ticket, asked.options))
 
 
 async def _read(
     service: Service, request: Request
-) -> tuple[PredictRequest, list[AnyInput], list[np.ndarray | None] | None, tuple[str, ...]]:
+) -> tuple[PredictRequest, list[AnyInput], list[np.ndarray | None] | None, Names]:
     asked = await decoded(request, _DECODER)
     listed = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs]
     service.check_count(len(listed), len(asked.tasks or ()))
@@ -189,6 +195,16 @@ def _wished(loaded: LoadedTasks, name: str, answers: Sequence[Answer], options: 
     return with_calibrated(loaded.tasks[name], loaded.calibrations.get(name), answers, wish)
 
 
+def _explained(service: Service, why: Why, options: Options) -> PredictAnswer:
+    """The results of the inputs themselves, each with why; the receipt is that of all that was read for it."""
+    answer = _answer(service, why.ticket, options)
+    results = [
+        {**answer.results[place], "explained": several}
+        for place, several in zip(why.places, why.explanations, strict=True)
+    ]
+    return msgspec.structs.replace(answer, results=results)
+
+
 def _result(result: Result, answers: dict[str, Answer], options: Options) -> dict[str, Any]:
     """What there is of a result: failures, and tasks that do not fit, only where there are any."""
     fields: dict[str, Any] = {"answers": answers}
@@ -209,6 +225,8 @@ def total(receipts: Sequence[Receipt], *, cached: int = 0) -> Cost:
 
 async def _stream(service: Service, request: Request) -> Response:
     asked, inputs, words, names = await _read(service, request)
+    if asked.options.explain:
+        raise BadValue("answers are explained when all are there", do="ask without streaming")
     is_events = EVENTS in request.headers.get("accept", "")
     lines: asyncio.Queue[TaskResults | None] = asyncio.Queue()
     answering = asyncio.ensure_future(

@@ -18,7 +18,17 @@ export function waitingCard(name, task) {
       element("span", { class: "kind" }, spoken(task?.task.kind ?? "")),
     ),
     element("div", { class: "body" }, element("p", { class: "soft" }, "waiting")),
-    element("footer", {}, element("span", { class: "version" }), element("span", { class: "time" })),
+    element(
+      "footer",
+      {},
+      element("span", { class: "version" }),
+      element(
+        "button",
+        { type: "button", class: "link why-ask", "data-why": name, "aria-label": `Why ${name}?`, hidden: true },
+        "Why?",
+      ),
+      element("span", { class: "time" }),
+    ),
   );
 }
 
@@ -27,6 +37,7 @@ export function fillCard(name, answer, task, time, asked) {
   const card = byId(`answer-${name}`);
   card.dataset.state = "done";
   card.querySelector(".body").replaceChildren(...bodyOf(answer, task?.task, asked));
+  card.querySelector(".why-ask").hidden = false;
   card.querySelector(".time").textContent = `${time.toFixed(time < 10 ? 1 : 0)} ms`;
 }
 

@@ -8,11 +8,13 @@ import { Results, watchResults } from "./results.js";
 import { hasKey, lines, ServerError, told } from "./server.js";
 import { showKey, watchSettings } from "./settings.js";
 import { loadTasks, readersOf, tasks, watchTasks } from "./tasks.js";
+import { showWhy } from "./why.js";
 
 const FIELDS = ["text", "second", "options"];
 let form = "text";
 let only = null; // the one task that is asked; null: all
 let asking = null; // what stops the request under way
+let asked = null; // the input that is answered
 
 // What is asked
 
@@ -100,7 +102,8 @@ async function ask() {
   if (complaint) return;
   asking?.abort();
   const own = (asking = new AbortController());
-  const body = { inputs: [inputOf(form, given)], ...(only === null ? {} : { tasks: [only] }) };
+  asked = inputOf(form, given);
+  const body = { inputs: [asked], ...(only === null ? {} : { tasks: [only] }) };
   const address = new URL("v1/predict", document.baseURI).href;
   byId("curl").textContent = curlOf(address, { ...body, inputs: body.inputs[0] }, hasKey());
   byId("ask").setAttribute("data-busy", "");
@@ -177,6 +180,8 @@ for (const id of FIELDS) {
 }
 byId("all").addEventListener("click", () => askOnly(null));
 byId("answers").addEventListener("click", (event) => {
+  const why = event.target.closest("button[data-why]")?.dataset.why;
+  if (why !== undefined) showWhy(why, asked);
   const name = event.target.closest("button[data-task]")?.dataset.task;
   if (name !== undefined) showCard(name, askOnly);
 });

@@ -26,6 +26,13 @@ export async function got(path, { quiet = false } = {}) {
   return response.json();
 }
 
+/** The JSON value that is answered to a request. */
+export async function posted(path, body) {
+  const headers = { "Content-Type": "application/json" };
+  const response = await asked(path, { method: "POST", body: JSON.stringify(body), headers });
+  return response.json();
+}
+
 /** Every line of what is answered to a request, as it comes. Throws ServerError, also where the server goes away. */
 export async function* lines(path, body, signal) {
   const response = await asked(path, {

@@ -1,0 +1,46 @@
+"""`explain` as an option of a request: the words that moved each answer, from one request to the queue."""
+
+import pytest
+
+from polyhead.evaluation.explain import explained
+from served import TEXTS, as_json, posted, running, tiny_server_bundle
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tiny_server_bundle(tmp_path_factory.mktemp("explain") / "bundle", "mood", "urgency", "names", "same")
+    with running(root) as running_server:
+        yield running_server
+
+
+def ask(server, inputs, path="/v1/predict", **options):
+    body = {"inputs": inputs, "tasks": ["mood", "urgency"], "options": options}
+    return posted(server.url + path, body)
+
+
+def test_an_explanation_is_that_of_the_session_beside_the_same_answer(server):
+    status, _, answer = ask(server, TEXTS[:2], explain=True)
+    assert status == 200
+    _, _, plain = ask(server, TEXTS[:2])
+    wanted = explained(server.session, [(text,) for text in TEXTS[:2]], ["mood", "urgency"])
+    assert len(answer["results"]) == len(TEXTS[:2])
+    for result, without, explanations in zip(answer["results"], plain["results"], wanted, strict=True):
+        assert result["answers"] == without["answers"] and "explained" not in without
+        assert result["explained"] == as_json(explanations)
+        assert result["explained"]["mood"]["attention"]["words"]
+    texts = sum(1 + len(each["mood"].said[0].parts) for each in wanted)
+    assert answer["receipt"]["passes"] == texts and plain["receipt"]["passes"] == 2  # what it cost is told
+
+
+def test_tokens_keep_their_words_and_what_no_task_reads_has_no_explanation(server):
+    body = {"inputs": [{"tokens": ["anna", "is", "here"]}], "tasks": ["names", "same"], "options": {"explain": True}}
+    status, _, answer = posted(server.url + "/v1/predict", body)
+    (result,) = answer["results"]
+    assert status == 200 and result["explained"].keys() == {"names"} and "same" in result["skipped"]
+
+
+def test_more_than_a_request_may_hold_is_refused(server):
+    status, _, answer = ask(server, ["one two three four"] * 300, explain=True)
+    assert status == 422 and answer["error"]["got"].startswith("1,500 inputs")
+    status, _, answer = ask(server, TEXTS, path="/v1/predict/stream", explain=True)
+    assert status == 422 and answer["error"]["do"] == "ask without streaming"
