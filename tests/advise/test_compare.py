@@ -103,6 +103,23 @@ def test_no_run_is_begun_that_would_end_too_late(home, tmp_path):
     assert sum("not begun" in line for line in said) == 2
 
 
+def test_a_way_that_cannot_be_trained_stops_no_other(home, tmp_path, monkeypatch):
+    """Tasks that weigh their classes differently cannot learn one trunk; heads of their own can."""
+    search.shorten(monkeypatch)
+    tasks = tasks_in(home, "mood", "alike")
+    plain = tasks.project.training
+    other = msgspec.structs.replace(
+        tasks.project.tasks[1], training=msgspec.structs.replace(plain, class_weights=False)
+    )
+    project = msgspec.structs.replace(tasks.project, tasks=(tasks.project.tasks[0], other))
+    asked = Settings(only=("pooled-mean", "pooled-joint"), epochs=1, timed=False)
+    tasks = msgspec.structs.replace(tasks, project=project)
+    comparison = Comparing(tasks, "p", tmp_path, asked, Events()).run()
+    assert [way.name for way in comparison.ways] == ["pooled-mean"]
+    assert "one set of training numbers" in comparison.refused["pooled-joint"]
+    assert any("pooled-joint cannot be trained" in note for note in notes(comparison))
+
+
 def test_scores_are_those_of_the_bundle_in_points(home, tmp_path, monkeypatch):
     search.shorten(monkeypatch)
     tasks = tasks_in(home, "mood")

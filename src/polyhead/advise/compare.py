@@ -18,6 +18,7 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput
+from polyhead.errors import ConfigError, TrainError
 from polyhead.files import remove_tree, replace_file
 from polyhead.progress import duration
 from polyhead.project.tables import Project, bundles_of
@@ -72,6 +73,7 @@ class Comparison(Value):
     left: tuple[str, ...]
     ways: tuple[Compared, ...]
     lacking: dict[str, tuple[str, ...]]  # by seed, the ways that were not run
+    refused: dict[str, str]  # ways that cannot be trained on these tasks: why
     seconds: float  # of all rows together
 
 
@@ -94,6 +96,7 @@ class Comparing:
         self.data = load_any_trunk(tasks.project, self.home)
         self.ways = chosen_ways(ways_of(self.data.architecture.layers), settings.only)
         self.digest = data_digest(tasks) + self.data.digest
+        self.refused: dict[str, str] = {}  # ways that cannot be trained on these tasks: why
         self._prepared: dict[str, list[Prepared]] = {}
 
     def run(self) -> Comparison:
@@ -109,7 +112,12 @@ class Comparing:
                 self.events.line(f"{run.way.name}, seed {run.seed}: not begun, it would take {duration(expected)}")
                 continue
             self.events.line(f"{number} of {len(left)}: {run.way.name}, seed {run.seed}, about {duration(expected)}")
-            row = self.trained(run)
+            try:
+                row = self.trained(run)
+            except (ConfigError, TrainError) as error:  # what one way has no use for stops no other
+                self.refused[run.way.name] = str(error)
+                self.events.line(f"{run.way.name}, seed {run.seed}: it cannot be trained: {error}")
+                continue
             corrections.add(run.way.name, run.estimated, row.seconds)
             self.events.line(f"{run.way.name}, seed {run.seed}: {row.quality:.2f} points, in {duration(row.seconds)}")
         return self.comparison(runs)
@@ -254,6 +262,7 @@ class Comparing:
             left=self.tasks.left,
             ways=with_frontier(ways),
             lacking=lacking,
+            refused=self.refused,
             seconds=round(sum(row.seconds for several in rows.values() for row in several), 1),
         )
 

@@ -72,6 +72,7 @@ def notes(comparison: Comparison) -> list[str]:
         several.append("A trunk for each task: times of several tasks are those of one, as often as there are tasks.")
     if comparison.left:
         several.append(f"Left out, as they own their models: {', '.join(comparison.left)}.")
+    several += [f"{name} cannot be trained on these tasks: {why}" for name, why in comparison.refused.items()]
     for seed, names in comparison.lacking.items():
         shown = ", ".join(names) if len(names) <= NAMED else f"{len(names)} ways"
         several.append(f"Not run, seed {seed}: {shown}.")
