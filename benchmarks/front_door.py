@@ -32,7 +32,7 @@ from studies.settings import DATA, ROOT, report, say
 
 ROWS = 2000
 SECONDS, SNIPPET_SECONDS, WORDS, LINES = 300, 40, 25_000, 15
-# What these checks expect of matrices of numbers, estimators of texts do not do (tests/api/test_estimators.py).
+# These checks need a matrix of numbers as input; ours read texts (tests/api/test_estimators.py).
 EXCEPTIONS = ("check_fit1d", "check_fit2d_predict1d")
 
 
@@ -85,7 +85,7 @@ def write_rows(path: Path) -> None:
 
 
 def ran(words: list[str], folder: str, environment: dict[str, str]) -> tuple[str, float]:
-    """What a command prints, and its seconds."""
+    """The output of a command, and how many seconds it took."""
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "polyhead", *words],

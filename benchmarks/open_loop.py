@@ -64,7 +64,7 @@ def poisson(rate: float, seconds: float, *, seed: int) -> Iterator[float]:
 
 
 def quantiles(seconds: Sequence[float]) -> dict[str, float | None]:
-    """Of these, in milliseconds."""
+    """Quantiles of these durations, in milliseconds; None where there are no durations."""
     ordered = sorted(seconds)
     return {
         f"p{name}": 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None

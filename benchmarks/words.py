@@ -23,7 +23,7 @@ def user_pages() -> list[Path]:
 
 
 def user_words() -> dict[str, object]:
-    """Of all pages together, and of the longest."""
+    """Counts the words of all user pages together, and of the longest page."""
     words = {str(page.relative_to(DOCS)): words_by_hand(page) for page in user_pages()}
     longest = max(words, key=lambda name: words[name])
     return {"pages": len(words), "words": sum(words.values()), "longest": longest, "longest_words": words[longest]}

@@ -348,10 +348,10 @@ def timed(seed: int) -> dict[str, object]:
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
         seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
         assert done.returncode in (0, 1), done.stderr
-        found = json.loads(Path(folder, "found.json").read_bytes())
+        outcome = json.loads(Path(folder, "found.json").read_bytes())
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {
-        "rows": found["rows"],
+        "rows": outcome["rows"],
         "seconds": round(seconds, 2),
         "processor": round(used, 2),
         "characters": sum(len(row["text"]) for row in rows),
@@ -399,9 +399,9 @@ def flips(name: str, seed: int) -> dict[str, object]:
         "both": np.argsort(own - rest.max(axis=1) + (near.agreeing - near.count) / max(1, near.of), kind="stable"),
     }
     told = doubted.doubted
-    found = {key: round(float(truth[order[:first]].sum() / truth.sum()), 4) for key, order in ranked.items()}
+    shares = {key: round(float(truth[order[:first]].sum() / truth.sum()), 4) for key, order in ranked.items()}
     listed = {"listed": len(told), "listed_flipped": int(truth[told].sum())}
-    return {"rows": len(truth), "flipped": int(truth.sum()), **found, **listed, "seconds": round(seconds, 1)}
+    return {"rows": len(truth), "flipped": int(truth.sum()), **shares, **listed, "seconds": round(seconds, 1)}
 
 
 def main() -> None:

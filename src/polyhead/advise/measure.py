@@ -120,8 +120,8 @@ def measured_speed(
     label = ""
     for count in counts:
         if apart and speeds:
-            one = speeds[counts[0]]
-            speeds[count] = Speed(ms=one.ms * count, texts_a_second=one.texts_a_second / count)
+            alone = speeds[counts[0]]
+            speeds[count] = Speed(ms=alone.ms * count, texts_a_second=alone.texts_a_second / count)
             continue
         measured = _measured(bundle, names, texts, 1 if apart else count, backend)
         if measured is None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.lines import Line, Piece, line_of
+from polyhead.cli.lines import Piece, lines_read
 from polyhead.cli.output import Printer, counted, note
-from polyhead.errors import DataError, EmptyData
+from polyhead.errors import EmptyData
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
@@ -71,20 +71,9 @@ def _explained(
 ) -> list[dict[str, Any]]:
     from polyhead.evaluation.explain import explained
 
-    read: list[Line] = []
-    rows: list[dict[str, Any]] = []
-    for number, raw in several:
-        rows.append({"line": number})
-        try:
-            line = line_of(number, raw, form)
-        except DataError as error:
-            rows[-1]["error"] = str(error)
-            continue
-        if line.id is not None:
-            rows[-1]["id"] = line.id
-        read.append(line)
-    found = explained(session, [line.input for line in read], tasks, words=[line.words for line in read])
-    for row, explanations in zip((row for row in rows if "error" not in row), found, strict=True):
+    rows, read = lines_read(several, form)
+    results = explained(session, [line.input for line in read], tasks, words=[line.words for line in read])
+    for row, explanations in zip((row for row in rows if "error" not in row), results, strict=True):
         row["explained"] = explanations
     return rows
 

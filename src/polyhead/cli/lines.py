@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -94,6 +94,23 @@ def _whole_lines(source: IO[bytes]) -> Iterator[list[bytes]]:
             begun = [rest[-1]]
     if last := b"".join(begun):
         yield [last]
+
+
+def lines_read(several: Sequence[tuple[int, bytes]], form: str) -> tuple[list[dict[str, Any]], list[Line]]:
+    """An object for each of these lines, with its number, id and error, and the lines without an error as inputs."""
+    rows: list[dict[str, Any]] = []
+    read: list[Line] = []
+    for number, raw in several:
+        rows.append({"line": number})
+        try:
+            line = line_of(number, raw, form)
+        except DataError as error:
+            rows[-1]["error"] = str(error)
+            continue
+        if line.id is not None:
+            rows[-1]["id"] = line.id
+        read.append(line)
+    return rows, read
 
 
 def line_of(number: int, raw: bytes, form: str) -> Line:

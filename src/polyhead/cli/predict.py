@@ -16,7 +16,7 @@ import msgspec
 
 from polyhead.cli.explain import check_explained, explain_lines, explain_options
 from polyhead.cli.given import Given, given_in
-from polyhead.cli.lines import Line, Piece, check_lines, line_of, pieces
+from polyhead.cli.lines import Line, Piece, check_lines, lines_read, pieces
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
 from polyhead.cli.output import DASH, Printer, check_kept, counted, json_shown, note, writing
 from polyhead.cli.remote import Remote
@@ -238,18 +238,7 @@ def _answered(answer: Answering, source: Iterable[Piece], target: IO[bytes], for
 
 def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[dict[str, Any]]:
     """One plain object a line, in order."""
-    read: list[Line] = []
-    rows: list[dict[str, Any]] = []
-    for number, raw in lines:
-        rows.append({"line": number})
-        try:
-            line = line_of(number, raw, form)
-        except DataError as error:
-            rows[-1]["error"] = str(error)
-            continue
-        if line.id is not None:
-            rows[-1]["id"] = line.id
-        read.append(line)
+    rows, read = lines_read(lines, form)
     waiting = [row for row in rows if "error" not in row]
     for row, fields in zip(waiting, answer(read), strict=True):
         fields.pop("versions", None)  # those of the bundle, the same in each line
