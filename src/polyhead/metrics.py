@@ -16,6 +16,7 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.errors import DataError, EmptyData
 
+BINS = 15  # of confidence, of equal width, as Guo et al. 2017
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
@@ -239,3 +240,20 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2)[codes], np.float64)
+
+
+def bins_of(confidence: np.ndarray, bins: int = BINS) -> np.ndarray:
+    """The bin of each confidence, int64 (decisions,): bin i holds (i / bins, (i + 1) / bins], and 0 is in bin 0."""
+    places: np.ndarray = np.clip(np.ceil(np.asarray(confidence) * bins).astype(np.int64) - 1, 0, bins - 1)
+    return places
+
+
+def calibration_error(confidence: np.ndarray, is_right: np.ndarray, bins: int = BINS) -> float:
+    """Expected calibration error (Guo et al. 2017): mean over decisions of |accuracy - confidence| of their bin.
+
+    Both are (decisions,), confidence from 0 to 1; 0 where nothing was decided. Lower is better.
+    """
+    if not len(confidence):
+        return 0.0
+    gaps = np.bincount(bins_of(confidence, bins), weights=is_right - confidence, minlength=bins)
+    return float(np.abs(gaps).sum() / len(confidence))

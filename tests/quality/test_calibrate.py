@@ -4,16 +4,9 @@ import numpy as np
 import pytest
 
 from polyhead.errors import BadValue, ConfigError, EmptyData
+from polyhead.metrics import calibration_error
 from polyhead.quality.calibrate import CalibrateRequest, calibrated, halved, measures
-from polyhead.quality.measures import (
-    answered,
-    calibration_error,
-    conformal_quantile,
-    error_of,
-    log_loss,
-    lower_bound,
-    rows_for,
-)
+from polyhead.quality.measures import answered, conformal_quantile, error_of, log_loss, lower_bound, rows_for
 from polyhead.quality.scaling import best_temperature, fitted
 from polyhead.quality.thresholds import Goal, of_label
 from polyhead.tasks.calibration import Calibration

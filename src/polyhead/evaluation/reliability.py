@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from polyhead.config import Value
+from polyhead.metrics import BINS, bins_of, calibration_error
 from polyhead.tasks.judging import Decisions
 
-BINS = 15  # of equal width, as Guo et al. 2017
 STEPS = 20  # shares of the surest decisions
 
 
@@ -47,7 +47,7 @@ def reliability_of(decisions: Decisions) -> Reliability | None:
     count = len(confidence)
     if not count:
         return None
-    place = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)
+    place = bins_of(confidence)
     counts = np.bincount(place, minlength=BINS)
     sums = [np.bincount(place, weights=values, minlength=BINS) for values in (confidence, is_right)]
     return Reliability(
@@ -55,7 +55,7 @@ def reliability_of(decisions: Decisions) -> Reliability | None:
         decisions=count,
         confidence=float(confidence.mean()),
         accuracy=float(is_right.mean()),
-        calibration_error=float(np.abs(sums[1] - sums[0]).sum() / count),
+        calibration_error=calibration_error(confidence, is_right),
         bins=tuple(
             Bin(
                 low=number / BINS,

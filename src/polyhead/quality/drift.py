@@ -9,7 +9,8 @@ import numpy as np
 from polyhead.bundle.seen import Seen
 from polyhead.config import Value
 from polyhead.errors import EmptyData
-from polyhead.quality.measures import Answered, calibration_error, error_of
+from polyhead.metrics import calibration_error
+from polyhead.quality.measures import Answered, error_of
 from polyhead.quality.samples import Difference, difference, farness, holm
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of

@@ -1,4 +1,4 @@
-"""What says how sure answers are, and whether they are right: calibration error, log loss, bounds, quantiles."""
+"""Measures of how sure answers are and whether they are right: calibration error, log loss, bounds, quantiles."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from math import ceil, sqrt
 import numpy as np
 
 from polyhead.config import Value
+from polyhead.metrics import calibration_error
 from polyhead.tasks.kinds import base, kind_of
 from polyhead.tasks.task import Task
 
-BINS = 15  # of equal width, as Guo et al. (2017)
 SMALLEST = 1e-300
 
 
@@ -42,15 +42,6 @@ def answered(task: Task, outputs: list[np.ndarray], targets: list[np.ndarray]) -
     with np.errstate(divide="ignore"):
         logarithms = np.log(base.softmax(padded))
     return Answered(task=task, logarithms=logarithms, targets=np.array(targets, np.int64))
-
-
-def calibration_error(confidence: np.ndarray, is_right: np.ndarray, bins: int = BINS) -> float:
-    """Expected calibration error: how far confidence and share of right answers are apart, in bins of equal width."""
-    if not len(confidence):
-        return 0.0
-    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
-    gaps = np.bincount(place, weights=is_right - confidence, minlength=bins)
-    return float(np.abs(gaps).sum() / len(confidence))
 
 
 def error_of(rows: Answered, probabilities: np.ndarray) -> float:
