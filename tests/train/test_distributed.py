@@ -84,7 +84,7 @@ def assert_close(one, other, *, unseen=("key.bias",)):
             np.testing.assert_allclose(other["arrays"][name], array, rtol=0, atol=1e-5, err_msg=name)
     for fact in ("loss", "score"):
         found, expected = ([row[fact] for row in run["history"]] for run in (other, one))
-        assert found == pytest.approx(expected, rel=1e-5)
+        assert found == pytest.approx(expected, rel=1e-4)  # float32 sums in another order
     assert other["validation"].keys() == one["validation"].keys() and other["seen"] == one["seen"]
 
 

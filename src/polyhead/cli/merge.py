@@ -36,7 +36,8 @@ class Proof(Value):
     version: str  # there
     tap: int | None = None  # layers of the trunk that it reads; None: it owns its model
     layers: int | None = None  # of its own, if it reads the trunk
-    precision: str = "float32"
+    precision: str = "float32"  # in which it was proven here
+    trained_in: str = "float32"
     probes: int = 0  # 0: it has none, or owns its model, so its files are the same, and nothing was asked
 
 
@@ -111,7 +112,7 @@ def _source(argument: str) -> Source:
 def _proofs(
     merged: Bundle, sources: Sequence[Source], taken: Sequence[ChosenTasks], certificate: Certificate
 ) -> list[Proof]:
-    from polyhead.engine.pinned import backend_here, precision_here
+    from polyhead.engine.pinned import backend_here, precision_here, precision_of
 
     proofs, backend = [], backend_here()
     for source, choice in zip(sources, taken, strict=True):
@@ -126,6 +127,7 @@ def _proofs(
                     tap=tap,
                     layers=sum(node.stop - node.start for node in record.path.layers) - tap,
                     precision=precision_here(record, backend),
+                    trained_in=precision_of(record),
                     probes=certificate.after[name].probes,
                 )
             )
@@ -176,7 +178,7 @@ def _drawn(merged: Bundle) -> list[str]:
 
 def _notes(proofs: Sequence[Proof]) -> list[str]:
     """Notes below the table: several precisions, tasks without probes, models."""
-    precisions, notes = sorted({proof.precision for proof in proofs if proof.tap is not None}), []
+    precisions, notes = sorted({proof.trained_in for proof in proofs if proof.tap is not None}), []
     if len(precisions) > 1:
         notes.append(
             f"trained in different precisions ({', '.join(precisions)}), each proven in its own: "
