@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,14 +14,14 @@ from torch.nn import functional
 
 from polyhead.errors import NotFinite
 from polyhead.sharing.part import PooledPart
+from polyhead.train.heads.lbfgs import minimise
 from polyhead.train.loop.feed import Batch, LengthSorted
 from polyhead.train.loop.loss import LOSSES, UNLABELLED, ranking_each
 
 PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(10))
 """Weights of the squared norm, the strongest first, for inputs of mean square 1 a row."""
 
-ITERATIONS = 60  # of L-BFGS for each penalty; each starts where the one before ended
-HISTORY = 10
+ITERATIONS = 60  # for each penalty
 AT_ONCE = 256  # examples whose inputs are computed at a time
 MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
 
@@ -131,94 +131,55 @@ def _rows(read: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:
-    """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS (Liu and Nocedal 1989) with a line search.
+    """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS; each starts where the one before ended.
 
     With a prior the penalty is on `W` less it. Inputs are scaled to a mean squared length of 1. The bias has no
     penalty. For a pair that is read separately the
     cosine is one more input; its weight has a small penalty, 1 / rows (that of scikit-learn's LogisticRegression),
     and none for numbers. The first solution then reads the cosine alone, as if the penalty were infinite.
     """
-    scale = inputs.scale
-    values = inputs.values / scale
-    plain = 0
+    rows, count = inputs.values.shape
+    has_cosine = inputs.cosine is not None
+    values = torch.ones(rows, count + has_cosine + 1)  # the last input is that of the bias
+    torch.div(inputs.values, inputs.scale, out=values[:, :count])
     if inputs.cosine is not None:
-        width = values.shape[1] - inputs.cosine
-        cosine = inputs.values[:, inputs.cosine :].sum(dim=1, keepdim=True) / width
-        values, plain = torch.cat([values, cosine], dim=1), 1
-    count = values.shape[1] - plain
+        values[:, count] = inputs.values[:, inputs.cosine :].mean(dim=1)
     prior = torch.zeros(inputs.outputs, values.shape[1])
     if inputs.prior is not None:
         prior[:, :count] = inputs.prior
-    weight = prior.clone().requires_grad_()
-    bias = torch.zeros(inputs.outputs, requires_grad=True)
-    loss = LOSSES[inputs.loss]
-    small = 0.0 if inputs.loss == "squared_error" else 1 / len(values)
-    if inputs.cosine is not None:
-        own = torch.zeros(inputs.outputs, 1, requires_grad=True)
-        _minimise(
-            [own, bias], _objective(loss, inputs.targets, values[:, -1:], own, bias, 0.0, 0, small, inputs.weights)
-        )
-        with torch.no_grad():
-            weight[:, -1:] = own
-        yield _unscaled(inputs, weight, bias, math.inf)
+    weight, own = prior.clone(), torch.zeros(values.shape[1])
+    own[count:-1] = 0.0 if inputs.loss == "squared_error" else 1 / rows
+    if has_cosine:
+        weight[:, count:] = _solved(inputs, values[:, count:], own[count:], prior[:, count:], weight[:, count:])
+        yield _unscaled(inputs, weight, math.inf)
     for penalty in penalties:
-        _minimise(
-            [weight, bias],
-            _objective(loss, inputs.targets, values, weight, bias, penalty, count, small, inputs.weights, prior),
-        )
-        yield _unscaled(inputs, weight, bias, penalty)
+        own[:count] = penalty
+        weight = _solved(inputs, values, own, prior, weight)
+        yield _unscaled(inputs, weight, penalty)
 
 
-def _unscaled(inputs: Inputs, weight: Tensor, bias: Tensor, penalty: float) -> Solution:
+def _solved(inputs: Inputs, values: Tensor, penalties: Tensor, prior: Tensor, start: Tensor) -> Tensor:
+    """The weights (outputs, inputs) with the least loss and penalties, (inputs,), of their squares less the prior."""
+    loss = LOSSES[inputs.loss]
+
+    def function(point: Tensor) -> tuple[float, Tensor]:
+        weight = point.view(start.shape)
+        outputs = (values @ weight.T).requires_grad_()
+        value = loss(outputs, inputs.targets, inputs.weights)
+        (gradient,) = torch.autograd.grad(value, outputs)
+        apart = weight - prior
+        pulled = penalties * apart
+        return value.item() + float((pulled * apart).sum()) / 2, torch.addmm(pulled, gradient.T, values).flatten()
+
+    return minimise(function, start.flatten(), iterations=ITERATIONS).view(start.shape)
+
+
+def _unscaled(inputs: Inputs, weight: Tensor, penalty: float) -> Solution:
     """The head for inputs as they are; the weight of the cosine goes to those of the inputs whose mean it is."""
-    solved = weight.detach().clone()
+    count = inputs.values.shape[1]
+    solved = weight[:, :count] / inputs.scale
     if inputs.cosine is not None:
-        width = inputs.values.shape[1] - inputs.cosine
-        solved, alone = solved[:, :-1] / inputs.scale, solved[:, -1:]
-        solved[:, inputs.cosine :] += alone / width
-    else:
-        solved /= inputs.scale
+        solved[:, inputs.cosine :] += weight[:, count : count + 1] / (count - inputs.cosine)
     if not bool(torch.isfinite(solved).all()):
         raise NotFinite("a weight of a linear head is not finite", do="check the features of the task's texts")
-    return Solution(weight=solved, bias=bias.detach().clone(), penalty=penalty)
-
-
-def _objective(
-    loss: Callable[[Tensor, Tensor, Tensor | None], Tensor],
-    targets: Tensor,
-    values: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    penalty: float,
-    count: int,
-    small: float,
-    weights: Tensor | None,
-    prior: Tensor | None = None,
-) -> Callable[[], Tensor]:
-    """`penalty` is that of the first `count` inputs, `small` that of the rest; both are on weights less the prior."""
-
-    def objective() -> Tensor:
-        apart = weight if prior is None else weight - prior
-        penalties = penalty * apart[:, :count].square().sum() + small * apart[:, count:].square().sum()
-        return loss(values @ weight.T + bias, targets, weights) + penalties / 2
-
-    return objective
-
-
-def _minimise(parameters: Sequence[Tensor], objective: Callable[[], Tensor]) -> None:
-    optimizer = torch.optim.LBFGS(
-        list(parameters),
-        max_iter=ITERATIONS,
-        history_size=HISTORY,
-        tolerance_grad=1e-5,
-        tolerance_change=1e-8,
-        line_search_fn="strong_wolfe",
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        value = objective()
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return Solution(weight=solved, bias=weight[:, -1].clone(), penalty=penalty)

@@ -16,7 +16,7 @@ from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.heads.baseline import baselines_of, candidates, feature_paths, left_out
 from polyhead.train.heads.choice import score_of
-from polyhead.train.heads.select import Trials
+from polyhead.train.heads.select import Trial, Trials
 from polyhead.train.job import Trainer
 from polyhead.train.loop.events import Events
 from polyhead.train.record.draft import Trained
@@ -54,13 +54,17 @@ def train_task(
     task, began = prepared.task, time.monotonic()
     with one_thread():
         trials = Trials(prepared, source, checkpoints=checkpoints, events=events)
-        several = [
-            trials.tried(candidate, path) for candidate, path in zip(candidates(prepared, source), paths, strict=True)
-        ]
+        several = list[Trial]()
+        for candidate, path in zip(candidates(prepared, source), paths, strict=True):
+            if not trials.is_beaten(candidate):
+                several.append(trials.tried(candidate, path))
+                continue
+            rows = f"the {len(trials.held.targets):,} rows held out"
+            events.line(f"{task.name}: {candidate.name} is not tried: a linear head's score on {rows} is perfect")
         best = trials.best(several)
         module, fitted = trials.kept(best)
         scores = {"validation": trials.held.scores(task, best.outputs)}
-        baselines = baselines_of(prepared, trials, several, source) if len(several) > 1 else {}
+        baselines = baselines_of(prepared, trials, several, source) if len(paths) > 1 else {}
         if prepared.test is not None:
             scores["test"] = evaluate_part(module, prepared, prepared.test, best.path, source)
     arrays = {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
@@ -70,7 +74,7 @@ def train_task(
         arrays=arrays,
         scores=scores,
         fitted=msgspec.structs.replace(fitted, seconds=time.monotonic() - began),
-        tried=tried if len(several) > 1 else {},
+        tried=tried if len(paths) > 1 else {},
         chosen=best.candidate.name,
         folds=trials.folds,
         refitted=trials.learns_all(best),

@@ -38,6 +38,7 @@ FOLDS = 5
 REFITTED_BELOW = 10_000  # labelled rows: of fewer, a head trained in steps learns once more, from all of them
 RACED = 1 / 3  # of its rounds: a head that is then far behind the best linear one is given up
 FAR = 2  # standard errors of the difference
+PERFECT = 1.0  # of every metric
 RISES = 2  # of the loss on rows held out, one after the other: weaker penalties are then not tried
 
 
@@ -86,6 +87,13 @@ class Trials:
             kept = sorted(set(rows) - set(held))
             self._folds.append((_split(whole.take(kept)), _split(whole.take(held))))
         self.held = whole.take([row for held in parts for row in held])
+
+    def is_beaten(self, candidate: Candidate) -> bool:
+        """Whether a head that is trained in steps cannot score above the best linear one, which is perfect."""
+        linear = best_linear(self._linear)
+        if linear is None or candidate.solver == "linear":
+            return False
+        return score_of(self._prepared.task, self.held, linear.outputs) >= PERFECT
 
     def tried(self, candidate: Candidate, path: Path) -> Trial:
         """The candidate, fitted without the rows that choose."""
