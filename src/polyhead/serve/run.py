@@ -51,6 +51,7 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 LIMITS = ConnectionLimits()
+ACCEPTED = 16  # connections that are accepted in a turn of the event loop
 OTHER_FILES = 256  # that a server has open beside its connections
 
 
@@ -104,12 +105,12 @@ async def serve(
     if until is not None:
         beside.append(asyncio.create_task(_then(until, stop)))
     first, *rest = servers
-    running = [asyncio.create_task(first.serve(sockets=[listeners[0].socket]))]
+    running = [asyncio.create_task(first.serve(sockets=listening_sockets(listeners[0].socket)))]
     while not first.started and not running[0].done():
         await asyncio.sleep(0.01)
     if not running[0].done():
         for server, listener in zip(rest, listeners[1:], strict=True):
-            running.append(asyncio.create_task(server.serve(sockets=[listener.socket])))
+            running.append(asyncio.create_task(server.serve(sockets=listening_sockets(listener.socket))))
         while not all(server.started or task.done() for server, task in zip(servers, running, strict=True)):
             await asyncio.sleep(0.01)
         ready()
@@ -118,6 +119,14 @@ async def serve(
     finally:
         for task in beside:
             task.cancel()
+
+
+def listening_sockets(listening: socket.socket) -> list[socket.socket]:
+    """The listening socket and duplicates of it: libuv accepts one connection a socket in each turn of its loop.
+
+    In a server with more to do than it can, turns are long, and callers would wait unread for many seconds.
+    """
+    return [listening, *(listening.dup() for _ in range(ACCEPTED - 1))]
 
 
 async def _then(event: asyncio.Event, call: Callable[[], None]) -> None:
