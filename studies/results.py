@@ -113,13 +113,16 @@ class Study:
 
 
 def hardware() -> str:
-    """Processor, cores and memory of this machine."""
-    name = processor().model
+    """Processor, its instructions that decide speed, cores and memory of this machine."""
+    name, cores = processor().model, f"{os.cpu_count()} cores"
     try:
+        flags = Path("/proc/cpuinfo").read_text().split()
         memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
-        return f"{name}, {os.cpu_count()} cores, {memory:.0f} GiB"
     except OSError:
-        return f"{name}, {os.cpu_count()} cores"
+        return f"{name}, {cores}"
+    known = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "avx512_vnni": "VNNI", "amx_bf16": "AMX"}
+    told = [word for flag, word in known.items() if flag in flags] or ["AVX2"] * ("avx2" in flags)
+    return f"{name} ({', '.join(told)}), {cores}, {memory:.0f} GiB" if told else f"{name}, {cores}, {memory:.0f} GiB"
 
 
 def _row(line: bytes) -> dict[str, object] | None:

@@ -109,34 +109,31 @@ def scores(rows: list[dict], name: str, size: str, method: str) -> list[float]:
     return [100 * row["span_f1"] for row in rows if (row["set"], row["size"], row["method"]) == (name, size, method)]
 
 
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation, and of how many draws."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.1f} ± {deviation:.1f} ({len(values)} {'draws' if len(values) > 1 else 'draw'})"
+
+
 def claims(rows: list[dict]) -> list[Claim]:
     """Claims for each size: the gain over the default of before, and the loss to fine-tuning."""
     claimed = []
     for size in SIZES:
-        several = {name: {method: scores(rows, name, size, method) for method in METHODS} for name in NAMES}
-        several = {name: scored for name, scored in several.items() if all(scored.values())}
-        if not several:
-            continue
         amount = "all sentences" if size == "all" else f"{size} sentences"
-        note = "; ".join(
-            f"{name} "
-            + ", ".join(
-                f"{method} {statistics.mean(values):.1f} ± {statistics.stdev(values) if len(values) > 1 else 0:.1f}"
-                for method, values in scored.items()
-            )
-            for name, scored in several.items()
-        )
         for id, other, text, target in (
             ("gain", BEFORE, "the default less the default of before", 0.0),
             ("loss", TUNED, "the default less fine-tuning of all layers", 0.0),
         ):
-            value = statistics.mean(
-                statistics.mean(scored[DEFAULT]) - statistics.mean(scored[other]) for scored in several.values()
-            )
+            pairs = {name: [scores(rows, name, size, method) for method in (DEFAULT, other)] for name in NAMES}
+            pairs = {name: both for name, both in pairs.items() if all(both)}
+            if not pairs:
+                continue
+            value = statistics.mean(statistics.mean(own) - statistics.mean(theirs) for own, theirs in pairs.values())
+            note = "; ".join(f"{name} {spread(own)}, {other} {spread(theirs)}" for name, (own, theirs) in pairs.items())
             claimed.append(
                 Claim(
                     id=f"right.entities_{id}_{size}",
-                    text=f"span F1, {text}, mean of {len(several)} sets, {amount}",
+                    text=f"span F1, {text}, mean of {len(pairs)} sets, {amount}",
                     target=target,
                     value=round(value, 2),
                     unit="points",
