@@ -160,7 +160,7 @@ def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summa
     from polyhead.certify.beside import keep_beside
     from polyhead.quality.watch import beside
 
-    wanted = {name: beside(session.tasks[name], summary) for name, summary in rows.items()}
+    wanted = {name: beside(session.tasks[name], summary.seen) for name, summary in rows.items()}
     certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"kept what {counted(rows[name].rows.whole, 'row')} of {name} look like: {old} -> {new}")

@@ -39,7 +39,7 @@ def asked(
     Raises what the task raises, and BackendError where a text has no vector.
     """
     vector, task = attach_vectors(session), session.tasks[name]
-    is_text = task.pair == "none" and not kind_of(task).per_option
+    is_text = reads_one_text(task)
     outputs, vectors = list[np.ndarray](), list[np.ndarray]()
     try:
         for start in range(0, len(inputs), PIECE):
@@ -60,6 +60,11 @@ def asked(
         session.detach(vector)
     show("")
     return Asked(outputs=outputs, vectors=directions(np.concatenate(vectors)))
+
+
+def reads_one_text(task: Task) -> bool:
+    """Whether a row is one text, so that task and vector read it in one pass."""
+    return task.pair == "none" and not kind_of(task).per_option
 
 
 def seen_rows(task: Task, inputs: Sequence[TaskInput], answers: Asked) -> Seen:

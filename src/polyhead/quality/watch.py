@@ -106,9 +106,9 @@ def known_of(session: Session, names: list[str]) -> dict[str, Seen]:
     return {name: seen for name, seen in summaries.items() if seen is not None}
 
 
-def beside(task: Task, rows: Summarized, *, seed: int = 0) -> Beside:
+def beside(task: Task, seen: Seen, *, seed: int = 0) -> Beside:
     """The summary of these rows, to be kept with the task."""
-    seen = rows.seen.sample(seed, KEPT)
+    seen = seen.sample(seed, KEPT)
     lengths = np.quantile(seen.lengths, (0.1, 0.5, 0.9)).astype(int).tolist()
     lines = [
         f"- {len(seen.lengths):,} rows are kept as directions of mean vectors, lengths and scores; no text is",

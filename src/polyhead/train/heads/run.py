@@ -19,7 +19,7 @@ from polyhead.train.heads.choice import score_of
 from polyhead.train.heads.select import Trials
 from polyhead.train.job import Trainer
 from polyhead.train.loop.events import Events
-from polyhead.train.record.draft import Trained
+from polyhead.train.record.draft import HeldRows, Trained
 
 
 class KeptFeatures(Trainer):
@@ -75,6 +75,7 @@ def train_task(
         folds=trials.folds,
         refitted=trials.learns_all(best),
         baselines=baselines,
+        held=HeldRows(examples=trials.held, outputs=best.outputs),
     )
 
 

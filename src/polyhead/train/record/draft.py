@@ -18,12 +18,20 @@ from polyhead.bundle.write import Draft
 from polyhead.plan import Path, Plan, merge
 from polyhead.strategies.branch import private_layers
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.loop.fit import Fitted
 from polyhead.train.record.decided import Fingerprint, tag
 from polyhead.trunk.data import TrunkFacts
+
+
+class HeldRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that a part did not learn from, and what it put out for them; with folds the parts that left them out."""
+
+    examples: Examples
+    outputs: list[np.ndarray]  # of each example
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +46,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     folds: int = 0  # that stand in for a validation split
     refitted: bool = False  # whether it learned from the validation rows too, after they had chosen it
     baselines: Baselines = {}  # simple answers -> split -> metric -> value
+    held: HeldRows | None = None  # whose looks are kept with the task
 
     def notes(self) -> dict[str, Any]:
         """The notes beside the part: scores, scores of the baselines, heads that were tried, the course of training.
