@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -88,6 +89,15 @@ def scores_of(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
     nothing = np.zeros(len(task.labels) if kind.scores == "sigmoid" else (), np.int64)
     rows = answered(task, outputs, [nothing] * len(outputs))
     return Calibration().probabilities(task, rows.logarithms).astype(np.float32)
+
+
+def scores_in(task: Task, answer: Mapping[str, Any]) -> np.ndarray:
+    """The same of one answer, float32 (width,); (0,) of an answer that does not hold them."""
+    if kind_of(task).scores == "range" and task.range is not None:
+        low, high = task.range
+        return np.array([(answer["value"] - low) / (high - low)], np.float32)
+    scores = answer.get("scores")
+    return np.array([scores[label] for label in task.labels] if isinstance(scores, dict) else [], np.float32)
 
 
 def _of_words(outputs: np.ndarray) -> np.ndarray:
