@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from polyhead.bundle.seen import Seen
@@ -70,8 +71,14 @@ def reads_one_text(task: Task) -> bool:
 
 def seen_rows(task: Task, inputs: Sequence[TaskInput], answers: Asked) -> Seen:
     """What the rows look like: directions, lengths, and the scores of kinds whose answers are probabilities."""
+    seen = seen_texts(inputs, answers.vectors)
+    return msgspec.structs.replace(seen, scores=scores_of(task, answers.outputs))
+
+
+def seen_texts(inputs: Sequence[TaskInput], vectors: np.ndarray) -> Seen:
+    """The same without scores; `vectors` are directions."""
     lengths = np.array([len(text) for (text,) in as_texts(inputs)], np.float32)
-    return Seen(vectors=answers.vectors, lengths=lengths, scores=scores_of(task, answers.outputs))
+    return Seen(vectors=vectors, lengths=lengths, scores=np.zeros((len(lengths), 0), np.float32))
 
 
 def scores_of(task: Task, outputs: list[np.ndarray]) -> np.ndarray:

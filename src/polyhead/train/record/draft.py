@@ -28,10 +28,12 @@ from polyhead.trunk.data import TrunkFacts
 
 
 class HeldRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that a part did not learn from, and what it put out for them; with folds the parts that left them out."""
+    """Rows that a part did not learn from, or of which each was left out by one fold, and what it put out for them."""
 
     examples: Examples
-    outputs: list[np.ndarray]  # of each example
+    # Of each example. None of folds: their parts are less sure, or more, than the one that is kept. In ten runs on two
+    # sets of tweets and reviews (minilm, 800 rows) their scores stood apart from those for new rows in six, at 0.01.
+    outputs: list[np.ndarray] | None
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):

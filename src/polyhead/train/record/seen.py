@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
-from polyhead.bundle.seen import MOST
+from polyhead.bundle.seen import MOST, Seen
 from polyhead.bundle.write import Draft
 from polyhead.certify.beside import with_sections
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import vector_path
-from polyhead.quality.asked import Asked, as_texts, asked, directions, reads_one_text, seen_rows
+from polyhead.quality.asked import Asked, as_texts, asked, directions, reads_one_text, seen_rows, seen_texts
 from polyhead.quality.drift import LEAST
 from polyhead.quality.rows import drawn
 from polyhead.quality.watch import beside
@@ -23,9 +21,6 @@ from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.record.draft import HeldRows
 
 SEED = 0  # of the rows that are drawn
-
-Answers = Callable[[list[int], Examples], Asked | None]
-"""What a task put out for rows, by their places, and their vectors; None where these cannot be had."""
 
 
 def vectors_wanted(prepared: Prepared, source: FeatureSource) -> list[FeatureRequest]:
@@ -46,40 +41,34 @@ def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource) -> Dra
 
     As it is where they are too few, or where a store that encodes nothing keeps no mean vectors of their texts.
     """
-    if held is None:
+    task = draft.record.task
+    if held is None or len(held.examples.inputs) < LEAST:
         return draft
-
-    def answers(places: list[int], examples: Examples) -> Asked | None:
-        request = _vectors(draft.record.task, examples, source)
-        if request is None:
-            return None
-        source.fill([request])
-        features = source.store(request.path).features(request.keys()).take(range(len(places)))
-        outputs = [held.outputs[place] for place in places]
-        return Asked(outputs=outputs, vectors=directions(features.values[:, 0, 0]))
-
-    return _with(draft, held.examples, answers)
+    places = _places(held.examples)
+    taken = held.examples.take(places)
+    request = _vectors(task, taken, source)
+    if request is None:
+        return draft
+    source.fill([request])
+    features = source.store(request.path).features(request.keys()).take(range(len(places)))
+    vectors = directions(features.values[:, 0, 0])
+    if held.outputs is None:
+        return _with(draft, seen_texts(taken.inputs, vectors))
+    outputs = [held.outputs[place] for place in places]
+    return _with(draft, seen_rows(task, taken.inputs, Asked(outputs=outputs, vectors=vectors)))
 
 
 def with_seen_by(draft: Draft, examples: Examples, session: Session) -> Draft:
     """The same by a session that has the task, for rows that it did not learn from."""
-
-    def answers(places: list[int], examples: Examples) -> Asked:
-        return asked(session, draft.record.task.name, examples.inputs, examples.words)
-
-    return _with(draft, examples, answers)
-
-
-def _with(draft: Draft, examples: Examples, answers: Answers) -> Draft:
+    task = draft.record.task
     if len(examples.inputs) < LEAST:
         return draft
-    places = _places(examples)
-    taken = examples.take(places)
-    given = answers(places, taken)
-    if given is None:
-        return draft
-    task = draft.record.task
-    kept = beside(task, seen_rows(task, taken.inputs, given))
+    taken = examples.take(_places(examples))
+    return _with(draft, seen_rows(task, taken.inputs, asked(session, task.name, taken.inputs, taken.words)))
+
+
+def _with(draft: Draft, seen: Seen) -> Draft:
+    kept = beside(draft.record.task, seen)
     assert kept.seen is not None
     return msgspec.structs.replace(draft, seen=kept.seen.content(), card=with_sections(draft.card, kept.card))
 
