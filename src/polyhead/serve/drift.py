@@ -10,6 +10,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from weakref import ref
 
@@ -131,12 +132,18 @@ class DriftWatch:
         versions = self._session.loaded.versions
         return [state for name, state in sorted(self._told.copy().items()) if versions.get(name) == state.version]
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was taken by now is compared."""
+        return not self._waiting.unfinished_tasks and not self._due
+
     def close(self) -> None:
         """Ends the thread; what waits there is left."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            while not self._waiting.empty():
-                self._waiting.get_nowait()
+            with suppress(queue.Empty):
+                while True:
+                    self._waiting.get_nowait()
             self._waiting.put(None)
             thread.join()
 
@@ -153,16 +160,16 @@ class DriftWatch:
 
     def _work(self) -> None:
         while True:
-            item = None
-            try:
-                item = self._waiting.get(timeout=self._rests_until - monotonic() if self._due else None)
+            with suppress(queue.Empty):  # it has rested
+                rest = max(0.0, self._rests_until - monotonic()) if self._due else None
+                item = self._waiting.get(timeout=rest)
                 if item is None:
                     return
                 self._add(*item)
-            except (queue.Empty, ValueError):  # it has rested; ValueError: for longer than that
-                pass
+                self._waiting.task_done()
             if self._due and monotonic() >= self._rests_until:
-                self._compare(self._due.popleft())
+                self._compare(self._due[0])
+                self._due.popleft()
 
     def _add(self, loaded: LoadedTasks, texts: Sequence[LiveText]) -> None:
         for name in self._watched(loaded):
