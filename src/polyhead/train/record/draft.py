@@ -31,8 +31,9 @@ class HeldRows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that a part did not learn from, or of which each was left out by one fold, and what it put out for them."""
 
     examples: Examples
-    # Of each example. None of folds: their parts are less sure, or more, than the one that is kept. In ten runs on two
-    # sets of tweets and reviews (minilm, 800 rows) their scores stood apart from those for new rows in six, at 0.01.
+    # Of each example. None of folds: their parts are less sure, or more, than the one that is kept. Of ten samples of
+    # new rows (emotion and sst2, minilm, 800 rows, attention heads) five had other scores than theirs, with p below
+    # 0.01; where a share was held out, none of 39 (eight sets, 3,000 rows) had.
     outputs: list[np.ndarray] | None
 
 
