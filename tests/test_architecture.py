@@ -54,7 +54,7 @@ RANKS = {
     "api": 13,
     "check": 13,
     "importing": 13,
-    "quality": 13,
+    "quality": 11,
     "report": 13,
     "sample": 13,
     "serve": 13,

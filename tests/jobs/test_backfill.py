@@ -9,6 +9,7 @@ import pytest
 
 from backfills import ANSWERED, POOL, TASKS, TRUNK, add, append, make_bundle, schema, texts
 from polyhead.bundle.read import Bundle
+from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, UnknownTask
 from polyhead.jobs import answering
@@ -20,6 +21,7 @@ from polyhead.store.corpus.base import PackedRows, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.open import open_corpus
 from polyhead.store.corpus.plain import PlainStore
+from polyhead.tasks.calibration import Calibration, SetRule
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,29 @@ def test_every_document_has_the_answers_of_a_session_over_its_text(location, bun
     np.testing.assert_array_equal(topics["labels"], answers["topics"].labels)
     np.testing.assert_allclose(urgency["value"], answers["urgency"].value, atol=1e-4)
     assert moods["scores"].dtype == np.float16 and mood["label"].dtype == np.int32
+
+
+def test_calibrated_answers_are_columns_of_their_own_where_they_are_asked_for(location, tmp_path):
+    bundle = make_bundle(tmp_path / "b")
+    filled(location, bundle, range(20))
+    with pytest.raises(ConfigError, match="polyhead calibrate"):
+        backfill(location, bundle, BackfillRequest(calibrated=True))
+    calibration = Calibration(scale=(0.5,), unsure_below=0.6, sets=(SetRule(coverage=0.9, limit=0.4),), coverage=0.9)
+    keep_beside(bundle, {"mood": Beside(calibration=calibration)}, read=Bundle.open(bundle))
+    plain = backfill(location, bundle, BackfillRequest(tasks=("mood",)))
+    assert len(plain.columns) == 1
+    answers, own = backfill(location, bundle, BackfillRequest(tasks=("mood",), calibrated=True)).columns
+    assert answers == plain.columns[0] and own.name == answers.name + "_calibrated"
+    made = column(location, own.name)
+    results = Session(bundle, backend="reference").predict(texts(range(20)), tasks=["mood"])
+    said = [result.answers["mood"]["calibrated"] for result in results]
+    assert made["unsure"].tolist() == [each["unsure"] for each in said] and 0 < made["unsure"].sum() < 20
+    labels = TASKS["mood"].labels
+    assert [None if place < 0 else labels[place] for place in made["label"]] == [each["label"] for each in said]
+    np.testing.assert_allclose(made["probability"], [max(each["scores"].values()) for each in said], atol=1e-4)
+    assert [[labels[at] for at in np.flatnonzero(row)] for row in made["set"]] == [each["set"] for each in said]
+    facts = open_corpus(location).described()[own.name]
+    assert facts.arrays == {"label": "int32", "probability": "float32", "unsure": "bool", "set": "bool"}
 
 
 def test_what_is_done_is_not_done_again_and_what_was_appended_since_is(location, bundle):

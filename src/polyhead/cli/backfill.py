@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 )
 @click.option("--scores", is_flag=True, help="Also keep the scores of all labels, in a column of their own.")
 @click.option(
+    "--calibrated", is_flag=True, help="Also keep what calibration makes of the answers, in a column of their own."
+)
+@click.option(
     "--executor",
     type=click.Choice(list(EXECUTORS)),
     help="Who works: this process, several processes, or a Ray cluster [default: inline for few documents, else "
@@ -50,6 +53,7 @@ def command(
     tasks: tuple[str, ...],
     store: str,
     scores: bool,
+    calibrated: bool,
     executor: str | None,
     workers: int | None,
     address: str | None,
@@ -82,6 +86,7 @@ def command(
     wish = BackfillRequest(
         tasks=names_in(tasks, "TASK"),
         all_scores=scores,
+        calibrated=calibrated,
         executor=executor,
         workers=workers,
         address=address,
@@ -137,7 +142,7 @@ def _draw(bundle: str, store: str, done: BackfillSummary, picture: str) -> None:
     from polyhead.store.corpus.open import open_corpus
 
     tasks, read = Bundle.open(bundle).tasks, open_corpus(store)
-    answers = [column for column in done.columns if not column.all_scores]
+    answers = [column for column in done.columns if column.is_answer]
     plot_counts([counts_of(read, column, tasks[column.task].task) for column in answers], picture)
 
 

@@ -77,7 +77,7 @@ def command(
     drawn.
 
     If FILE has the labels of a task, in the column of its name or --label, it is also said whether its answers are
-    still as sure as they are right. `polyhead calibrate` keeps the summary too. It holds no text.
+    still as sure as they are right. `polyhead train` and `polyhead calibrate` keep the summary too. It holds no text.
     """
     from polyhead.engine.session import Session
     from polyhead.quality.watch import DriftRequest, drifts
@@ -113,7 +113,7 @@ def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> di
     if only or len(lacking) == len(names):
         return known_of(session, list(names))
     if lacking:
-        note(f"no summary is kept of {', '.join(lacking)}; keep it with --keep")
+        note(f"no summary is kept of {', '.join(lacking)}: train them on more rows, or keep it with --keep")
     return known_of(session, [name for name in names if name not in lacking])
 
 
@@ -160,7 +160,7 @@ def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summa
     from polyhead.certify.beside import keep_beside
     from polyhead.quality.watch import beside
 
-    wanted = {name: beside(session.tasks[name], summary) for name, summary in rows.items()}
+    wanted = {name: beside(session.tasks[name], summary.seen) for name, summary in rows.items()}
     certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"kept what {counted(rows[name].rows.whole, 'row')} of {name} look like: {old} -> {new}")

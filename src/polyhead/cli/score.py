@@ -53,6 +53,11 @@ def table_options(command: click.decorators.FC) -> click.decorators.FC:
 @tasks_option("Answer these tasks only, with commas between them; by default all.")
 @role_options
 @table_options
+@click.option(
+    "--calibrated",
+    is_flag=True,
+    help="Also write what calibration makes of the answers: TASK.calibrated, .probability, .unsure, .set, .interval.",
+)
 @click.option("--only-answers", is_flag=True, help="Copy no column of the table.")
 @session_options
 @json_option
@@ -62,6 +67,7 @@ def command(
     target: str,
     tasks: tuple[str, ...],
     keep: tuple[str, ...],
+    calibrated: bool,
     only_answers: bool,
     prefix: str,
     scores: bool,
@@ -95,6 +101,7 @@ def command(
         kept=() if only_answers else keep or None,
         prefix=prefix,
         scores=scores,
+        calibrated=calibrated,
     )
     answer_rows(printer, session, source, target, wish, fresh=fresh)
 

@@ -8,9 +8,16 @@ import numpy as np
 
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.engine.session import Session
-from polyhead.plan import Embed, Head, Layers, Path, Pool
+from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
+from polyhead.store.codecs import EXACT
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task, owner_of
+
+
+def vector_path(trunk: str, depth: int, *, codec: str = EXACT) -> Path:
+    """The path of the mean of a trunk's last states, without a head; `codec` is how it is kept."""
+    pool = Pool(positions="mean", codec=Codec(name=codec))
+    return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=depth), pool))
 
 
 def attach_vectors(session: Session) -> str:
@@ -25,14 +32,8 @@ def attach_vectors(session: Session) -> str:
     labels = tuple(str(number) for number in range(width))
     task = Task(name=f"vector-{secrets.token_hex(8)}", kind=kind, labels=labels)
     owner = owner_of(task)
-    path = Path(
-        nodes=(
-            Embed(trunk=session.bundle.digest),
-            Layers(start=0, stop=depth),
-            Pool(positions="mean"),
-            Head(kind=task.kind, width=width, part=owner),
-        )
-    )
+    vector = vector_path(session.bundle.digest, depth)
+    path = Path(nodes=(*vector.nodes, Head(kind=task.kind, width=width, part=owner)))
     arrays = {"head.output.weight": np.eye(width, dtype=np.float32), "head.output.bias": np.zeros(width, np.float32)}
     session.attach(TaskRecord(task=task, path=path, trunk=session.bundle.digest), arrays, hidden=True)
     return task.name

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
+from polyhead.jobs.calibrated import bare, calibrated_arrays
 from polyhead.store.corpus.base import CorpusStore, ResultFacts
+from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import RowKind, Task
 
 ALL = "_scores"  # the end of the name of a column of all labels' scores
+CALIBRATED = "_calibrated"  # of one of what calibration makes of the answers
+NOTHING = {"int32": -1, "bool": False}  # of arrays of calibrated answers, where there is no answer; else NaN
 Given = str | list[str] | float | None
 RECORD = 12  # characters of the digest of a task's version that its column's name shows
 
@@ -26,30 +31,44 @@ class ResultColumn(Value):
     version: str
     record: str  # SHA-256 of its task.json, which names the digests of its arrays and of the trunk
     all_scores: bool  # the scores of all labels; else the answer
+    calibration: Calibration | None = None  # what it makes of the answer, in its place
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it holds the answers themselves."""
+        return not self.all_scores and self.calibration is None
 
 
-def columns_of(task: str, live: Live, *, all_scores: bool) -> tuple[ResultColumn, ...]:
-    """A task's columns: its answers, and where asked the scores of all its labels.
+def columns_of(
+    task: str, live: Live, *, all_scores: bool, calibration: Calibration | None = None
+) -> tuple[ResultColumn, ...]:
+    """A task's columns: its answers, where asked the scores of all its labels, and what a calibration makes of them.
 
     The name holds the version and the beginning of its digest, so that answers of another version, also of one of the
     same number in another bundle, are other columns.
     """
     name = f"{task.replace('.', '-')}_{live.version}_{live.record[:RECORD]}"
-    ends = (("", False), (ALL, True)) if all_scores else (("", False),)
-    return tuple(
-        ResultColumn(name=name + end, task=task, version=live.version, record=live.record, all_scores=is_all)
-        for end, is_all in ends
-    )
+    answers = ResultColumn(name=name, task=task, version=live.version, record=live.record, all_scores=False)
+    columns = [answers]
+    if all_scores:
+        columns.append(msgspec.structs.replace(answers, name=name + ALL, all_scores=True))
+    if calibration is not None:
+        columns.append(msgspec.structs.replace(answers, name=name + CALIBRATED, calibration=bare(calibration)))
+    return tuple(columns)
 
 
 def arrays_of(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict[str, np.ndarray]:
     """What the column keeps of outputs (rows, labels) of its task; a row of NaN has no answer.
 
     `label` int32 (rows,), -1 for none, and its `score`; or `labels` bool (rows, labels) and the highest `score`; or
-    `value`. Of all scores `scores` float16 (rows, labels). Other numbers are float32.
+    `value`. Of all scores `scores` float16 (rows, labels). Other numbers are float32. What a calibration makes of them
+    `calibrated_arrays` says.
     """
     kind, is_none = kind_of(task), ~np.isfinite(outputs).all(axis=1)
     assert isinstance(kind, RowKind)
+    if column.calibration is not None:
+        made = calibrated_arrays(task, column.calibration, np.nan_to_num(outputs))
+        return {name: _without(array, is_none, NOTHING.get(str(array.dtype), np.nan)) for name, array in made.items()}
     decoded = kind.decode_rows(task, np.nan_to_num(outputs))
     if decoded.scores is None:
         assert decoded.value is not None

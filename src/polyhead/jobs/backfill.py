@@ -19,6 +19,7 @@ from polyhead.engine.packed import PackedTasks, check_packed
 from polyhead.errors import ConfigError, StoreError, UnknownTask
 from polyhead.jobs.answering import Answering, Results, Unit, has
 from polyhead.jobs.answers import ResultColumn, columns_of, facts_of, joined
+from polyhead.jobs.calibrated import calibrations_of
 from polyhead.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
 from polyhead.jobs.price import Price, priced
 from polyhead.plan import Path
@@ -37,6 +38,7 @@ class BackfillRequest(Value):
 
     tasks: tuple[str, ...] = ()  # none: all that can be answered from the store
     all_scores: bool = False  # also a column of the scores of all labels
+    calibrated: bool = False  # also one of what calibration makes of the answers, of tasks that have one
     executor: str | None = None  # None: this process for few documents, else one process a processor
     workers: int | None = None  # None: one a processor
     address: str | None = None  # of a cluster
@@ -127,8 +129,12 @@ class Backfill:
         self.store = open_corpus(location)
         paths = readable(location, self.store, bundle, wish.tasks)
         digests = {name: planning.digest(path.stored()) for name, path in paths.items()}
+        known = {name: record.calibration for name, record in bundle.tasks.items() if record.calibration is not None}
+        made = calibrations_of(known, paths) if wish.calibrated else {}
         columns = [
-            column for name in paths for column in columns_of(name, bundle.lines[name], all_scores=wish.all_scores)
+            column
+            for name in paths
+            for column in columns_of(name, bundle.lines[name], all_scores=wish.all_scores, calibration=made.get(name))
         ]
         groups = {}
         for digest in dict.fromkeys(digests.values()):

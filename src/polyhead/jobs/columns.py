@@ -15,6 +15,8 @@ from polyhead.config import Value
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import InputType, input_of, input_types_of
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
+from polyhead.jobs.calibrated import CalibratedCell, calibrated_of, cells_of
+from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.task import CellForm, Task, kind_of
@@ -233,6 +235,7 @@ class Answers(Value):
     tasks: dict[str, Task]
     prefix: str = ""
     scores: bool = False
+    calibrations: dict[str, Calibration] = {}  # of tasks whose calibrated answers are columns too
 
     @property
     def columns(self) -> tuple[AddedColumn, ...]:
@@ -244,6 +247,10 @@ class Answers(Value):
             if self.scores and kind.score_cell is not None:
                 fields, form = task.labels, kind.score_cell
                 columns.append(AddedColumn(name=f"{self.prefix}{name}.scores", form=form, fields=fields))
+            columns += [
+                AddedColumn(name=self.prefix + name + cell.end, form=cell.form, fields=cell.fields)
+                for cell in self._calibrated(name)
+            ]
         return (*columns, AddedColumn(name=self.prefix + ERROR, form="text", sparse=True))
 
     def cells(self, result: Result | BadValue) -> list[object]:
@@ -256,7 +263,13 @@ class Answers(Value):
             cells.append(None if answer is None else kind_of(task).cell_of(answer))
             if self.scores and kind_of(task).score_cell is not None:
                 cells.append(None if answer is None else answer["scores"])
+            made = None if answer is None else calibrated_of(answer) if name in self.calibrations else {}
+            cells += [None if made is None else cell.read(made) for cell in self._calibrated(name)]
         return [*cells, why_none(result)]
+
+    def _calibrated(self, name: str) -> tuple[CalibratedCell, ...]:
+        calibration = self.calibrations.get(name)
+        return () if calibration is None else cells_of(self.tasks[name], calibration, scores=self.scores)
 
 
 def why_none(result: Result | BadValue) -> str | None:

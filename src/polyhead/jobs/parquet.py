@@ -276,6 +276,7 @@ def _type_of(column: AddedColumn) -> Any:
         "text": arrow.string,
         "json": arrow.string,
         "number": arrow.float64,
+        "flag": arrow.bool_,
         "texts": lambda: arrow.list_(arrow.string()),
         "places": lambda: arrow.list_(arrow.int64()),
         "numbers": lambda: arrow.list_(arrow.float64()),

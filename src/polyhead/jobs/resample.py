@@ -76,7 +76,7 @@ def resampled(
         raise DataError(
             f"the store holds none of {rows} texts of {source}", do="name the file whose texts were extracted"
         )
-    answers = [column for column in columns if not column.all_scores]
+    answers = [column for column in columns if column.is_answer]
     fresh = session.columns(inputs, tasks=[column.task for column in answers])
     found = []
     for column in answers:

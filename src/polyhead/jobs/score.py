@@ -15,6 +15,7 @@ from polyhead.config import Value
 from polyhead.engine.pinned import Numerics, numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
+from polyhead.jobs.calibrated import calibrations_of
 from polyhead.jobs.columns import Answers, Roles, RowInput, Survey, check_fit, kept_columns, roles_of, why_none
 from polyhead.jobs.faults import all_columns, check_machine
 from polyhead.jobs.pieces import Counts, Job, Pieces
@@ -36,6 +37,7 @@ class ScoreRequest(Value):
     kept: tuple[str, ...] | None = None
     prefix: str = ""  # of the names of added columns
     scores: bool = False  # also a column of scores for each task that scores labels or options
+    calibrated: bool = False  # also columns of what calibration makes of the answers of tasks that have one
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -81,6 +83,7 @@ class ScoreJob(Job):
         "kept": "--keep or --only-answers differs",
         "prefix": "--prefix differs",
         "scores": "--scores differs",
+        "calibrated": "--calibrated differs",
         "piece_rows": "pieces of another size",
         "survey": "what is read was found to hold other values",
     }
@@ -95,6 +98,7 @@ class ScoreJob(Job):
     kept: tuple[str, ...]
     prefix: str
     scores: bool
+    calibrated: bool
     piece_rows: int
     survey: Survey
 
@@ -183,7 +187,8 @@ class _Work:
         _check_target(file, self.target, self.ending)
         self.records, self.models = session.records, session.summaries.models.lines
         tasks = {name: session.tasks[name] for name in session.task_names(wish.tasks or None)}
-        self.answers = Answers(tasks=tasks, prefix=wish.prefix, scores=wish.scores)
+        known = calibrations_of(session.loaded.calibrations, tasks) if wish.calibrated else {}
+        self.answers = Answers(tasks=tasks, prefix=wish.prefix, scores=wish.scores, calibrations=known)
 
     def job(self, begun: ScoreJob | None, piece_rows: int, show: Show) -> ScoreJob:
         """The description of the job; the survey is that of `begun` if it read the same bytes."""
@@ -210,6 +215,7 @@ class _Work:
             kept=kept_columns(self.file.path, survey, self.wish.kept, self.answers),
             prefix=self.wish.prefix,
             scores=self.wish.scores,
+            calibrated=self.wish.calibrated,
             piece_rows=piece_rows,
             survey=survey,
         )
@@ -262,7 +268,7 @@ class _Work:
                 raise
             self._check_unchanged()
             check_machine(self.session, answered)
-            results = answered.results()
+            results = answered.results(calibrated=self.wish.calibrated)
         remaining = iter(results)
         return [next(remaining) if isinstance(row, RowInput) else row for row in rows]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from polyhead.bundle.seen import Seen
@@ -39,7 +41,7 @@ def asked(
     Raises what the task raises, and BackendError where a text has no vector.
     """
     vector, task = attach_vectors(session), session.tasks[name]
-    is_text = task.pair == "none" and not kind_of(task).per_option
+    is_text = reads_one_text(task)
     outputs, vectors = list[np.ndarray](), list[np.ndarray]()
     try:
         for start in range(0, len(inputs), PIECE):
@@ -62,10 +64,21 @@ def asked(
     return Asked(outputs=outputs, vectors=directions(np.concatenate(vectors)))
 
 
+def reads_one_text(task: Task) -> bool:
+    """Whether a row is one text, so that task and vector read it in one pass."""
+    return task.pair == "none" and not kind_of(task).per_option
+
+
 def seen_rows(task: Task, inputs: Sequence[TaskInput], answers: Asked) -> Seen:
     """What the rows look like: directions, lengths, and the scores of kinds whose answers are probabilities."""
+    seen = seen_texts(inputs, answers.vectors)
+    return msgspec.structs.replace(seen, scores=scores_of(task, answers.outputs))
+
+
+def seen_texts(inputs: Sequence[TaskInput], vectors: np.ndarray) -> Seen:
+    """The same without scores; `vectors` are directions."""
     lengths = np.array([len(text) for (text,) in as_texts(inputs)], np.float32)
-    return Seen(vectors=answers.vectors, lengths=lengths, scores=scores_of(task, answers.outputs))
+    return Seen(vectors=vectors, lengths=lengths, scores=np.zeros((len(lengths), 0), np.float32))
 
 
 def scores_of(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
@@ -83,6 +96,15 @@ def scores_of(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
     nothing = np.zeros(len(task.labels) if kind.scores == "sigmoid" else (), np.int64)
     rows = answered(task, outputs, [nothing] * len(outputs))
     return Calibration().probabilities(task, rows.logarithms).astype(np.float32)
+
+
+def scores_in(task: Task, answer: Mapping[str, Any]) -> np.ndarray:
+    """The same of one answer, float32 (width,); (0,) of an answer that does not hold them."""
+    if kind_of(task).scores == "range" and task.range is not None:
+        low, high = task.range
+        return np.array([(answer["value"] - low) / (high - low)], np.float32)
+    scores = answer.get("scores")
+    return np.array([scores[label] for label in task.labels] if isinstance(scores, dict) else [], np.float32)
 
 
 def _of_words(outputs: np.ndarray) -> np.ndarray:

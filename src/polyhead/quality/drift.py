@@ -11,7 +11,7 @@ from polyhead.config import Value
 from polyhead.errors import EmptyData
 from polyhead.metrics import calibration_error
 from polyhead.quality.measures import Answered, error_of
-from polyhead.quality.samples import Difference, difference, farness, holm
+from polyhead.quality.samples import Difference, difference, distance, farness, holm
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -79,16 +79,25 @@ def compared(task: str, known: Seen, rows: Seen, *, level: float, rng: np.random
                 allowed=f"{LEAST} or more",
                 do="take more rows",
             )
-    sides = {
-        "texts": (known.vectors, rows.vectors),
-        "lengths": tuple(np.log1p(seen.lengths)[:, None] for seen in (known, rows)),
-        "answers": tuple(np.sqrt(np.maximum(seen.scores, 0)) for seen in (known, rows)),
-    }
-    return {
-        aspect: difference(first, second, level=level, rng=rng)
-        for aspect, (first, second) in sides.items()
-        if first.shape[1]
-    }
+    sides = _sides(known, rows)
+    return {aspect: difference(first, second, level=level, rng=rng) for aspect, (first, second) in sides.items()}
+
+
+def distances(known: Seen, rows: Seen) -> dict[str, float]:
+    """How far rows are from the known ones, by aspect, without tests; both have two rows or more."""
+    return {aspect: distance(first, second) for aspect, (first, second) in _sides(known, rows).items()}
+
+
+def _sides(known: Seen, rows: Seen) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """What is compared of both, by aspect; answers where both have their scores."""
+    sides = {"texts": (known.vectors, rows.vectors), "lengths": (_scaled(known.lengths), _scaled(rows.lengths))}
+    if known.scores.shape[1] == rows.scores.shape[1] > 0:
+        sides["answers"] = (np.sqrt(np.maximum(known.scores, 0)), np.sqrt(np.maximum(rows.scores, 0)))
+    return sides
+
+
+def _scaled(lengths: np.ndarray) -> np.ndarray:
+    return np.asarray(np.log1p(lengths)[:, None])
 
 
 def unlike_rows(known: Seen, rows: Seen) -> tuple[float, np.ndarray, np.ndarray]:

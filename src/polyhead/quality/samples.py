@@ -51,8 +51,25 @@ def difference(first: np.ndarray, second: np.ndarray, *, level: float, rng: np.r
         np.put_along_axis(members, rng.random((count, BATCH)).argsort(axis=0)[:n], 1, axis=0)
         beyond += int((energies(members) >= measured - 1e-9).sum())
         tried += BATCH
-    distance = 0.0 if between <= 0 else max(0.0, measured) / (2 * between)
-    return Difference(distance=min(1.0, distance), p=(beyond + 1) / (tried + 1))
+    return Difference(distance=_share(measured, between), p=(beyond + 1) / (tried + 1))
+
+
+def distance(first: np.ndarray, second: np.ndarray) -> float:
+    """The distance alone, as `difference` has it, at a small part of its cost."""
+    first, second = np.asarray(first, np.float32), np.asarray(second, np.float32)
+    between = float(pairwise(first, second).mean(dtype=np.float64))
+    return _share(2 * between - _spread(first) - _spread(second), between)
+
+
+def _spread(rows: np.ndarray) -> float:
+    """The mean distance of two distinct rows."""
+    distances, count = pairwise(rows, rows), len(rows)
+    np.fill_diagonal(distances, 0)
+    return float(distances.sum(dtype=np.float64) / (count * (count - 1)))
+
+
+def _share(energy: float, between: float) -> float:
+    return 0.0 if between <= 0 else min(1.0, max(0.0, energy) / (2 * between))
 
 
 def pairwise(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from polyhead.quality.asked import Asked, asked, seen_rows
 from polyhead.quality.drift import (
     ALPHA,
     ASPECTS,
+    LEAST,
     MOST,
     TaskDrift,
     UnlikeRow,
@@ -98,7 +99,7 @@ def known_of(session: Session, names: list[str]) -> dict[str, Seen]:
     summaries = {name: seen_of(session.bundle, name) for name in names}
     if lacking := [name for name, seen in summaries.items() if seen is None]:
         raise BundleError(
-            "it is not kept what the rows of these tasks looked like, as by versions before drift was known",
+            f"it is not kept what these tasks' rows looked like: training keeps it of {LEAST} rows held out or more",
             got=lacking,
             do="keep it from rows that they did not learn from: `polyhead drift BUNDLE VALIDATION --keep`, or "
             "`polyhead calibrate`; or compare two files with --known FILE",
@@ -106,9 +107,9 @@ def known_of(session: Session, names: list[str]) -> dict[str, Seen]:
     return {name: seen for name, seen in summaries.items() if seen is not None}
 
 
-def beside(task: Task, rows: Summarized, *, seed: int = 0) -> Beside:
+def beside(task: Task, seen: Seen, *, seed: int = 0) -> Beside:
     """The summary of these rows, to be kept with the task."""
-    seen = rows.seen.sample(seed, KEPT)
+    seen = seen.sample(seed, KEPT)
     lengths = np.quantile(seen.lengths, (0.1, 0.5, 0.9)).astype(int).tolist()
     lines = [
         f"- {len(seen.lengths):,} rows are kept as directions of mean vectors, lengths and scores; no text is",

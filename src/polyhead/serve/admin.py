@@ -96,7 +96,8 @@ class Admin:
         except BaseException:
             await asyncio.to_thread(staging.close)
             raise
-        self.service.beside = self.shadows
+        if self.shadows not in self.service.besides:
+            self.service.besides.append(self.shadows)
         before = self.shadows.add(candidate)
         if before is not None:
             await self.in_thread(self.shadows.detach, before)
@@ -128,7 +129,8 @@ class Admin:
         for running in self._running:
             running.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        self.service.beside = None
+        if self.shadows in self.service.besides:
+            self.service.besides.remove(self.shadows)
         for name in list(self.shadows.candidates):
             candidate = self.shadows.remove(name)
             if candidate is not None:

@@ -58,6 +58,7 @@ def families_of(service: Service) -> list[Metric]:
         *_of_requests(service.metrics),
         *_of_batches(service),
         *_of_tasks(service),
+        *_of_drift(service),
         *_of_cache(service),
     ]
 
@@ -150,6 +151,25 @@ def _of_tasks(service: Service) -> Iterator[Metric]:
     for label, histogram in counts.seconds.items():
         _add(seconds, label, histogram)
     yield seconds
+
+
+def _of_drift(service: Service) -> Iterator[Metric]:
+    texts = GaugeMetricFamily(
+        "polyhead_task_drift_texts", "Texts that were compared with those that a task knows", labels=TASK
+    )
+    unlike = GaugeMetricFamily(
+        "polyhead_task_unlike", "Share of them that are farther from these than 99 of 100 of these", labels=TASK
+    )
+    distance = GaugeMetricFamily(
+        "polyhead_task_drift", "Distance of texts, lengths or answers from those, 0 to 1", labels=(*TASK, "aspect")
+    )
+    for state in service.drift.states():
+        label = (state.task, state.version)
+        texts.add_metric(label, state.texts)
+        unlike.add_metric(label, state.unlike)
+        for aspect, value in state.distances.items():
+            distance.add_metric((*label, aspect), value)
+    yield from (texts, unlike, distance)
 
 
 def _of_cache(service: Service) -> Iterator[Metric]:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic, sleep
-from typing import Protocol
 
 import numpy as np
 
@@ -20,9 +19,11 @@ from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
+from polyhead.serve.beside import AskedBeside, Beside
 from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
 from polyhead.serve.checks import Failures, check_characters, check_cut, check_options, check_tokens
+from polyhead.serve.drift import DriftWatch
 from polyhead.serve.exchange import EXCHANGE
 from polyhead.serve.labels import check_labels
 from polyhead.serve.metrics import Metrics
@@ -62,16 +63,6 @@ class Names(tuple[str, ...]):
         return made
 
 
-class Beside(Protocol):
-    """Hidden tasks that are asked together with others, unseen by callers."""
-
-    def asked(self, tasks: Sequence[str], loaded: LoadedTasks) -> tuple[str, ...]:
-        """The hidden tasks to ask beside these; none for most requests."""
-
-    def take(self, ticket: Ticket, hidden: tuple[str, ...]) -> None:
-        """Takes them and what they answered out of a ticket."""
-
-
 class Service:
     """A bundle that is being served. All coroutines run on one event loop; the queue's thread runs the encoder."""
 
@@ -88,7 +79,8 @@ class Service:
         self.is_ready = self.is_closing = False
         self.began = monotonic()
         self.changes = BundleChanges(session, seconds=settings.watch_seconds, warm=self._warm_new)
-        self.beside: Beside | None = None
+        self.drift = DriftWatch(session, self.vectors)
+        self.besides: list[Beside] = [self.drift]
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what else ends with it
         self._loop: asyncio.AbstractEventLoop | None = None
         self.queue = Queue(session, settings.queue, deliver=self._deliver, observe=self._observe)
@@ -112,6 +104,7 @@ class Service:
         for close in self.closing:
             await close()
         await asyncio.to_thread(self.queue.close, timeout=self.settings.drain_seconds)
+        await asyncio.to_thread(self.drift.close)
         if self._loop is not None:
             await asyncio.sleep(0)  # what the queue delivered last
 
@@ -236,12 +229,11 @@ class Service:
             if not answered.done():
                 answered.set_result(ticket)
 
-        beside = self.beside if stage is None else None
-        hidden = () if beside is None else beside.asked(tasks, loaded)
+        beside = AskedBeside(self.besides if stage is None else (), tasks, loaded)
         ticket = self.queue.submit(
             inputs,
             done,
-            tasks=(*tasks, *hidden),
+            tasks=(*tasks, *beside.hidden),
             words=words,
             deadline=seconds,
             stage=stage,
@@ -262,8 +254,7 @@ class Service:
                 do="ask again later, or with a later deadline",
                 retry_after=self.queue.seconds(),
             )
-        if hidden and beside is not None:
-            beside.take(ticket, hidden)
+        beside.take(ticket)
         return ticket
 
     def served(self, ticket: Ticket) -> dict[str, Served]:

@@ -278,19 +278,16 @@ class Shadows:
         )
 
     def take(self, ticket: Ticket, hidden: tuple[str, ...]) -> None:
-        """Takes the candidates and their answers out of a ticket, so that nobody sees them, and has them compared."""
-        ticket.tasks = tuple(name for name in ticket.tasks if name not in hidden)
+        """Has what the candidates answered compared."""
         for number, result in enumerate(ticket.results):
             if result is None:
                 continue
-            outputs = {name: ticket.outputs[number].pop(name, None) for name in hidden}
+            outputs = {name: ticket.outputs[number].get(name) for name in hidden}
             words = None if ticket.words is None else ticket.words[number]
             for name, output in outputs.items():
                 candidate = self._hidden.get(name)
                 if candidate is not None:
                     self._put(candidate, ticket, result, output, ticket.inputs[number], words)
-            if any(name in result.failed or name in result.skipped or name in result.late for name in hidden):
-                ticket.results[number] = _without(result, hidden)
 
     def _put(
         self,
@@ -321,16 +318,6 @@ class Shadows:
                 candidate.fail(f"its answer cannot be read: {type(error).__name__}")
             finally:
                 self._waiting.task_done()
-
-
-def _without(result: Result, hidden: Sequence[str]) -> Result:
-    """The result without a word of these tasks."""
-    return msgspec.structs.replace(
-        result,
-        failed={name: reason for name, reason in result.failed.items() if name not in hidden},
-        skipped={name: reason for name, reason in result.skipped.items() if name not in hidden},
-        late=tuple(name for name in result.late if name not in hidden),
-    )
 
 
 def added_cost(loaded: LoadedTasks, inputs: Sequence[AnyInput], others: Sequence[str], hidden: str) -> AddedCost:

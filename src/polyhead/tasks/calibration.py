@@ -199,7 +199,7 @@ def _choices(task: Task, calibration: Calibration, answers: Sequence[Answer]) ->
 
 def _numbers(task: Task, calibration: Calibration, answers: Sequence[Answer]) -> list[Answer]:
     assert task.range is not None
-    (low, high), rule = task.range, _rule(calibration)
+    (low, high), rule = task.range, rule_of(calibration)
     if rule is None:
         return [{} for _ in answers]
     reach = rule.limit * (high - low)
@@ -228,14 +228,15 @@ def calibrated_kinds() -> list[str]:
 
 
 def _sets(calibration: Calibration, probabilities: np.ndarray, names: Sequence[Any]) -> list[Answer]:
-    rule = _rule(calibration)
+    rule = rule_of(calibration)
     if rule is None:
         return [{} for _ in probabilities]
     inside = (probabilities >= rule.limit).tolist()
     return [{"set": list(compress(names, row)), "coverage": rule.coverage} for row in inside]
 
 
-def _rule(calibration: Calibration) -> SetRule | None:
+def rule_of(calibration: Calibration) -> SetRule | None:
+    """The sets that answers show; None where it keeps none."""
     return next((rule for rule in calibration.sets if rule.coverage == calibration.coverage), None)
 
 

@@ -116,7 +116,7 @@ LossName = Literal[
     "token_cross_entropy",
 ]
 ScoresOf = Literal["softmax", "sigmoid", "range"]
-CellForm = Literal["text", "number", "texts", "places", "shares", "numbers", "json"]
+CellForm = Literal["text", "number", "flag", "texts", "places", "shares", "numbers", "json"]
 """The form of a column that `polyhead score` adds: `places` are indices, `shares` a number for each label."""
 Answer = dict[str, Any]
 """Plain values, as they are written to JSON."""

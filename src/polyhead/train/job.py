@@ -38,6 +38,7 @@ from polyhead.train.record.compared import Ask, VersionComparison, asked_of_text
 from polyhead.train.record.decided import Decisions, choices, fingerprints_of, left_line, rescored, tag, untrained
 from polyhead.train.record.draft import Trained, drafts_of
 from polyhead.train.record.lines import outlook, task_lines
+from polyhead.train.record.seen import vectors_wanted, with_seen
 from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
 from polyhead.trunk.data import TrunkData, TrunkFacts
 
@@ -148,6 +149,9 @@ class Job:
         """
         several = [(p, with_baselines(p, trained, self.source)) for p, trained in several]
         drafts = drafts_of(several, self.source.facts, self.prints, numerics(self.source.precision))
+        drafts = [
+            with_seen(draft, trained.held, self.source) for draft, (_, trained) in zip(drafts, several, strict=True)
+        ]
         bundle = Bundle.open(self.root, verify=False)
         tasks = [p for p, _ in several]
         compared = rivals(bundle, tasks, drafts, families, self.events, strict=self._if_better, ask=self._ask)
@@ -277,6 +281,7 @@ def _extract(job: Job, trainers: Sequence[Trainer]) -> Extraction:
             requests += readers[p.task.name].requests(p, path)
         compared = baseline_path(p, paths[0], source)
         requests += [] if compared is None else wanted(p, compared, source)
+        requests += vectors_wanted(p, source) if p.task.name in job.todo else []
     extraction = source.fill(requests, update=progress.update)
     progress.finish()
     if requests:

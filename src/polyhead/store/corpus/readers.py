@@ -147,6 +147,7 @@ _NAMED: dict[str, Callable[[Any, np.ndarray, Sequence[str]], Any]] = {
     "label": _label,
     "labels": _labels,
     "scores": _scores,
+    "set": _labels,
 }
 
 

@@ -111,10 +111,6 @@ class Branches:
         fitted = course.finish()
         return TrainedBranch(path=path, module=module, arrays=arrays_of_part(module.part), fitted=fitted)
 
-    def evaluate(self, grown: TrainedBranch, split: Split) -> dict[str, float]:
-        """All metrics of the task's kind on the whole split, as the branch will be served."""
-        return split.examples.scores(self.prepared.task, self.outputs(grown, split))
-
     def outputs(self, grown: TrainedBranch, split: Split) -> list[np.ndarray]:
         """The branch's outputs for every example of the split, as it will be served."""
         examples = tap_examples(self.prepared, split, grown.path, self.extractor, precision=self.precision)

@@ -29,7 +29,7 @@ from polyhead.train.job import Trainer
 from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.fit import Fitted
-from polyhead.train.record.draft import Trained
+from polyhead.train.record.draft import HeldRows, Trained
 from polyhead.trunk.data import arrays_digest
 from polyhead.trunk.shape import Architecture
 
@@ -229,12 +229,17 @@ def chosen_part(
         raise _damaged(file, "its bytes are not those that were written")
     branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=precision)
     grown = branches.restored(kept.path, arrays)
-    scores = {s.name: branches.evaluate(grown, s) for s in prepared.splits if s.name != "train"}
+    outputs = {split.name: branches.outputs(grown, split) for split in prepared.splits[1:]}
     tried = {branch.name: branch.fitted.score for branch in search.kept}
     for branch in search.candidates:
         tried[f"{branch.layers} layers, seed {branch.seed}, {branch.epochs} epochs"] = branch.score
     return Trained(
-        path=kept.path, arrays=arrays, scores=scores, fitted=kept.fitted, tried=tried if len(tried) > 1 else {}
+        path=kept.path,
+        arrays=arrays,
+        scores=prepared.scores(outputs),
+        fitted=kept.fitted,
+        tried=tried if len(tried) > 1 else {},
+        held=HeldRows(examples=prepared.validation.examples, outputs=outputs["validation"]),
     )
 
 

@@ -69,6 +69,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         """Train, validation, and test where there is one."""
         return (self.train, self.validation) + ((self.test,) if self.test else ())
 
+    def scores(self, outputs: Mapping[str, Sequence[np.ndarray]]) -> dict[str, dict[str, float]]:
+        """Every metric of splits, by what was put out for each of their rows."""
+        splits = {split.name: split.examples for split in self.splits}
+        return {name: splits[name].scores(self.task, own) for name, own in outputs.items()}
+
     def fingerprint(self) -> dict[str, object]:
         """What decides the trained part, besides the trunk; equal fingerprints need no second training.
 

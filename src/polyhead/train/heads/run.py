@@ -19,7 +19,7 @@ from polyhead.train.heads.choice import score_of
 from polyhead.train.heads.select import Trial, Trials
 from polyhead.train.job import Trainer
 from polyhead.train.loop.events import Events
-from polyhead.train.record.draft import Trained
+from polyhead.train.record.draft import HeldRows, Trained
 
 
 class KeptFeatures(Trainer):
@@ -79,6 +79,7 @@ def train_task(
         folds=trials.folds,
         refitted=trials.learns_all(best),
         baselines=baselines,
+        held=HeldRows(examples=trials.held, outputs=None if trials.folds else best.outputs),
     )
 
 

@@ -42,6 +42,7 @@ from polyhead.train.recipes.paths import joint_paths, with_owner
 from polyhead.train.recipes.refine import CandidateResult, candidate_name
 from polyhead.train.record.draft import Trained, card_of, probes_of
 from polyhead.train.record.lines import scores_shown, warnings_of
+from polyhead.train.record.seen import with_seen_by
 from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
 from polyhead.trunk.data import TrunkData
 
@@ -270,7 +271,8 @@ def _build(
     write_bundle(building / "scored", learned.data)
     families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
     add_tasks(building / "scored", list(drafts.values()), families=families)
-    scores = _scores(building / "scored", prepared)
+    session = Session(building / "scored", backend=TRAINING_BACKEND)
+    scores = _scores(session, prepared)
     if keep:
         plan = merge({name: draft.record.path for name, draft in drafts.items()})
         for p in prepared:
@@ -283,9 +285,9 @@ def _build(
                 tried={},
                 baselines={"constant": constant_scores(p, p.validation.examples)},
             )
-            drafts[name] = msgspec.structs.replace(
-                drafts[name], scores=trained.notes(), card=card_of(p, trained, learned.data.facts, plan, learned=True)
-            )
+            card = card_of(p, trained, learned.data.facts, plan, learned=True)
+            draft = msgspec.structs.replace(drafts[name], scores=trained.notes(), card=card)
+            drafts[name] = with_seen_by(draft, p.validation.examples, session)
     write_bundle(building / "kept", learned.blended)
     if keep:
         add_tasks(building / "kept", list(drafts.values()), families=families)
@@ -349,15 +351,15 @@ def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
     return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=probes_of(p), card="")
 
 
-def _scores(root: FilePath, prepared: Sequence[Prepared]) -> Scores:
+def _scores(session: Session, prepared: Sequence[Prepared]) -> Scores:
     """Every task's metrics on whole splits, as the bundle answers."""
-    session, scores = Session(root, backend=TRAINING_BACKEND), Scores()
+    scores = Scores()
     for p in prepared:
-        kind, scores[p.task.name] = kind_of(p.task), {}
+        outputs = {}
         for split in p.splits[1:]:
-            words = split.examples.words if kind.per_word else None
-            outputs = session.outputs(p.task.name, split.examples.inputs, words=words)
-            scores[p.task.name][split.name] = split.examples.scores(p.task, outputs)
+            words = split.examples.words if kind_of(p.task).per_word else None
+            outputs[split.name] = session.outputs(p.task.name, split.examples.inputs, words=words)
+        scores[p.task.name] = p.scores(outputs)
     return scores
 
 

@@ -15,8 +15,8 @@ from polyhead.train.job import Trainer
 from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.recipes.course import JointCourse
 from polyhead.train.recipes.paths import joint_paths
-from polyhead.train.recipes.refine import scores_of
-from polyhead.train.record.draft import Trained
+from polyhead.train.recipes.refine import split_outputs
+from polyhead.train.record.draft import HeldRows, Trained
 
 
 class LiveUnits(Trainer):
@@ -58,18 +58,17 @@ class LiveUnits(Trainer):
         )
         learned = course.learn(", ".join(p.task.name for p in unit))
         served = course.module.served(getattr(torch, precision))
-        trained = [
-            (
-                p,
-                Trained(
-                    path=learned.paths[p.task.name],
-                    arrays=learned.arrays[p.task.name],
-                    scores=scores_of(course, p, served),
-                    fitted=learned.fitted,
-                    tried={},
-                ),
+        trained = []
+        for p in unit:
+            outputs = split_outputs(course, p, served)
+            part = Trained(
+                path=learned.paths[p.task.name],
+                arrays=learned.arrays[p.task.name],
+                scores=p.scores(outputs),
+                fitted=learned.fitted,
+                tried={},
+                held=HeldRows(examples=p.validation.examples, outputs=outputs["validation"]),
             )
-            for p in unit
-        ]
+            trained.append((p, part))
         families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
         job.commit(trained, families, checkpoints=folder)

@@ -106,13 +106,16 @@ def refine(
 
 def scores_of(course: JointCourse, prepared: Prepared, module: JointModel | None = None) -> dict[str, dict[str, float]]:
     """One task's metrics on its whole validation and test splits, as the course's module stands, or by `module`."""
-    module = module or course.module
-    task, scores = prepared.task, dict[str, dict[str, float]]()
+    return prepared.scores(split_outputs(course, prepared, module or course.module))
+
+
+def split_outputs(course: JointCourse, prepared: Prepared, module: JointModel) -> dict[str, list[np.ndarray]]:
+    """What a course's module puts out for a task's whole validation and test splits."""
+    task, outputs = prepared.task, dict[str, list[np.ndarray]]()
     for split in prepared.splits[1:]:
         texts = text_examples(split.examples, task, course.tokenizer)
-        outputs = outputs_of(module.bound(task.name), texts)
-        scores[split.name] = split.examples.scores(task, outputs)
-    return scores
+        outputs[split.name] = outputs_of(module.bound(task.name), texts)
+    return outputs
 
 
 def _course(

@@ -1,0 +1,160 @@
+"""What training keeps of the rows that a task was validated on: what it is, what it costs, and where there is none."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+import tiny
+from cli.commands import run
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.seen import seen_of
+from polyhead.engine.session import Session
+from polyhead.nn.load import load_trunk
+from polyhead.plan import Codec
+from polyhead.project.recipes import Joint
+from polyhead.quality.asked import as_texts, asked, seen_rows
+from polyhead.strategies import Branch, Pooled, Prompted
+from polyhead.tasks.read import read
+from polyhead.train import job
+from polyhead.train.run import train_project
+from stores import make_store, stored_path
+
+TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=2)
+WAYS = {
+    "pooled": {},
+    "branch": {"strategy": Branch(layers=1, hidden=8)},
+    "prompts": {"strategy": Prompted(hidden=6)},
+    "joint": {"recipe": Joint()},
+}
+
+
+@pytest.fixture
+def home(tmp_path):
+    tiny.write_data(tmp_path / "data", train=24, other=40)
+    return tmp_path
+
+
+def project(home, *names, strategy=tiny.STRATEGY, recipe=None, **changes):
+    made = tiny.project(home, *names, strategy=strategy, training=TRAINING, **changes)
+    return made if recipe is None else msgspec.structs.replace(made, recipe=recipe)
+
+
+def validated(home, made, name):
+    """What the bundle itself says of the validation rows."""
+    session = Session(home / "bundle", backend="reference", precision="float32")
+    entry = next(entry for entry in made.tasks if entry.name == name)
+    examples = read(entry.source(entry.validation, home), session.tasks[name])
+    answers = asked(session, name, examples.inputs, examples.words)
+    return seen_rows(session.tasks[name], examples.inputs, answers)
+
+
+def without_summary(monkeypatch):
+    monkeypatch.setattr(job, "with_seen", lambda draft, held, source: draft)
+    monkeypatch.setattr(job, "vectors_wanted", lambda prepared, source: [])
+
+
+def test_every_kind_keeps_what_its_validation_rows_look_like(home):
+    made = project(home)
+    train_project(made, folder=home)
+    bundle, names = Bundle.open(home / "bundle"), [entry.name for entry in made.tasks]
+    assert len(names) == 6
+    for name in names:
+        assert_same(seen_of(bundle, name), validated(home, made, name))
+        assert "## What its rows looked like\n\n- 40 rows" in bundle.card(name)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_training_keeps_it(home, way):
+    made = project(home, "mood", **WAYS[way])
+    train_project(made, folder=home)
+    assert_same(seen_of(Bundle.open(home / "bundle"), "mood"), validated(home, made, "mood"))
+
+
+def assert_same(kept, expected):
+    """Vectors and scores are kept in half precision."""
+    assert kept.scores.shape == expected.scores.shape
+    np.testing.assert_array_equal(kept.lengths, expected.lengths)
+    np.testing.assert_allclose(kept.vectors, expected.vectors, atol=2e-3)
+    np.testing.assert_allclose(kept.scores, expected.scores, atol=2e-3)
+
+
+def test_arrays_scores_and_passes_are_those_without_it(home, monkeypatch):
+    """The texts are read anyway: of tasks over one text no pass is added."""
+    names = ("mood", "topics", "urgency", "names")
+    made = project(home, *names, strategy=Pooled())
+    first = train_project(made, folder=home)
+    without_summary(monkeypatch)
+    second = train_project(msgspec.structs.replace(made, bundle="other"), folder=home)
+    assert first.extraction.passes == second.extraction.passes > 0
+    assert first.trained == second.trained
+    kept, bare = Bundle.open(home / "bundle"), Bundle.open(home / "other")
+    for name in names:
+        assert tiny.part_bytes(home / "bundle", name) == tiny.part_bytes(home / "other", name)
+        assert kept.scores(name) == bare.scores(name) and kept.probes(name) == bare.probes(name)
+        assert seen_of(kept, name) is not None and seen_of(bare, name) is None
+
+
+def test_rows_of_folds_are_kept_without_scores(home):
+    made = project(home, "mood", validation=0.2)
+    train_project(made, folder=home)
+    bundle = Bundle.open(home / "bundle")
+    assert bundle.scores("mood")["folds"] > 1 and seen_of(bundle, "mood") is None  # 24 rows are too few
+    tiny.write_data(home / "data", train=40, other=40)
+    train_project(msgspec.structs.replace(made, bundle="more"), folder=home)
+    seen = seen_of(Bundle.open(home / "more"), "mood")
+    rows = [json.loads(line) for line in (home / "data" / "messages-train.jsonl").read_text().splitlines()]
+    assert sorted(seen.lengths.tolist()) == sorted(len(row["text"]) for row in rows)
+    assert seen.scores.shape == (40, 0)
+
+
+def test_drift_works_at_once_after_train(tmp_path):
+    tiny.write_data(tmp_path / "data", train=24, other=120)
+    path = tmp_path / "polyhead.toml"
+    path.write_text(tiny.to_toml(project(tmp_path, "mood", "topics")))
+    assert run("train", path).code == 0
+    same = tmp_path / "data" / "messages-test.jsonl"
+    done = run("drift", tmp_path / "bundle", same, "--fail")
+    assert done.code == 0, done.out
+    assert done.out.count("as known") == 2
+    others = [{"text": f"der Kessel ist kaputt und {number} Tage zu spät"} for number in range(120)]
+    done = run("drift", tmp_path / "bundle", tiny.write_jsonl(tmp_path / "other.jsonl", others), "--fail")
+    assert done.code == 1 and done.out.count("other texts") == 2
+
+
+def test_too_few_rows_keep_nothing_and_drift_says_what_to_do(tmp_path):
+    path = tmp_path / "polyhead.toml"
+    path.write_text(tiny.to_toml(tiny.project(tmp_path, "mood")))
+    done = run("train", path)
+    assert done.code == 0 and "drift" not in done.out + done.err
+    assert seen_of(Bundle.open(tmp_path / "bundle"), "mood") is None
+    data = tmp_path / "data" / "messages-test.jsonl"
+    run("drift", tmp_path / "bundle", data).refuses("BundleError", "mood", "30 rows", "--keep", "--known")
+
+
+def test_a_store_gives_mean_vectors_where_it_keeps_them_finely(home):
+    trunk = load_trunk(str(tiny.write_trunk(home / "trunk")))
+    texts = [
+        (json.loads(line)["text"],)
+        for split in ("train", "validation", "test")
+        for line in (home / "data" / f"messages-{split}.jsonl").read_text().splitlines()
+    ]
+    for codec, is_kept in (("float16", True), ("sign", False)):
+        store = str(home / f"store-{codec}")
+        path = stored_path(trunk, codec=Codec(name=codec), layers="last", of=1, positions="mean")
+        make_store(store, texts, path, trunk=trunk)
+        made = project(home, "mood", strategy=Pooled(layers="last", positions="mean"))
+        made = msgspec.structs.replace(made, bundle=f"bundle-{codec}")
+        train_project(made, folder=home, features=store)
+        seen = seen_of(Bundle.open(home / f"bundle-{codec}"), "mood")
+        assert (seen is not None) == is_kept
+        assert seen is None or len(seen.lengths) == 40
+
+
+def test_several_texts_of_a_row_are_read_as_one(home):
+    made = project(home, "same")
+    train_project(made, folder=home)
+    rows = [json.loads(line) for line in (home / "data" / "pairs-validation.jsonl").read_text().splitlines()]
+    kept = seen_of(Bundle.open(home / "bundle"), "same")
+    assert kept.lengths.tolist() == [len(text) for (text,) in as_texts([(r["text"], r["text_b"]) for r in rows])]
