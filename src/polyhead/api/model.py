@@ -194,7 +194,7 @@ class Model:
         return answers if table is None else table.answered(answers)
 
     def predict_proba(self, texts: Any, task: str, *, text: str = "text", text_b: str | None = None) -> np.ndarray:
-        """Probabilities, float32 (texts, labels), in the order of `tasks[task].labels`; NaN where the task has none.
+        """Probabilities, float32 (texts, labels), in the order of `tasks[task].labels`; NaN for what it does not read.
 
         Raises BadValue for a task whose kind has none.
         """
