@@ -21,7 +21,7 @@ from pathlib import Path as FilePath
 import click
 import msgspec
 
-from benchmarks import one_pass_claims, store_scale
+from benchmarks import api_reference, one_pass_claims, store_scale
 from polyhead import cost, errors
 from polyhead import strategies as strategy
 from polyhead.cli.main import VERBS, commands
@@ -149,6 +149,7 @@ def pages() -> dict[FilePath, str]:
         reference / "errors.md": {"errors": error_table},
         reference / "http-api.md": {"routes": lambda _: route_table()},
         reference / "metrics.md": {"metrics": metric_table},
+        reference / "python-api.md": {"api": lambda _: list(api_reference.lines())},
         guides / "operations.md": {"limits": limit_table},
         guides / "conditioning.md": {"costs": lambda _: cost_table()},
         guides / "scale-out.md": {"scale": lambda _: store_scale.table()},

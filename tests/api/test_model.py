@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from polyhead import Model as Whole
-from polyhead import Project, Question, Session, TaskEntry, errors, train_project
+from polyhead import Passage, Project, Question, Session, TaskEntry, errors, train_project
 from polyhead.bundle.read import Bundle
 from polyhead.project.recipes import Training
 from polyhead.project.tables import TrunkChoice
@@ -186,6 +186,40 @@ def test_pairs_words_questions_and_spans(trunk):
     assert made.predict([texts[0], pairs[0]])["same"][0] is None
 
 
+def test_passages_are_read_as_pairs_of_question_and_context(trunk):
+    """By `fit`, which takes their kind for granted, `evaluate` and `predict`; by no task over other pairs."""
+    texts, moods, things = rows()
+    answers = [[{"text": thing, "start": text.index(thing)}] for text, thing in zip(texts, things, strict=True)]
+    passages = [Passage(question="what is it ?", context=text) for text in texts]
+    pairs = [(passage.question, passage.context) for passage in passages]
+    made = Model(trunk, backend="reference", verbose=False).fit("what", passages, answers)
+    assert made.tasks["what"].kind == "span"
+    assert made.predict(passages) == made.predict(pairs)
+    assert made.predict(passages[0])["what"] == made.predict(passages[:1])["what"][0]
+    assert made.evaluate("what", passages, answers) == made.evaluate("what", pairs, answers)
+    same = Model(trunk, backend="reference", verbose=False).fit("what", pairs, answers)
+    assert same.predict(passages) == made.predict(passages)
+    same.fit("mood", pairs, moods)
+    assert same.predict(passages[:1], tasks="mood") == {"mood": [None]}
+    with pytest.raises(errors.BadValue, match="a question about a context. Allowed: a pair of texts"):
+        same.evaluate("mood", passages, moods)
+
+
+def test_questions_are_of_the_kind_that_chooses(trunk):
+    """Their labels, numbers or texts, would be names of classes."""
+    texts, _, things = rows()
+    asked = [Question(text="what is it ?", options=THINGS, context=text) for text in texts]
+    for labels in (things, [THINGS.index(thing) for thing in things]):
+        made = Model(trunk, backend="reference", verbose=False).fit("which", asked, labels)
+        assert made.tasks["which"].kind == "multiple_choice"
+    assert made.predict(asked[0])["which"] == made.predict(asked[:1])["which"][0]
+    assert 0 <= made.evaluate("which", asked, things)["accuracy"] <= 1
+
+
+def test_a_text_in_a_tuple_of_its_own_is_a_text(model):
+    assert model.predict([("the lamp is good",)]) == model.predict(["the lamp is good"])
+
+
 def test_a_model_is_pickled_with_its_tasks(model):
     again = pickle.loads(pickle.dumps(model))
     assert again.predict(["the lamp is good"]) == model.predict(["the lamp is good"])
@@ -201,6 +235,17 @@ WRONG = {
     "a text alone": (lambda made, t, m: made.fit("a", "a text", m), errors.BadValue, "a list"),
     "an empty list": (lambda made, t, m: made.fit("a", [], []), errors.EmptyData, "no text"),
     "a number": (lambda made, t, m: made.fit("a", [*t[:-1], 3.5], m), errors.BadValue, "row 59"),
+    "a text among pairs": (
+        lambda made, t, m: made.fit("a", [*zip(t[1:], t[1:], strict=True), t[0]], m),
+        errors.BadValue,
+        "row 59 .* one text. Allowed: a pair of texts",
+    ),
+    "three texts": (lambda made, t, m: made.fit("a", [(x, x, x) for x in t], m), errors.BadValue, "row 0 is no text"),
+    "a passage for a label": (
+        lambda made, t, m: made.fit("a", [Passage(question="what ?", context=x) for x in t], m, kind="single_label"),
+        errors.BadValue,
+        "a question about a context. Allowed: one text",
+    ),
     "a setting": (lambda made, t, m: made.fit("a", t, m, metrics="f1"), errors.ConfigError, "did you mean 'metric'"),
     "a kind": (lambda made, t, m: made.fit("a", t, m, kind="labels"), errors.ConfigError, "labels"),
     "a path": (lambda made, t, m: made.fit("../../a", t, m), errors.BadName, "a"),

@@ -134,6 +134,23 @@ def test_the_one_task_that_is_named_reads_the_column_that_is_named(bare, tmp_pat
     run(*words, "--label", "the moood").refuses("MissingColumn", "did you mean 'the mood'?")
 
 
+def test_columns_of_one_task_are_guessed_and_said(bare, tmp_path):
+    """Where the file has none that is called as expected: it had to be told with --text and --label."""
+    rows = tiny.messages(40, seed=9)
+    cells = [{"remark": row["text"], "how": row["mood"], "by": "web"} for row in rows]
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cells))
+    words = ("evaluate", bare, "--data", tmp_path / "new.jsonl", "--task", "mood")
+    assert told(*words) == told(*words, "--text", "remark", "--label", "how")
+    assert "mood: texts from 'remark' and labels from 'how'" in run(*words, *CHOSEN).err
+    assert "mood" not in run(*words, "--text", "remark", "--label", "how", *CHOSEN).err
+    twice = [row | {"also": row["how"]} for row in cells]
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in twice))
+    run(*words).refuses("ConfigError", "--label how or --label also")
+    none = [{"remark": row["remark"], "by": row["by"]} for row in cells]
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in none))
+    run(*words).refuses("MissingColumn", "--label")
+
+
 def test_what_is_missing_or_means_nothing_is_told(bare, home, file, tmp_path):
     run("evaluate", bare).refuses("add --data FILE", "polyhead tasks list", code=2)
     run("evaluate", bare, "--data", tmp_path / "gone.csv").refuses("DataError", "no file at")

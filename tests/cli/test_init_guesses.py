@@ -107,6 +107,7 @@ def test_a_file_alone_makes_a_task(tmp_path, case, ending):
         (rows_of(text=WORDS, mood=MARKS, kind=MARKS), ["mood, kind", "--label mood", "--label kind"]),
         (rows_of(text=WORDS, stars=[i % 5 + 1 for i in range(40)]), ["--kind single_label", "--kind regression"]),
         (rows_of(text=WORDS, label=["a;b", "c"] * 20), ["--kind multi_label", "--kind single_label"]),
+        (rows_of(text=WORDS, score=["0,5", "1,25"] * 20), ["'score'", "decimal comma", "multi_label", "a point"]),
         (rows_of(aa=WORDS, bb=WORDS[::-1], label=MARKS), ["--text aa", "--text bb", "--text-b bb"]),
         (rows_of(text=WORDS, other=WORDS[::-1]), ["looks like a label", "--label"]),
         (rows_of(n=range(40), label=MARKS), ["looks like the text", "--text"]),
@@ -294,6 +295,36 @@ def test_an_export_is_written_as_rows_beside_the_project(tmp_path, name):
     (tmp_path / "x.rows.jsonl").write_text("mine")
     run(*words, "--task", "y", cwd=tmp_path).refuses("x.rows.jsonl is there already", "--replace")
     assert (tmp_path / "x.rows.jsonl").read_text() == "mine"
+
+
+MARKED = [(f"{text} é", mark) for text, mark in zip(WORDS, MARKS, strict=True)]
+FOREIGN = {
+    "Windows-1252": ("x.csv", "x.utf8.csv", [("text", "mood"), *MARKED]),
+    "UTF-16": ("x.tsv", "x.utf8.tsv", [("text", "mood"), *MARKED]),
+    "headerless": ("x.tsv", "x.rows.jsonl", MARKED),
+}
+
+
+@pytest.mark.parametrize("form", FOREIGN)
+def test_a_table_that_is_no_plain_one_is_written_as_one(tmp_path, form):
+    """The first line of one without a header was taken for names, and its row was lost."""
+    name, written, rows = FOREIGN[form]
+    encoding = {"Windows-1252": "cp1252", "UTF-16": "utf-16"}.get(form, "utf-8")
+    mark = "\t" if name == "x.tsv" else ";"
+    (tmp_path / name).write_text("".join(f"{mark.join(row)}\n" for row in rows), encoding=encoding)
+    done = run("init", name, cwd=tmp_path)
+    assert done.code == 0, done.err
+    said = done.out.splitlines()[0]
+    assert form in said and written in said and ("letters: é" in said) == ("utf8" in written)
+    (entry,) = read_project(tmp_path / "polyhead.toml").tasks
+    assert (entry.kind, entry.train, entry.labels) == ("single_label", written, ("no", "yes"))
+    rows_read = read(entry.source(entry.train, tmp_path), entry.task())
+    assert [given[0] for given in rows_read.inputs] == [text for text, _ in MARKED]
+
+
+def test_a_header_alone_holds_no_row(tmp_path):
+    (tmp_path / "x.csv").write_text("text,label\n")
+    run("init", "x.csv", cwd=tmp_path).refuses("EmptyData", "no rows in x.csv")
 
 
 def test_rows_of_an_export_never_replace_each_other_or_the_export_itself(tmp_path):

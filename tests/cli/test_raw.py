@@ -96,6 +96,22 @@ def test_lines_of_text_are_answered_whatever_they_hold(home, tmp_path, name, con
     assert len(answered(home, tmp_path / name, "--format", "text").rows) == len(content.splitlines())
 
 
+COLUMNS = "".join(json.dumps({"remark": row["text"], "mood": "good"}) + "\n" for row in ROWS).encode()
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.txt", None])
+def test_objects_of_which_none_is_an_input_are_rows_of_a_table(home, tmp_path, name):
+    """Each was answered with an error of its own."""
+    if name is None:
+        said = answered(home, "-", stdin=COLUMNS).refuses("DataError", "standard input").err
+    else:
+        said = refused(home, tmp_path / name, COLUMNS)
+    assert "objects with remark, mood" in said and "--text COLUMN -o answered.jsonl" in said
+    mixed = COLUMNS + LINES
+    assert [("answers" in row) for row in answered(home, "-", stdin=mixed).rows] == [False, False, True, True]
+    assert "error" in answered(home, "-", stdin=COLUMNS.splitlines()[0]).rows[0]
+
+
 def test_a_named_pipe_loses_no_line_to_a_look_at_it(home, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -100,12 +100,14 @@ def test_a_body_that_does_not_come_in_time_is_refused(port):
 
 
 def test_many_requests_at_once_are_no_header_without_end(tmp_path):
-    """Whole requests of more bytes than headers may have, of which the last arrives in two parts."""
+    """Whole requests of more bytes than headers may have, of which the first and the last arrive in two parts."""
     whole = request_bytes(ASKED)
     limits = ConnectionLimits(header_bytes=1024)
     count = 3 * limits.header_bytes // len(whole)
     with listening(service_of(tiny_root(tmp_path / "b")), limits=limits) as port, connected(port) as own:
-        own.sendall(whole * count + whole[:20])
+        own.sendall(whole[:20])
+        select.select([own], [], [], 0.1)
+        own.sendall(whole[20:] + whole * (count - 1) + whole[:20])
         content = b""
         while content.count(b"HTTP/1.1 200") < count:
             content += _part(own)
@@ -124,6 +126,19 @@ def test_headers_without_end_are_refused(patient):
                 own.sendall(b"X-%d: " % number + b"a" * 500 + b"\r\n")
         content = read_all(own)
     assert status(content) == 431
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "begun"])
+def test_headers_that_come_at_once_are_counted_too(patient, is_whole):
+    """In one read of the socket: what came with a request's first bytes was not counted."""
+    head = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: "
+    room = QUICK.header_bytes - len(head)
+    with connected(patient) as own:
+        own.sendall(head + b"a" * (room - 100) + b"\r\n\r\n")
+        assert status(read_answer(own)) == 200
+        own.sendall(head + b"a" * (room + 100) + (b"\r\n\r\n" if is_whole else b""))
+        content = read_all(own)
+    assert status(content) == 431 and body(content)["error"]["allowed"] == "4,096 bytes"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +241,7 @@ def test_a_refused_caller_that_sends_on_is_closed(patient):
     """What it sends is thrown away, for a second."""
     with connected(patient) as own:
         own.sendall(b"GET /health HTTP/1.1\r\n")
-        while not select.select([own], [], [], 0.01)[0]:  # what comes with a request's first bytes is not counted
+        while not select.select([own], [], [], 0.01)[0]:
             own.sendall(b"X: " + b"a" * 500 + b"\r\n")
         assert status(read_answer(own)) == 431
         with pytest.raises(ConnectionError):

@@ -1,5 +1,6 @@
 """Tables of every format hold the same rows; exports of annotation tools become rows."""
 
+import codecs
 import csv
 import gzip
 import io
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from polyhead.errors import BadValue, DataError, MissingExtra
 from polyhead.tasks.formats.annotations import of_conll, of_objects
 from polyhead.tasks.formats.dialect import SEPARATORS, separator_of
+from polyhead.tasks.formats.foreign import recoded, without_header
 from polyhead.tasks.rows import Rows
 
 TABLE = [["text", "label", "n"], ["a, b; c", "x", "1"], ['"quoted"\tand|barred', "y", "2.5"], ["ü\nline", "x", ""]]
@@ -64,6 +66,62 @@ def test_what_the_csv_module_writes_reads_back(tmp_path_factory, data, separator
 )
 def test_a_comma_stands_unless_another_mark_fits_better(sample, separator):
     assert separator_of(sample, is_whole=True) == separator
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_a_line_that_says_the_separator_is_no_header(tmp_path, separator, end):
+    """As spreadsheets write it; it was read as the names of the columns."""
+    for name, mark in (("x.csv", ""), ("y.csv", "\ufeff")):
+        text = f"{mark}sep={separator}{end}" + table(TABLE, separator)
+        (tmp_path / name).write_bytes(text.encode())
+        assert values(tmp_path / name) == [dict(zip(TABLE[0], row, strict=True)) for row in TABLE[1:]]
+    (tmp_path / "z.csv").write_text("sep=,text\na,b\n")
+    assert values(tmp_path / "z.csv") == [{"sep=": "a", "text": "b"}]
+
+
+def test_columns_without_a_name_may_be_several(tmp_path):
+    (tmp_path / "x.csv").write_text("text,label,,\na,x,,\n,,,\n")
+    assert [(row["text"], row["label"]) for row in values(tmp_path / "x.csv")] == [("a", "x"), ("", "")]
+    (tmp_path / "y.csv").write_text("text,text\na,b\n")
+    with pytest.raises(DataError, match="two columns of one name"):
+        values(tmp_path / "y.csv")
+
+
+def test_a_table_in_another_encoding_is_known_by_its_bytes(tmp_path):
+    """UTF-16 by its mark; Windows-1252 by bytes that are no UTF-8, unless only some of its letters are broken."""
+    text = "text,label\nthé café – 5 €,x\n"
+    for encoding, name in (("utf-16", "UTF-16"), ("utf-16-be", "UTF-16"), ("cp1252", "Windows-1252")):
+        mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
+        (tmp_path / "x.csv").write_bytes(mark + text.encode(encoding))
+        found = recoded(str(tmp_path / "x.csv"))
+        assert (found.content.decode(), found.encoding, set(found.letters)) == (text, name, set("é–€"))
+    others = [text.encode(), b"", text.encode() + b"\xff", b"a\0\xe9", b"\x81\xe9"]
+    for content in others:
+        (tmp_path / "x.csv").write_bytes(content)
+        assert recoded(str(tmp_path / "x.csv")) is None, content
+    assert recoded(str(tmp_path / "gone.csv")) is None
+
+
+HEADERLESS = [("the lamp is broken", "late"), ("where is my box", "late"), ("so very happy with it", "fine")] * 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (HEADERLESS, ["text", "label"]),
+        ([(label, text) for text, label in HEADERLESS], ["label", "text"]),
+        ([(f"{i}", text, label) for i, (text, label) in enumerate(HEADERLESS)], ["column_1", "text", "label"]),
+        ([("text", "late"), *HEADERLESS], None),  # a column that is called as a label of it
+        ([("what the customer wrote", "label"), *HEADERLESS], None),
+        ([("where is it", "late")], None),
+        ([], None),
+    ],
+)
+def test_a_table_without_a_header_gets_one(tmp_path, rows, names):
+    (tmp_path / "x.csv").write_text(table(rows, ","))
+    found = without_header(str(tmp_path / "x.csv"))
+    assert found == (None if names is None else [dict(zip(names, row, strict=True)) for row in rows])
 
 
 def test_a_cut_last_record_does_not_count():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyhead.errors import EmptyData
+from polyhead.errors import ConfigError, EmptyData
 from polyhead.tasks.guess import kind_of_labels, separator_of
 
 
@@ -23,6 +23,8 @@ from polyhead.tasks.guess import kind_of_labels, separator_of
         (["0.5", "1e3", "2.25"], "regression", None, ()),
         ([0.0, 1.0] * 9, "regression", None, ()),
         (["0.0", "1.0"] * 9, "single_label", None, ("regression",)),
+        (["1,2", "2,3,4", "1"] * 9, "multi_label", ",", ()),
+        (["['a', 'b']", "[]", "['a']"] * 3, "multi_label", None, ()),
         (list(range(5, 90)) * 3, "regression", None, ()),
         (list(range(50)), "regression", None, ()),
         (["1", "2", "x"] * 9, "single_label", None, ()),
@@ -55,6 +57,13 @@ def test_a_kind_is_guessed_from_labels(labels, kind, separator, rivals):
 def test_what_is_no_label_makes_no_kind(labels):
     with pytest.raises(EmptyData):
         kind_of_labels(labels)
+
+
+def test_numbers_with_a_decimal_comma_are_told_from_labels_by_a_person():
+    """They were taken for two labels each."""
+    with pytest.raises(ConfigError, match="decimal comma") as caught:
+        kind_of_labels(["3", "1,25", "0,5"] * 9)
+    assert caught.value.got == "1,25"
 
 
 def test_a_separator_is_certain_where_labels_come_in_several_combinations():

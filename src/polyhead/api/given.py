@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, nearest
 from polyhead.text.question import Question
 
@@ -104,18 +105,16 @@ def inputs_of(texts: object, *, text: str = "text", text_b: str | None = None) -
             raise BadValue(
                 f"row {number} is no text",
                 got=row,
-                allowed="a text, a pair of texts, a Question, or a list of words",
+                allowed="a text, a pair of texts, a Question, a Passage, or a list of words",
                 do="drop the row, or name the column that holds the texts",
                 row=number,
             )
-    return [tuple(row) if _is_pair(row) else row for row in rows], table
+    return [row[0] if isinstance(row, tuple) and len(row) == 1 else row for row in rows], table
 
 
 def _is_input(row: object) -> bool:
-    if isinstance(row, str | Question):
+    if isinstance(row, str | Question | Passage):
         return True
-    return isinstance(row, list | tuple) and bool(row) and all(isinstance(part, str) for part in row)
-
-
-def _is_pair(row: object) -> bool:
-    return isinstance(row, tuple) and len(row) == 2
+    if not isinstance(row, list | tuple) or not row or (isinstance(row, tuple) and len(row) > 2):
+        return False
+    return all(isinstance(part, str) for part in row)

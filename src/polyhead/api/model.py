@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from polyhead.api.given import inputs_of
-from polyhead.api.rows import SETTINGS, Labelled, columns_for, write_rows
+from polyhead.api.rows import SETTINGS, Labelled, check_inputs, columns_for, kind_of_inputs, write_rows
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
 from polyhead.engine.evaluate import evaluation_of
+from polyhead.engine.inputs import Passage, input_types_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, UnknownTask, nearest
 from polyhead.progress import ProgressDisplay
@@ -30,6 +31,7 @@ from polyhead.tasks.columns import Source
 from polyhead.tasks.guess import kind_of_labels
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import KINDS, Task, check_name
+from polyhead.text.question import Question
 from polyhead.text.words import joined
 
 if TYPE_CHECKING:
@@ -119,11 +121,11 @@ class Model:
     ) -> Self:
         """Learns a task, or a new version of one; no other task's answers move.
 
-        `texts` are strings, pairs of them, `Question`s, or lists of words; or a frame, of which `text`, `text_b` and
-        `labels` name columns. `kind` is guessed from the labels where it is not given; `classes` are all
-        labels in order, by default those that occur. `test`, (texts, labels) or a
-        frame with the same columns, is scored and never learned from. `settings` are keys of a `[[tasks]]` table, such
-        as `metric`, `strategy`, `team`. With `if_better` a live version stays unless the new one scores better.
+        `texts` are strings, pairs of them, each a tuple, `Question`s, `Passage`s, or lists of words; or a frame, of
+        which `text`, `text_b` and `labels` name columns. `kind` is guessed where it is not given; `classes` are all
+        labels in order, by default those that occur. `test`, (texts, labels) or a frame with the same columns, is
+        scored and never learned from. `settings` are keys of a `[[tasks]]` table, such as `metric`, `strategy`, `team`.
+        With `if_better` a live version stays unless the new one scores better.
 
         Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit.
         """
@@ -134,6 +136,7 @@ class Model:
             test_texts, test_labels = test if isinstance(test, tuple) else (test, labels)
             tested = Labelled.of(test_texts, test_labels, text=text, text_b=text_b, what=f"the test of task '{task}'")
             file = FilePath(self._work, "data", f"{task}-test.jsonl")
+            check_inputs(KINDS[entry["kind"]], [rows.inputs[0], *tested.inputs])
             write_rows(file, KINDS[entry["kind"]], tested)
             entry["test"] = str(file)
         self._train(TaskEntry(**entry), if_better=if_better)
@@ -171,10 +174,12 @@ class Model:
     ) -> Any:
         """The answers: for one text {task: answer}, for several {task: [answer, ...]}, for a frame a frame like it.
 
-        An answer is what its task's labels were: a label, a list of them, a number, spans. It is None where a task does
-        not fit an input. One pass of the encoder answers all tasks of a text.
+        `texts` are what `fit` takes, of any types together; one alone is a string, a `Question` or a `Passage`, since
+        a tuple holds several. An answer is what its task's labels were: a label, a list of them, a number, spans; for
+        a `Question` the option's index. It is None where a task does not fit an input. One pass of the encoder answers
+        all tasks of a text.
         """
-        if isinstance(texts, str):
+        if isinstance(texts, str | Question | Passage):
             several = self.predict([texts], tasks=tasks)
             return {name: answers[0] for name, answers in several.items()}
         inputs, table = inputs_of(texts, text=text, text_b=text_b)
@@ -189,7 +194,7 @@ class Model:
         return answers if table is None else table.answered(answers)
 
     def predict_proba(self, texts: Any, task: str, *, text: str = "text", text_b: str | None = None) -> np.ndarray:
-        """Probabilities, float32 (texts, labels), in the order of `tasks[task].labels`.
+        """Probabilities, float32 (texts, labels), in the order of `tasks[task].labels`; NaN for what it does not read.
 
         Raises BadValue for a task whose kind has none.
         """
@@ -204,9 +209,11 @@ class Model:
             )
         return scores
 
-    def results(self, texts: Any, *, tasks: Iterable[str] | str | None = None) -> list[Result]:
+    def results(
+        self, texts: Any, *, tasks: Iterable[str] | str | None = None, text: str = "text", text_b: str | None = None
+    ) -> list[Result]:
         """Everything about each text: answers with scores, versions, receipts, and why a task has no answer."""
-        inputs, _ = inputs_of(texts)
+        inputs, _ = inputs_of(texts, text=text, text_b=text_b)
         return self.session.predict([_read(given) for given in inputs], tasks=_names(tasks), words=_words(inputs))
 
     def evaluate(
@@ -216,6 +223,7 @@ class Model:
         declared = self._known(task)
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
         kind, file = kind_of(declared), FilePath(self._work, "data", f"{task}-evaluated.jsonl")
+        check_inputs(kind, rows.inputs, input_types_of(declared))
         write_rows(file, kind, rows)
         columns: dict[str, Any] = dict(columns_for(kind, rows.inputs))
         source = Source(path=str(file), **columns)
@@ -287,6 +295,9 @@ class Model:
         live = self.tasks.get(task)
         if kind is None and live is not None:
             kind = live.kind
+        if kind is None and (guessed := kind_of_inputs(rows.inputs)) is not None:
+            kind, why = guessed
+            self._say(f"{task}: kind {kind}, since {why}")
         if kind is None:
             guess = kind_of_labels(rows.labels)
             kind = guess.kind
@@ -299,6 +310,7 @@ class Model:
                 )
             self._say(f"{task}: kind {kind}, since {guess.why}; `kind=` says otherwise")
         known, file = KINDS.named(kind), FilePath(self._work, "data", f"{task}.jsonl")
+        check_inputs(known, rows.inputs)
         write_rows(file, known, rows)
         columns = columns_for(known, rows.inputs)
         asked: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans")} | {

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 
 from polyhead.api.given import inputs_of, listed, table_of
+from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
 from polyhead.errors import BadValue, ConfigError, nearest
 from polyhead.files import replace_file
 from polyhead.project.tables import Project, TaskEntry
+from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Kind
 from polyhead.text.question import Question
 
@@ -43,6 +45,32 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
         if len(rows) != len(inputs):
             raise BadValue(f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
         return cls(inputs=inputs, labels=rows)
+
+
+def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
+    """The kind that alone reads inputs of this type, and the reason; None where labels tell it."""
+    if not isinstance(inputs[0], Question | Passage):
+        return None
+    asked = input_type_of(inputs[0])
+    name = next(kind.name for kind in KINDS.values() if asked in types_read(kind, over_pairs="pair" in kind.uses))
+    return name, f"the first input is {IN_WORDS[asked]}"
+
+
+def check_inputs(kind: Kind, inputs: Sequence[Any], reads: tuple[InputType, ...] | None = None) -> None:
+    """Raises BadValue, with its row, for an input of no type that the task reads: by default the first one's."""
+    is_pair, in_words = isinstance(inputs[0], tuple), isinstance(inputs[0], list) and kind.labels_words
+    types = reads or types_read(kind, over_pairs="pair" in kind.uses and (is_pair or kind.pair is not None))
+    for number, given in enumerate(inputs):
+        is_list = isinstance(given, list)
+        named = None if is_list else input_type_of((given,) if isinstance(given, str) else given)
+        if is_list != in_words or (named is not None and named not in types):
+            raise BadValue(
+                f"row {number} is not what this task of kind '{kind.name}' reads",
+                got="a list of words" if named is None else IN_WORDS[named],
+                allowed="a list of words" if in_words else reads_in_words(types),
+                do="give all rows of a task in one form" if number else "give such rows, or another kind",
+                row=number,
+            )
 
 
 def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:
@@ -77,8 +105,11 @@ def cells_of(kind: Kind, given: Any) -> dict[str, Any]:
     if isinstance(given, Question):
         context = {kind.context_column or PAIR: given.context} if given.context else {}
         return {kind.text_column: given.text, "choices": list(given.options), **context}
+    if isinstance(given, Passage):
+        given = (given.question, given.context)
     if isinstance(given, tuple):
-        return {kind.text_column: given[0], kind.context_column or PAIR: given[1]}
+        first, second = given
+        return {kind.text_column: first, kind.context_column or PAIR: second}
     if isinstance(given, list):
         return {TOKENS: given}
     return {kind.text_column: given}

@@ -13,12 +13,14 @@ from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
 from polyhead.project.declare import InitOptions
 from polyhead.tasks.columns import no_column
+from polyhead.tasks.formats import foreign
 from polyhead.tasks.formats.annotations import LOOKED_AT, Converted, is_conll, jsonl, of_conll, of_objects
 from polyhead.tasks.guess import Guess, kind_of_labels, separator_of
 from polyhead.tasks.guess_table import Given, Layout, Table, labels_in, layout_of, table_of
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.rows import DATASETS, Rows, no_rows
 
+TABLES = (".csv", ".tsv")
 KEYS = ("text", "text_b", "label", "tokens", "spans", "choices", "answers")
 
 
@@ -39,7 +41,7 @@ def guessed(asked: dict[str, Any], table: Table | None = None) -> Guessed:
     if kind is not None and KINDS.named(kind).owns_model:
         return Guessed(options=InitOptions(**asked))
     table = table or table_of(asked["data"])
-    if not table.values:
+    if not table.rows:
         raise no_rows(asked["data"])
     if kind is None and asked["label"] and asked["label"] not in table.values:
         raise no_column(asked["data"], asked["label"], list(table.values), by="Name it with --label")
@@ -89,7 +91,10 @@ def _kind(layout: Layout, table: Table, asked: dict[str, Any]) -> Guess | None:
         guess = kind_of_labels([part.strip() for cell in labels for part in str(cell).split(asked["separator"])])
         why = f"cells hold labels with '{asked['separator']}' between them, as given"
         return msgspec.structs.replace(guess, kind=_several(), why=why, separator=asked["separator"], rivals=())
-    guess = kind_of_labels(labels)
+    try:
+        guess = kind_of_labels(labels)
+    except ConfigError as error:
+        raise error.at(f"'{layout.label}' of {asked['data']}") from None
     if guess.rivals:
         kinds = [guess.kind, *guess.rivals]
         raise ConfigError(
@@ -115,37 +120,55 @@ def _separator(values: dict[str, Any], table: Table) -> str | None:
 
 
 def as_rows(path: str, folder: Path, written: dict[Path, bool], *, replace: bool) -> tuple[str, tuple[str, ...]]:
-    """The file to read in place of `path`, and what to say of it: an export is written as JSON Lines into `folder`.
+    """The file to read in place of `path`, and what to say of it.
 
-    `written` gets the file, and whether it was not there before; what is in it already is not written over.
+    An export and a table without a header are written as JSON Lines into `folder`, a table that is not UTF-8 as one
+    that is. `written` gets the file, and whether it was not there before; what is in it already is not written over.
 
     Raises ConfigError if another file of that name is there and `replace` is not given.
     """
     if path.startswith(DATASETS):
         return path, ()
-    name = path.lower().removesuffix(".gz")
-    if is_conll(path):
-        converted: Converted | None = of_conll(path)
-    elif name.endswith((".json", ".jsonl")):
-        head = [dict(row.values) for row in islice(Rows(path, ()), LOOKED_AT)]
-        converted = of_objects([dict(row.values) for row in Rows(path, ())]) if of_objects(head) else None
-    else:
-        return path, ()
+    if path.lower().endswith(TABLES) and (table := foreign.recoded(path)) is not None:
+        target = folder / f"{Path(path).stem}.utf8{Path(path).suffix}"
+        _write(table.content, target, path, written, replace=replace)
+        letters = f"; check its letters: {' '.join(table.letters)}" if table.letters else ""
+        return str(target), (f"{path} is {table.encoding}: training reads {target.name}, in UTF-8{letters}",)
+    converted = _converted(path)
     if converted is None:
         return path, ()
-    target = folder / f"{Path(path).name.split('.')[0]}.rows.jsonl"
-    raw = jsonl(converted.rows)
     if not converted.rows:
         raise DataError(f"{path}: no row of this {converted.form} export is annotated", do="export it after annotation")
+    target = folder / f"{Path(path).name.split('.')[0]}.rows.jsonl"
+    _write(jsonl(converted.rows), target, path, written, replace=replace)
+    said = f"{path} is a {converted.form} file: its rows are in {target.name}, which training reads"
+    return str(target), (said, *converted.notes)
+
+
+def _converted(path: str) -> Converted | None:
+    """The rows of a file that is no plain table of named columns."""
+    name = path.lower().removesuffix(".gz")
+    if is_conll(path):
+        return of_conll(path)
+    if name.endswith((*TABLES, ".xlsx")):
+        rows = foreign.without_header(path)
+        if rows is None:
+            return None
+        return Converted(rows=rows, form="headerless", notes=(f"its columns are called {', '.join(rows[0])}",))
+    if not name.endswith((".json", ".jsonl")):
+        return None
+    head = [dict(row.values) for row in islice(Rows(path, ()), LOOKED_AT)]
+    return of_objects([dict(row.values) for row in Rows(path, ())]) if of_objects(head) else None
+
+
+def _write(raw: bytes, target: Path, path: str, written: dict[Path, bool], *, replace: bool) -> None:
     was_there = target.exists()
     is_other = was_there and target.read_bytes() != raw
     is_kept = target in written or (was_there and target.samefile(path))
     if is_other and (is_kept or not replace):
-        do = "give that export another name" if is_kept else "move that file away, or add --replace"
+        do = "give that file another name" if is_kept else "move that file away, or add --replace"
         raise ConfigError(f"cannot write the rows of {path}", got=f"{target.name} is there already", do=do)
     written.setdefault(target, not was_there)
     if is_other or not was_there:
         with writing(str(target)) as file:
             file.write(raw)
-    said = f"{path} is a {converted.form} file: its rows are in {target.name}, which training reads"
-    return str(target), (said, *converted.notes)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
-from polyhead.cli.output import check_writable, writing
+from polyhead.cli.output import check_writable, note, writing
 from polyhead.cli.tables import columns_in
 from polyhead.config import Value
 from polyhead.errors import ConfigError
-from polyhead.tasks.columns import Source
+from polyhead.tasks.columns import Source, no_column
+from polyhead.tasks.guess_table import Given, Table, layout_of, table_of
+from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.task import Task, kind_of
 from polyhead.text.question import Question, texts_of
 
@@ -79,7 +81,8 @@ def sources_of(
 ) -> dict[str, Source]:
     """Where each task's labels are: of those in `names`, by default of all whose column is named or there.
 
-    Raises ConfigError where no task has a column, click.BadParameter for a column of no task.
+    Columns of one task that are called otherwise are guessed as `init` does, and said. Raises ConfigError where no task
+    has a column or two look alike, MissingColumn where none looks like it, click.BadParameter for a column of no task.
     """
     there = columns_in(file)
     labels = _labels(columns.labels, tasks, names)
@@ -95,7 +98,57 @@ def sources_of(
         )
     if None in labels and len(chosen) > 1:
         raise click.BadParameter("several tasks are scored: say --label TASK=COLUMN", param_hint="'--label'")
+    if len(chosen) == 1 and there:
+        (name,) = chosen
+        columns, label = _guessed(tasks[name], file, there, columns, labels.get(name, labels.get(None)))
+        return {name: _source(tasks[name], file, there, columns, label)}
     return {name: _source(tasks[name], file, there, columns, labels.get(name, labels.get(None))) for name in chosen}
+
+
+def _guessed(
+    task: Task, file: str, there: Sequence[str], columns: LabelledColumns, label: str | None
+) -> tuple[LabelledColumns, str | None]:
+    """The columns of the text and of the label, where the file has none that is named or called as expected."""
+    kind = kind_of(task)
+    usual = {task.name, *(("tags", "spans") if kind.labels_words else (kind.label_key,))}
+    has_label = label is not None or bool(usual.intersection(there))
+    has_text = columns.text or columns.tokens or {kind.text_column, "text_a", "tokens"}.intersection(there)
+    if has_label and has_text:
+        return columns, label
+    table = table_of(file)
+    known = label or next((name for name in usual if name in there), None)
+    if known is None and "labels" in kind.uses and not kind.per_word:
+        known = _column_of_labels(task, table)
+    given = Given(kind=task.kind, text=columns.text, text_b=columns.text_b)
+    layout = layout_of(table, msgspec.structs.replace(given, **({kind.label_key: known} if known else {})))
+    own = {key: getattr(columns, key) or getattr(layout, key) for key in ("text", "text_b", "tokens", "choices")}
+    if not has_label:
+        label = known or layout.spans or layout.answers or layout.label
+    said = [f"texts from '{own['text']}'"] * (own["text"] is not None and not has_text)
+    said += [f"labels from '{label}'"] * (label is not None and not has_label)
+    if said:
+        note(f"{task.name}: {' and '.join(said)}, as it looks")
+    return msgspec.structs.replace(columns, **own), label
+
+
+def _column_of_labels(task: Task, table: Table) -> str:
+    """The one column that holds labels of the task and nothing else."""
+    fitting = [name for name, values in table.values.items() if values and all(_are_labels(v, task) for v in values)]
+    if not fitting:
+        by = "name the column of its labels with --label: none holds labels of the task alone"
+        raise no_column(table.path, task.name, list(table.values), by=by)
+    if len(fitting) > 1:
+        raise ConfigError(
+            f"several columns of {table.path} hold labels of task '{task.name}'",
+            got=fitting,
+            do=f"choose with {' or '.join(f'--label {name}' for name in fitting)}",
+        )
+    return fitting[0]
+
+
+def _are_labels(value: object, task: Task) -> bool:
+    several = value if isinstance(value, list) else str(spelled(value)).replace("|", ";").replace(",", ";").split(";")
+    return spelled(value) in task.labels or all(str(spelled(part)).strip() in task.labels for part in several)
 
 
 def _labels(given: Sequence[str], tasks: Mapping[str, Task], names: Sequence[str]) -> dict[str | None, str]:

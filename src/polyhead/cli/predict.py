@@ -21,7 +21,15 @@ from polyhead.cli.options import names_in, opened, session_options, tasks_option
 from polyhead.cli.output import DASH, Printer, check_kept, counted, json_shown, note, writing
 from polyhead.cli.remote import Remote
 from polyhead.cli.score import ROLES, answer_rows, role_options, table_options
-from polyhead.cli.tables import SCORED, columns_in, columns_of_header, command_for, rows_as_lines
+from polyhead.cli.tables import (
+    SCORED,
+    columns_in,
+    columns_of_header,
+    columns_of_objects,
+    command_for,
+    objects_as_inputs,
+    rows_as_lines,
+)
 from polyhead.errors import ConfigError, DataError, EmptyData
 
 if TYPE_CHECKING:
@@ -185,9 +193,12 @@ def _answer_table(session: Session, source: str, target: str, names: tuple[str, 
 def _without_table(source: Iterable[Piece], bundle: str, inputs: Given) -> Iterator[Piece]:
     """The pieces; DataError where the first one begins as a table does, with the command that answers its rows."""
     for number, piece in enumerate(source):
-        columns = columns_of_header([line for _, line in piece.lines]) if number == 0 and not inputs.texts else None
-        if columns is not None:
-            raise rows_as_lines(bundle, columns, _place(inputs))
+        if number == 0 and not inputs.texts:
+            lines = [line for _, line in piece.lines]
+            if (columns := columns_of_header(lines)) is not None:
+                raise rows_as_lines(bundle, columns, _place(inputs))
+            if (columns := columns_of_objects(lines)) is not None:
+                raise objects_as_inputs(bundle, columns, _place(inputs))
         yield piece
 
 

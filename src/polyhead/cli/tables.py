@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -61,6 +62,28 @@ def columns_of_header(lines: Sequence[bytes]) -> list[str] | None:
     return None
 
 
+def columns_of_objects(lines: Sequence[bytes]) -> list[str] | None:
+    """The columns of rows in JSON of which none is an input; None where one is, and for a single line."""
+    from polyhead.engine.inputs import input_of
+
+    rows = [_object(line) for line in lines[: 2 * LEAST_ROWS]]
+    for row in rows:
+        if row is None:
+            return None
+        with suppress(PolyheadError):
+            input_of(row, where="")
+            return None
+    return list(rows[0] or ()) if len(rows) > 1 else None
+
+
+def _object(line: bytes) -> dict[str, object] | None:
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def _records(lines: Sequence[str], mark: str) -> list[list[str]]:
     try:
         return list(csv.reader(lines, delimiter=mark))
@@ -84,6 +107,17 @@ def command_for(bundle: str, file: str, columns: Sequence[str]) -> str:
     ending = next((SCORED[end] for end in SCORED if name.endswith(end)), ".csv")
     words = shlex.join(["polyhead", "predict", bundle, file, "--text"])
     return f"{words} {column if column == 'COLUMN' else shlex.quote(column)} -o answered{ending}"
+
+
+def objects_as_inputs(bundle: str, columns: Sequence[str], where: str) -> DataError:
+    """The error for rows in JSON that would be read as inputs; `where` they came from."""
+    file = where if where.lower().endswith((".jsonl", ".json")) else "FILE.jsonl"
+    return DataError(
+        f"{where} holds rows of a table, which are no inputs",
+        got=f"objects with {', '.join(columns)}",
+        allowed='objects with "text", or with the other keys that `polyhead predict --help` names',
+        do=f"answer its rows: `{command_for(bundle, file, columns)}`",
+    )
 
 
 def rows_as_lines(bundle: str, columns: Sequence[str], where: str) -> DataError:

@@ -40,7 +40,8 @@ class Column:
     """One task's answers to all inputs of a call.
 
     Arrays have a row for each input; where there is no answer, numbers are NaN and indices -1. They are made when they
-    are first asked for.
+    are first asked for. `rows` are the numbers of the inputs that are answered, `outputs` the logits of these; `late`
+    are those that were not done by the deadline, and `skipped` says of others why the task does not read them.
     """
 
     def __init__(
@@ -129,7 +130,10 @@ class Column:
 
 
 class Columns:
-    """The answers of a call: one column for each task, in the order of the call, and the cost of each input."""
+    """The answers of a call: one column for each task, in the order of the call, and the cost of each input.
+
+    `columns["mood"]` is the column of that task; it raises UnknownTask for one that was not asked.
+    """
 
     def __init__(
         self,

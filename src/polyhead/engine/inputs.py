@@ -13,7 +13,7 @@ from polyhead.config import Value
 from polyhead.errors import BadValue
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.limits import too_long
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Kind, Task
 from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import Input
@@ -39,7 +39,7 @@ Inputs = Sequence[AnyInput | str]
 Words = Sequence[np.ndarray | None] | None
 """Each input's own words (words, 2), None where they are to be found in it."""
 InputType = Literal["text", "pair", "passage", "question"]
-_IN_WORDS: Mapping[InputType, str] = {
+IN_WORDS: Mapping[InputType, str] = {
     "text": "one text",
     "pair": "a pair",
     "passage": "a question about a context",
@@ -124,10 +124,14 @@ def types_of_inputs(inputs: Sequence[AnyInput]) -> list[InputType | None]:
 
 def input_types_of(task: Task) -> tuple[InputType, ...]:
     """The types of input that the task reads."""
-    kind = kind_of(task)
+    return types_read(kind_of(task), over_pairs=task.pair != "none")
+
+
+def types_read(kind: Kind, *, over_pairs: bool) -> tuple[InputType, ...]:
+    """The types of input that tasks of the kind read, those over pairs or those over texts."""
     if kind.per_option:
         return ("question",)
-    if task.pair == "none":
+    if not over_pairs:
         return ("text",)
     return ("pair", "passage") if kind.per_word else ("pair",)
 
@@ -136,7 +140,12 @@ def why_not(task: Task, entry: AnyInput) -> str:
     """Why a task has no answer to an input."""
     if is_blank(entry):
         return "the text is empty"
-    return f"this task reads {_READS[input_types_of(task)]}, {_IN_WORDS[input_type_of(entry)]} was given"
+    return f"this task reads {reads_in_words(input_types_of(task))}, {IN_WORDS[input_type_of(entry)]} was given"
+
+
+def reads_in_words(types: tuple[InputType, ...]) -> str:
+    """What a task reads that reads these types."""
+    return _READS[types]
 
 
 def is_blank(entry: AnyInput) -> bool:

@@ -252,7 +252,7 @@ class Request:
 
 
 class Stream(Iterator[TaskResults]):
-    """Gives a task's answers once the layers that it needs have run: tasks that need the fewest come first.
+    """An iterator of `TaskResults`: a task's, once the layers that it needs have run; who needs the fewest comes first.
 
     A task over pairs read separately, in windows or over options is given when all that it reads of an input is there.
     After the deadline nothing more is given; `columns` then names what is late. What fails for one task is named there

@@ -36,8 +36,8 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._awaits: Literal["header", "body", "nothing"] = "header"
         self._since, self._unread_since = self.loop.time(), float("inf")
-        self._header_bytes = self._begun = 0
-        own, self._is_refused = type(self), False
+        self._header_bytes = self._begun = self._arrived = 0
+        own, self._is_refused, self._are_too_large = type(self), False, False
         self._is_surplus = own.all_open() - own.surplus > self.limits.open
         if self._is_surplus:
             own.surplus += 1
@@ -59,14 +59,15 @@ class Connection(HttpToolsProtocol):
             self._refuse_surplus()
             return
         before, begun = self._awaits, self._begun
+        is_idle = before == "nothing" or not begun
+        self._arrived = len(data)
         super().data_received(data)
-        if begun != self._begun:  # a request began in this data
+        if self._begun - begun > is_idle:  # a request began behind another: its part of the data is not told apart
             return
-        if before == self._awaits == "header":
+        if self._awaits == "header":
             self._header_bytes += len(data)
             if self._header_bytes > self.limits.header_bytes:
-                most = f"{self.limits.header_bytes:,} bytes"
-                self._refuse(HttpError(431, "the headers are too large", allowed=most))
+                self._refuse_headers()
         elif before == self._awaits == "body" and not self.cycle.response_complete:  # else nobody wants the rest
             self._since = min(self._since + len(data) / RATE, self.loop.time())
 
@@ -77,7 +78,11 @@ class Connection(HttpToolsProtocol):
         self._begun += 1
 
     def on_headers_complete(self) -> None:
-        """Its headers are there."""
+        """Its headers are there. Raises ValueError, which becomes a refusal, where they are too large."""
+        most = self.limits.header_bytes
+        if self._header_bytes + self._arrived > most and self._size_of_headers() > most:
+            self._are_too_large = True
+            raise ValueError("the headers are too large")
         super().on_headers_complete()
         self._awaits, self._since = "body", self.loop.time()
 
@@ -85,6 +90,13 @@ class Connection(HttpToolsProtocol):
         """All of it is there."""
         super().on_message_complete()
         self._awaits = "nothing"
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what the parser stopped at: headers that are too large, or what is no HTTP."""
+        if self._are_too_large:
+            self._refuse_headers()
+        else:
+            super().send_400_response(msg)
 
     def pause_writing(self) -> None:
         """The caller reads more slowly than it is answered."""
@@ -131,8 +143,16 @@ class Connection(HttpToolsProtocol):
         self.transport.write_eof()
         self._is_refused, self._since = True, self.loop.time()
 
+    def _refuse_headers(self) -> None:
+        self._refuse(HttpError(431, "the headers are too large", allowed=f"{self.limits.header_bytes:,} bytes"))
+
     def _refuse_surplus(self) -> None:
         self._refuse(HttpError(429, "too many connections are open", allowed=f"{self.limits.open:,}"))
+
+    def _size_of_headers(self) -> int:
+        """Bytes of the address and of every header that is there, with what stands between and behind them."""
+        lines = (len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+        return len(self.url) + sum(lines)
 
     def _is_answering(self) -> bool:
         """Whether an answer is under way: to a request before the one that comes, or already to this one."""

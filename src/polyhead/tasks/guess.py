@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from polyhead.config import Value
-from polyhead.errors import EmptyData
+from polyhead.errors import ConfigError, EmptyData
 from polyhead.tasks.kinds.base import listed, spelled
 from polyhead.tasks.kinds.multi_label import MultiLabel
 from polyhead.tasks.kinds.regression import NUMBER, Regression
@@ -20,6 +21,7 @@ TAGGING, SPAN = Tagging.name, Span.name
 SEPARATORS = (";", "|", ",")  # between the labels of a cell
 MOST_LABELS = 1000  # different values of more are texts
 LONGEST_LABEL = 80  # mean characters; longer values are texts
+COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")  # half of the world's decimal mark
 FEW_NUMBERS = 20  # whole numbers of so many values or less may be names of classes
 
 
@@ -37,7 +39,8 @@ def kind_of_labels(labels: Iterable[object]) -> Guess:
 
     A label is a string, a number, a bool (numpy's too) or a list: of strings, of `{start, end, label}` or of
     `{text, start}`. A string may also be a table's cell: a number, a JSON list, several labels with a separator.
-    Raises EmptyData if there is no label, or if the values are all different or too long, so that they are no labels.
+    Raises EmptyData if there is no label, or if the values are all different or too long, so that they are no labels,
+    ConfigError for numbers with a decimal comma, which may be pairs of labels.
     """
     values = [value for value in map(plain, labels) if value is not None and not is_blank(value)]
     if not values:
@@ -48,6 +51,13 @@ def kind_of_labels(labels: Iterable[object]) -> Guess:
             values = lists if all(isinstance(value, list) for value in lists) else values
     if any(isinstance(value, (list, dict)) for value in values):
         return _of_lists(values)
+    if all(is_number(value) or COMMA.fullmatch(str(value)) for value in values) and not all(map(is_number, values)):
+        raise ConfigError(
+            "the labels may be numbers with a decimal comma, or whole numbers with ',' between them",
+            got=next(value for value in values if not is_number(value)),
+            allowed=f"kind '{MULTI_LABEL}' for several labels; numbers with a point",
+            do="say the kind, or write the numbers with a point",
+        )
     if all(map(is_number, values)):
         return _of_numbers([str(value) for value in values], typed=any(isinstance(value, float) for value in values))
     return _of_strings([spelled(value) or str(value) for value in values])

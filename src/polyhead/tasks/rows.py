@@ -120,7 +120,7 @@ class Rows:
                 yield from self._parquet()
             else:
                 what = f"the format of {self.path} is not known by its name"
-                raise DataError(what, allowed=FORMATS, do="name it as what it is")
+                raise DataError(what, allowed=FORMATS, do="name it as what it is: a table with any separator as .csv")
         except FileNotFoundError:
             raise DataError(f"no file at {self.path}", do="give the path of a file that exists") from None
         except (OSError, EOFError, zlib.error) as error:  # gzip reports a damaged file by any of them
@@ -180,13 +180,16 @@ class Rows:
         # In TSV files a quote is a plain character, as the registered text/tab-separated-values says.
         tabs = self.path.lower().removesuffix(".gz").endswith(".tsv")
         style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+        sample, is_whole = ("", True) if tabs else self._sample()
         if not tabs:
-            style = {"delimiter": self._separator(), "strict": True}
+            style = {"delimiter": dialect.separator_of(sample, is_whole=is_whole), "strict": True}
         # Bytes that are not UTF-8 come out as lone surrogates, so that their record can be named.
         with (
             _opened(self.path) as raw,
             io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as file,
         ):
+            if dialect.SAID.match(sample):
+                file.readline()
             lines = _Lines(file)
             records = self._records(csv.reader(lines, **style), lines)
             header = next(records, None)
@@ -199,11 +202,12 @@ class Rows:
             for number, record in enumerate(records, start=1):
                 yield record if isinstance(record, BadValue) else self._by_column(header, record, number)
 
-    def _separator(self) -> str:
+    def _sample(self) -> tuple[str, bool]:
+        """How the file begins, and whether that is all of it."""
         with _opened(self.path) as file:
             sample = file.read(dialect.SAMPLE + 1)
         text = sample[: dialect.SAMPLE].decode("utf-8-sig", errors="replace")
-        return dialect.separator_of(text, is_whole=len(sample) <= dialect.SAMPLE)
+        return text, len(sample) <= dialect.SAMPLE
 
     def _sheet(self) -> Iterator[Row | BadValue]:
         with open_plain(self.path) as file:
@@ -248,8 +252,8 @@ class Rows:
         self._check_once(header, what, "fix the first line")
 
     def _check_once(self, names: Sequence[str], what: str, do: str) -> None:
-        """Raises DataError where two columns have one name: nobody knows which is meant."""
-        counts = Counter(names)
+        """Raises DataError where two columns have one name: nobody knows which is meant. Some may have none."""
+        counts = Counter(name for name in names if name)
         if twice := [name for name, count in counts.items() if count > 1]:
             raise DataError(f"{what} has two columns of one name", got=twice, do=do)
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 
 SEPARATORS = (",", ";", "\t", "|", "^", "~", "\x1f", "\x01")
 SAMPLE = 2**16  # bytes from the beginning of a file
 RECORDS = 50  # after the header
+SAID = re.compile(r"\ufeff?\"?sep=(.)\"?(?:\r\n|\r|\n)")  # a first line by which spreadsheets say the separator
 
 
 def separator_of(sample: str, *, is_whole: bool) -> str:
     """The separator of a table that begins so; `is_whole` if nothing follows the sample.
 
     It is the one that gives the header several cells, and at least half of the first records as many. A comma stands
-    first; among others the one that cuts the header into most cells. A table of one column has a comma.
+    first; among others the one that cuts the header into most cells. A table of one column has a comma. A first line
+    such as `sep=;` decides.
     """
+    if (said := SAID.match(sample)) is not None:
+        return said[1]
     widths = {mark: _widths(sample, mark, is_whole=is_whole) for mark in SEPARATORS}
     fitting = [mark for mark, found in widths.items() if found and found[0] > 1 and _agree(found)]
     if not fitting or "," in fitting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from collections.abc import Sequence
@@ -15,13 +16,19 @@ from polyhead.text.tokenize import lone_surrogates
 
 
 def listed(cell: str, otherwise: object) -> object:
-    """The JSON list that a cell spells, the cell where it only begins like one, and `otherwise` for any other."""
+    """The list that a cell spells, in JSON or in Python, as frames are saved; `otherwise` for what begins like none.
+
+    A cell that only begins like one stays as it is.
+    """
     if not cell.lstrip().startswith("["):
         return otherwise
-    try:
-        return json.loads(cell)
-    except (ValueError, RecursionError):  # a thousand brackets are no list of labels either
-        return cell
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value = read(cell.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # a thousand brackets are no list either
+            continue
+        return value if isinstance(value, list) else cell
+    return cell
 
 
 def as_float(number: float) -> float:
