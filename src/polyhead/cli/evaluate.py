@@ -79,7 +79,8 @@ def command(
     makes several bundles, all that exist are scored one after the other.
 
     With a BUNDLE and --data, the tasks are those whose label column, called like the task, is in the file; --label
-    names another. Of one task the columns are guessed where they are called otherwise. The score that each had in training is shown next to the new one.
+    names another. Of one task the columns are guessed where they are called otherwise. The score that each had in
+    training is shown next to the new one.
     """
     more = More(**{name: options.pop(name) for name in More.__struct_fields__})
     printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**options)

@@ -57,8 +57,9 @@ def command(output: str, json_to: str | None, replace: bool, data: tuple[str, ..
 
     DATA is a table (.csv with any separator, .tsv, .xlsx, .parquet), JSON (.jsonl, .json), a file of tagged words
     (.conll, .conllu, .iob, .bio), an export of doccano or Label Studio, or datasets:ID[/config][:split]. Text formats
-    may be packed (.gz). A table in another encoding, or without a header, is written anew for training. The command reads all of it, as `train` will. Each DATA is a task of its own; but files that
-    are called train, validation and test are splits of one. If the project file exists, tasks are added at its end.
+    may be packed (.gz). A table in another encoding, or without a header, is written anew for training. The command
+    reads all of it, as `train` will. Each DATA is a task of its own; but files that are called train, validation
+    and test are splits of one. If the project file exists, tasks are added at its end.
 
     Every option replaces a guess. Where two guesses are equally good, nothing is written, and the error names both.
     """
