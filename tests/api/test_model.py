@@ -5,6 +5,7 @@ import pickle
 import random
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ import pytest
 
 from polyhead import Model as Whole
 from polyhead import Passage, Project, Question, Session, TaskEntry, errors, train_project
+from polyhead.api.settings import settings_of
 from polyhead.bundle.read import Bundle
 from polyhead.project.recipes import Training
 from polyhead.project.tables import TrunkChoice
+from polyhead.strategies import Branch, Pooled
 from tiny import write_trunk
 
 pytest.importorskip("torch")
@@ -216,6 +219,39 @@ def test_questions_are_of_the_kind_that_chooses(trunk):
     assert 0 <= made.evaluate("which", asked, things)["accuracy"] <= 1
 
 
+def test_tables_of_settings_may_be_dicts(trunk):
+    """A strategy and its training were to be given as values that no public name makes."""
+    training, strategy = {"epochs": 2, "seed": 3}, {"kind": "pooled", "layers": "last"}
+    as_values = {"training": Training(epochs=2, seed=3), "strategy": Pooled(layers="last"), "team": "shop"}
+    assert settings_of("mood", {"training": training, "strategy": strategy, "team": "shop"}) == as_values
+    assert settings_of("mood", as_values) == as_values
+    assert settings_of("mood", {"strategy": "branch"}) == {"strategy": Branch()}
+    texts, moods, _ = rows()
+    made = Model(trunk, backend="reference", verbose=False)
+    made.fit("mood", texts, moods, training=training).fit("same", texts, moods, training=as_values["training"])
+    answered = made.session.columns(texts)
+    one, same = (np.stack(answered[name].outputs) for name in ("mood", "same"))
+    assert np.array_equal(one, same)
+
+
+def test_validation_is_given_as_the_test_is(trunk):
+    texts, moods, _ = rows()
+    held, held_moods, _ = rows(count=20, seed=8)
+    made = Model(trunk, backend="reference", verbose=False).fit("mood", texts, moods, validation=(held, held_moods))
+    assert made.session.bundle.record("mood").trained_with["data"]["validation"]["rows"] == 20
+    made.fit("mood", texts, moods, validation=0.25)
+    assert made.session.bundle.record("mood").trained_with["data"]["validation"]["rows"] == 15
+
+
+def test_a_lazy_frame_is_not_asked_for_its_columns(model):
+    """Which made it resolve its plan, with a warning."""
+    polars = pytest.importorskip("polars")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(errors.BadValue, match="collect a lazy frame"):
+            model.predict(polars.LazyFrame({"text": ["a"]}))
+
+
 def test_a_text_in_a_tuple_of_its_own_is_a_text(model):
     assert model.predict([("the lamp is good",)]) == model.predict(["the lamp is good"])
 
@@ -246,6 +282,24 @@ WRONG = {
         errors.BadValue,
         "a question about a context. Allowed: one text",
     ),
+    "one label": (lambda made, t, m: made.fit("a", t, ["good"] * 60), errors.BadValue, "too few different labels"),
+    "a rate by its short name": (
+        lambda made, t, m: made.fit("a", t, m, lr=0.1),
+        errors.ConfigError,
+        re.escape("training={'learning_rate': ...}: learning_rate is meant by lr"),
+    ),
+    "a key of training": (lambda made, t, m: made.fit("a", t, m, epochs=3), errors.ConfigError, "training={'epochs'"),
+    "labels by another name": (
+        lambda made, t, m: made.fit("a", t, m, label_names=["good", "bad"]),
+        errors.ConfigError,
+        "give classes=",
+    ),
+    "a key of a table": (
+        lambda made, t, m: made.fit("a", t, m, training={"batch_size": 8}),
+        errors.ConfigError,
+        "task 'a'.*batch is meant by batch_size",
+    ),
+    "a strategy": (lambda made, t, m: made.fit("a", t, m, strategy="brunch"), errors.ConfigError, "branch"),
     "a setting": (lambda made, t, m: made.fit("a", t, m, metrics="f1"), errors.ConfigError, "did you mean 'metric'"),
     "a kind": (lambda made, t, m: made.fit("a", t, m, kind="labels"), errors.ConfigError, "labels"),
     "a path": (lambda made, t, m: made.fit("../../a", t, m), errors.BadName, "a"),

@@ -49,7 +49,7 @@ def table_of(value: object) -> Table | None:
     if type(value).__module__.partition(".")[0] == "datasets" and hasattr(value, "column_names"):
         source: Any = value
         return Table(source.column_names, lambda name: list(source[name]), None)
-    if not (hasattr(value, "columns") or hasattr(value, "column_names")):
+    if not (hasattr(type(value), "columns") or hasattr(type(value), "column_names")):
         return None
     try:
         import narwhals as nw

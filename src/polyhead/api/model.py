@@ -9,13 +9,15 @@ import tarfile
 import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from polyhead.api.given import inputs_of
-from polyhead.api.rows import SETTINGS, Labelled, check_inputs, columns_for, kind_of_inputs, write_rows
+from polyhead.api.rows import Labelled, check_inputs, check_labels, columns_for, kind_of_inputs, write_rows
+from polyhead.api.settings import settings_of
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
@@ -26,7 +28,7 @@ from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, UnknownTask, nearest
 from polyhead.progress import ProgressDisplay
 from polyhead.project.declare import InitOptions, declare
-from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.project.tables import DataFile, Project, TaskEntry, TrunkChoice
 from polyhead.tasks.columns import Source
 from polyhead.tasks.guess import kind_of_labels
 from polyhead.tasks.kinds import kind_of
@@ -115,6 +117,7 @@ class Model:
         classes: Sequence[str] | None = None,
         text: str = "text",
         text_b: str | None = None,
+        validation: Any = None,
         test: Any = None,
         if_better: bool = False,
         **settings: Any,
@@ -123,22 +126,26 @@ class Model:
 
         `texts` are strings, pairs of them, each a tuple, `Question`s, `Passage`s, or lists of words; or a frame, of
         which `text`, `text_b` and `labels` name columns. `kind` is guessed where it is not given; `classes` are all
-        labels in order, by default those that occur. `test`, (texts, labels) or a frame with the same columns, is
-        scored and never learned from. `settings` are keys of a `[[tasks]]` table, such as `metric`, `strategy`, `team`.
+        labels in order, by default those that occur. `validation` and `test` are (texts, labels), or a frame with the
+        same columns: the first chooses between heads and may be a share of the texts, the second is only scored.
+        `settings` are keys of a `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`.
         With `if_better` a live version stays unless the new one scores better.
 
         Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit.
         """
         check_name(task)  # before it names a file
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=f"task '{task}'")
-        entry = self._entry(task, rows, kind, classes, settings)
-        if test is not None:
-            test_texts, test_labels = test if isinstance(test, tuple) else (test, labels)
-            tested = Labelled.of(test_texts, test_labels, text=text, text_b=text_b, what=f"the test of task '{task}'")
-            file = FilePath(self._work, "data", f"{task}-test.jsonl")
-            check_inputs(KINDS[entry["kind"]], [rows.inputs[0], *tested.inputs])
-            write_rows(file, KINDS[entry["kind"]], tested)
-            entry["test"] = str(file)
+        entry = self._entry(task, rows, kind, classes, settings_of(task, settings))
+        for split, given in (("validation", validation), ("test", test)):
+            if isinstance(given, str | Real | DataFile):
+                entry[split] = given
+            elif given is not None:
+                own, answers = given if isinstance(given, tuple) and len(given) == 2 else (given, labels)
+                what = f"the {split} of task '{task}'"
+                held = Labelled.of(own, answers, text=text, text_b=text_b, what=what)
+                check_inputs(KINDS[entry["kind"]], [rows.inputs[0], *held.inputs])
+                entry[split] = str(FilePath(self._work, "data", f"{task}-{split}.jsonl"))
+                write_rows(FilePath(entry[split]), KINDS[entry["kind"]], held)
         self._train(TaskEntry(**entry), if_better=if_better)
         return self
 
@@ -288,10 +295,6 @@ class Model:
         self, task: str, rows: Labelled, kind: str | None, classes: Sequence[str] | None, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         """The `[[tasks]]` table, with the labels found, those of the live version first."""
-        if unknown := sorted(set(settings) - set(SETTINGS)):
-            raise ConfigError(
-                f"task '{task}' has no such setting", got=unknown, allowed=SETTINGS, do=nearest(unknown[0], SETTINGS)
-            )
         live = self.tasks.get(task)
         if kind is None and live is not None:
             kind = live.kind
@@ -311,6 +314,7 @@ class Model:
             self._say(f"{task}: kind {kind}, since {guess.why}; `kind=` says otherwise")
         known, file = KINDS.named(kind), FilePath(self._work, "data", f"{task}.jsonl")
         check_inputs(known, rows.inputs)
+        check_labels(known, rows.labels, what=f"task '{task}'")
         write_rows(file, known, rows)
         columns = columns_for(known, rows.inputs)
         asked: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans")} | {

@@ -12,7 +12,8 @@ from polyhead.api.given import inputs_of, listed, table_of
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
 from polyhead.errors import BadValue, ConfigError, nearest
 from polyhead.files import replace_file
-from polyhead.project.tables import Project, TaskEntry
+from polyhead.project.tables import Project
+from polyhead.tasks.guess import plain
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Kind
 from polyhead.text.question import Question
@@ -20,9 +21,6 @@ from polyhead.text.question import Question
 SPANS, TOKENS, TAGS = "spans", "tokens", "tags"  # columns of labelled words
 PAIR = "text_b"
 SPLITS = ("train", "validation", "test")
-SETTINGS = tuple(
-    name for name in TaskEntry.__struct_fields__ if name not in ("name", "kind", "labels", "train", "test")
-)
 
 
 class Labelled(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +69,18 @@ def check_inputs(kind: Kind, inputs: Sequence[Any], reads: tuple[InputType, ...]
                 do="give all rows of a task in one form" if number else "give such rows, or another kind",
                 row=number,
             )
+
+
+def check_labels(kind: Kind, labels: Sequence[Any], *, what: str) -> None:
+    """Raises BadValue where a task of one label a row has fewer different ones than its kind needs."""
+    different = {str(label) for label in map(plain, labels) if label is not None}
+    if "labels" in kind.uses and not kind.label_is_list and len(different) < kind.least_labels:
+        raise BadValue(
+            f"{what} has too few different labels to learn from",
+            got=sorted(different),
+            allowed=f"{kind.least_labels} or more",
+            do="give rows of other labels too",
+        )
 
 
 def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:

@@ -1,0 +1,60 @@
+"""Settings of a task as `Model.fit` takes them: keys of a `[[tasks]]` table, whose tables may be dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from polyhead.config import Value, to_value
+from polyhead.errors import ConfigError, nearest
+from polyhead.project.names import MEANT, other_name
+from polyhead.project.recipes import Training
+from polyhead.project.tables import TaskEntry
+from polyhead.seq2seq.data import Summarizer
+from polyhead.strategies import Strategy
+
+OTHERWISE = ("name", "kind", "labels", "train", "validation", "test")  # arguments of their own
+COLUMNS = ("text", "text_b", "label", "tokens", "tags", "spans", "choices", "answers", "separator", "soft")
+SETTINGS = tuple(name for name in TaskEntry.__struct_fields__ if name not in OTHERWISE + COLUMNS)
+
+
+class Tables(Value):
+    """The settings that are tables of their own."""
+
+    strategy: Strategy | None = None
+    training: Training | None = None
+    model: str | Summarizer | None = None
+
+    meant: ClassVar[Mapping[str, str]] = MEANT
+
+
+def settings_of(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with dicts as the values that they spell, and a strategy by its kind alone as that one.
+
+    Raises ConfigError for a setting that there is not, with the one that is meant.
+    """
+    for name in given:
+        if name not in SETTINGS:
+            what = f"task '{task}' has no setting '{name}'"
+            raise ConfigError(what, got=given[name], allowed=SETTINGS, do=_meant(name) or nearest(name, SETTINGS))
+    spelled = {name: value for name, value in given.items() if name in Tables.__struct_fields__}
+    if isinstance(spelled.get("strategy"), str):
+        spelled["strategy"] = {"kind": spelled["strategy"]}
+    spelled = {name: dict(value) for name, value in spelled.items() if isinstance(value, Mapping)}
+    if not spelled:
+        return dict(given)
+    read = to_value(spelled, Tables, source=f"task '{task}'")
+    return {**given, **{name: getattr(read, name) for name in spelled}}
+
+
+def _meant(name: str) -> str | None:
+    """What to write for a name that this setting has elsewhere; None where there is none."""
+    key = "training." + name if name in Training.__struct_fields__ else MEANT.get(other_name(name), "")
+    table, _, own = key.rpartition(".")
+    if table == "training":
+        return f"give training={{'{own}': ...}}" + ("" if own == name else f": {own} is meant by {name}")
+    if key == "tasks.labels":
+        return f"give classes=: it is meant by {name}"
+    if table == "tasks" and own in (*SETTINGS, "kind", "text", "text_b", "test", "validation"):
+        return f"give {own}=: it is meant by {name}"
+    return None
