@@ -86,7 +86,7 @@ def train_project(
     display = ProgressDisplay(sys.stderr if events is None else None)
     if isinstance(project, Project):  # anything else is refused below, once torch is loaded
         several = "1 task" if len(project.tasks) == 1 else f"{len(project.tasks)} tasks"
-        display.line(f"training {several} into {FilePath(folder) / project.bundle}")
+        display.line(f"training {several} into {FilePath(str(folder), str(project.bundle))}")
     from polyhead.train.loop.events import Events
     from polyhead.train.run import train_project as train
 

@@ -71,7 +71,10 @@ def test_calibrated_answers_are_columns_of_their_own_where_they_are_asked_for(lo
     filled(location, bundle, range(20))
     with pytest.raises(ConfigError, match="polyhead calibrate"):
         backfill(location, bundle, BackfillRequest(calibrated=True))
-    calibration = Calibration(scale=(0.5,), unsure_below=0.6, sets=(SetRule(coverage=0.9, limit=0.4),), coverage=0.9)
+    outputs = np.stack(Session(bundle, backend="reference").outputs("mood", texts(range(20)))) / 2
+    middle = float(np.median((np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)).max(axis=1)))
+    sets = (SetRule(coverage=0.9, limit=0.4),)
+    calibration = Calibration(scale=(0.5,), unsure_below=middle, sets=sets, coverage=0.9)
     keep_beside(bundle, {"mood": Beside(calibration=calibration)}, read=Bundle.open(bundle))
     plain = backfill(location, bundle, BackfillRequest(tasks=("mood",)))
     assert len(plain.columns) == 1
