@@ -85,15 +85,15 @@ def candidates() -> dict[str, Apart]:
     They have one text and one of more than two labels a row, rows enough to learn and calibrate on, and LEAST_TEST test
     rows or more.
     """
-    found = {}
+    by_folder = {}
     for folder in sorted(path.parent.name for path in DATA.glob("*/meta.json")):
         meta = json.loads((DATA / folder / "meta.json").read_text(encoding="utf-8"))
         if meta["kind"] != "single_text" or len(meta["labels"]) < 3:
             continue
         learned, test = rows_of(folder, ("train", "validation")), rows_of(folder, ("test",))
         if len(learned) >= ROWS + CALIBRATING and len(test) >= LEAST_TEST:
-            found[folder] = apart(learned, test)
-    return dict(sorted(found.items(), key=lambda item: item[1].most))
+            by_folder[folder] = apart(learned, test)
+    return dict(sorted(by_folder.items(), key=lambda item: item[1].most))
 
 
 def apart(rows: list[dict], others: list[dict]) -> Apart:

@@ -32,7 +32,7 @@ async def put(client, content, name="mood", share=1.0, status=201):
 
 
 async def settle(service):
-    await asyncio.to_thread(service.besides[-1].settle)
+    await asyncio.to_thread(service.hidden_tasks[-1].settle)
 
 
 def test_callers_see_nothing_of_a_candidate_and_its_flips_are_those_of_its_own_answers(root, tmp_path):
@@ -48,7 +48,7 @@ def test_callers_see_nothing_of_a_candidate_and_its_flips_are_those_of_its_own_a
             assert after.content == before.content and (await client.get("/v1/tasks")).json() == listed
             await settle(service)
             told = await state(client)
-            hidden = service.besides[-1].candidates["mood"].hidden
+            hidden = service.hidden_tasks[-1].candidates["mood"].hidden
             unseen = await client.post("/v1/predict", json={"inputs": texts, "tasks": [hidden]})
             assert unseen.status_code == 404 and hidden not in unseen.json()["error"]["allowed"]
             await client.post("/v1/tasks/mood/shadow/promote")
@@ -97,7 +97,7 @@ def test_a_candidate_that_fails_touches_no_answer_and_is_asked_no_more(root, tmp
         async with served(root) as (client, service):
             before, versions = await asked(client)
             await put(client, upload(tmp_path, "mood", 6))
-            hidden = service.besides[-1].candidates["mood"].hidden
+            hidden = service.hidden_tasks[-1].candidates["mood"].hidden
             headed, calls = ReferenceBackend._headed, []
 
             def failing(self, name, features):
@@ -139,7 +139,7 @@ def test_a_share_of_requests_sees_it(root, tmp_path):
     async def scenario():
         async with served(root) as (client, service):
             await put(client, upload(tmp_path, "mood", 6), share=0.25)
-            service.besides[-1]._chance = random.Random(5)
+            service.hidden_tasks[-1]._chance = random.Random(5)
             for _ in range(80):
                 await asked(client, "good", tasks=["mood"])
             await asked(client, "good", tasks=["topics"])
@@ -162,7 +162,7 @@ def test_texts_of_flips_are_shown_where_they_are_asked_for_and_memory_is_bounded
             assert told["flips"] > FLIPS == len(told["newest_flips"]) and "texts" not in told["newest_flips"][0]
             shown = (await state(client, query="?texts=true"))["newest_flips"]
             assert all(sha(flip["texts"][0].encode()) == flip["text"] for flip in shown)
-            candidate = service.besides[-1].candidates["mood"]
+            candidate = service.hidden_tasks[-1].candidates["mood"]
             live = {"label": "bad", "scores": {"bad": 1.0, "good": 0.0}}
             for output in ([9.0, -9.0], [-9.0, 9.0]):
                 candidate.compare("v0001", live, np.array(output, np.float32), ("x" * 10**5,), None)

@@ -94,8 +94,8 @@ def test_a_table_in_another_encoding_is_known_by_its_bytes(tmp_path):
     for encoding, name in (("utf-16", "UTF-16"), ("utf-16-be", "UTF-16"), ("cp1252", "Windows-1252")):
         mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
         (tmp_path / "x.csv").write_bytes(mark + text.encode(encoding))
-        found = recoded(str(tmp_path / "x.csv"))
-        assert (found.content.decode(), found.encoding, set(found.letters)) == (text, name, set("é–€"))
+        table = recoded(str(tmp_path / "x.csv"))
+        assert (table.content.decode(), table.encoding, set(table.letters)) == (text, name, set("é–€"))
     others = [text.encode(), b"", text.encode() + b"\xff", b"a\0\xe9", b"\x81\xe9"]
     for content in others:
         (tmp_path / "x.csv").write_bytes(content)
@@ -120,8 +120,8 @@ HEADERLESS = [("the lamp is broken", "late"), ("where is my box", "late"), ("so 
 )
 def test_a_table_without_a_header_gets_one(tmp_path, rows, names):
     (tmp_path / "x.csv").write_text(table(rows, ","))
-    found = without_header(str(tmp_path / "x.csv"))
-    assert found == (None if names is None else [dict(zip(names, row, strict=True)) for row in rows])
+    read_rows = without_header(str(tmp_path / "x.csv"))
+    assert read_rows == (None if names is None else [dict(zip(names, row, strict=True)) for row in rows])
 
 
 def test_a_cut_last_record_does_not_count():

@@ -197,8 +197,8 @@ def test_a_branch_and_its_student_learn_on_kept_states(home, tmp_path, name):
     teacher = branches.teacher(2)
     losses = [row["loss"] for row in teacher.fitted.history]
     assert losses[-1] < losses[0], losses
-    found = prepared.scores({"validation": branches.outputs(teacher, prepared.validation)})["validation"]
-    assert found[kind_of(prepared.task).default_metric(prepared.task)] == pytest.approx(teacher.fitted.score)
+    scores = prepared.scores({"validation": branches.outputs(teacher, prepared.validation)})["validation"]
+    assert scores[kind_of(prepared.task).default_metric(prepared.task)] == pytest.approx(teacher.fitted.score)
     student = branches.student(teacher, 1)
     losses = [row["loss"] for row in student.fitted.history]
     assert student.layers == 1 and losses[-1] < losses[0], losses

@@ -58,9 +58,9 @@ def check_inputs(kind: Kind, inputs: Sequence[Any], reads: tuple[InputType, ...]
     """Raises BadValue, with its row, for an input of no type that the task reads: by default the first one's."""
     is_pair, in_words = isinstance(inputs[0], tuple), isinstance(inputs[0], list) and kind.labels_words
     types = reads or types_read(kind, over_pairs="pair" in kind.uses and (is_pair or kind.pair is not None))
-    for number, given in enumerate(inputs):
-        is_list = isinstance(given, list)
-        named = None if is_list else input_type_of((given,) if isinstance(given, str) else given)
+    for number, entry in enumerate(inputs):
+        is_list = isinstance(entry, list)
+        named = None if is_list else input_type_of((entry,) if isinstance(entry, str) else entry)
         if is_list != in_words or (named is not None and named not in types):
             raise BadValue(
                 f"row {number} is not what this task of kind '{kind.name}' reads",

@@ -31,7 +31,7 @@ class Tables(Value):
 def settings_of(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings, with dicts as the values that they spell, and a strategy by its kind alone as that one.
 
-    Raises ConfigError for a setting that there is not, with the one that is meant.
+    Raises ConfigError for an unknown setting, and names the one that is probably meant.
     """
     for name in given:
         if name not in SETTINGS:
@@ -48,7 +48,7 @@ def settings_of(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meant(name: str) -> str | None:
-    """What to write for a name that this setting has elsewhere; None where there is none."""
+    """Advice for a name that other libraries use for one of our settings; None for an unknown name."""
     key = "training." + name if name in Training.__struct_fields__ else MEANT.get(other_name(name), "")
     table, _, own = key.rpartition(".")
     if table == "training":

@@ -144,7 +144,7 @@ def why_not(task: Task, entry: AnyInput) -> str:
 
 
 def reads_in_words(types: tuple[InputType, ...]) -> str:
-    """What a task reads that reads these types."""
+    """The types of input, in words for a message."""
     return _READS[types]
 
 

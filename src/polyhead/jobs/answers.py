@@ -31,11 +31,11 @@ class ResultColumn(Value):
     version: str
     record: str  # SHA-256 of its task.json, which names the digests of its arrays and of the trunk
     all_scores: bool  # the scores of all labels; else the answer
-    calibration: Calibration | None = None  # what it makes of the answer, in its place
+    calibration: Calibration | None = None  # set: the column holds calibrated answers
 
     @property
     def is_answer(self) -> bool:
-        """Whether it holds the answers themselves."""
+        """Whether this is the column of answers, not of all scores or of calibrated answers."""
         return not self.all_scores and self.calibration is None
 
 

@@ -46,8 +46,8 @@ def cells_of(task: Task, calibration: Calibration, *, scores: bool) -> tuple[Cal
     if kind.scores == "sigmoid":
         cells.append(CalibratedCell(end=f".{KEY}", form="texts", read=_of("labels")))
     else:
-        own = ("number", "index") if kind.per_option else ("text", "label")
-        cells.append(CalibratedCell(end=f".{KEY}", form=own[0], read=_of(own[1])))  # type: ignore[arg-type]
+        form: CellForm = "number" if kind.per_option else "text"
+        cells.append(CalibratedCell(end=f".{KEY}", form=form, read=_of("index" if kind.per_option else "label")))
         cells.append(CalibratedCell(end=".probability", form="number", read=probability_of))
         cells.append(CalibratedCell(end=".unsure", form="flag", read=_of("unsure")))
     if has_sets:
@@ -60,19 +60,19 @@ def cells_of(task: Task, calibration: Calibration, *, scores: bool) -> tuple[Cal
 
 def probability_of(calibrated: Mapping[str, Any]) -> float:
     """The probability of its label or option; where it is unsure the highest."""
-    scores, given = calibrated["scores"], calibrated["label" if "label" in calibrated else "index"]
+    scores, chosen = calibrated["scores"], calibrated["label" if "label" in calibrated else "index"]
     each = scores.values() if isinstance(scores, dict) else scores
-    return float(max(each) if given is None else scores[given])
+    return float(max(each) if chosen is None else scores[chosen])
 
 
 def calibrated_of(answer: Answer) -> Mapping[str, Any]:
-    """What calibration makes of it."""
+    """The calibrated answer that stands in a task's answer."""
     made: Mapping[str, Any] = answer[KEY]
     return made
 
 
 def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray) -> dict[str, np.ndarray]:
-    """The same of finite outputs (rows, labels), as a store keeps it.
+    """The calibrated answers for finite outputs (rows, labels), as a store keeps them.
 
     `label` int32 (rows,), -1 where it is `unsure`, with its `probability`; or `labels` bool (rows, labels); and the
     `set` bool (rows, labels). Of numbers the `interval` float32 (rows, 2), NaN where the calibration has none.
@@ -104,7 +104,7 @@ def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray)
 
 
 def bare(calibration: Calibration) -> Calibration:
-    """What answers need of it, without what was measured."""
+    """The calibration without its measurements, which answers do not need."""
     return msgspec.structs.replace(calibration, measured={})
 
 

@@ -65,7 +65,7 @@ def asked(
 
 
 def reads_one_text(task: Task) -> bool:
-    """Whether a row is one text, so that task and vector read it in one pass."""
+    """Whether the task reads one text a row; one pass then gives its answer and the mean vector."""
     return task.pair == "none" and not kind_of(task).per_option
 
 

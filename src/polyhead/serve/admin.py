@@ -96,8 +96,8 @@ class Admin:
         except BaseException:
             await asyncio.to_thread(staging.close)
             raise
-        if self.shadows not in self.service.besides:
-            self.service.besides.append(self.shadows)
+        if self.shadows not in self.service.hidden_tasks:
+            self.service.hidden_tasks.append(self.shadows)
         before = self.shadows.add(candidate)
         if before is not None:
             await self.in_thread(self.shadows.detach, before)
@@ -129,8 +129,8 @@ class Admin:
         for running in self._running:
             running.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        if self.shadows in self.service.besides:
-            self.service.besides.remove(self.shadows)
+        if self.shadows in self.service.hidden_tasks:
+            self.service.hidden_tasks.remove(self.shadows)
         for name in list(self.shadows.candidates):
             candidate = self.shadows.remove(name)
             if candidate is not None:

@@ -19,12 +19,12 @@ from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
-from polyhead.serve.beside import AskedBeside, Beside
 from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
 from polyhead.serve.checks import Failures, check_characters, check_cut, check_options, check_tokens
 from polyhead.serve.drift import DriftWatch
 from polyhead.serve.exchange import EXCHANGE
+from polyhead.serve.hidden_tasks import AddedTasks, HiddenTasks
 from polyhead.serve.labels import check_labels
 from polyhead.serve.metrics import Metrics
 from polyhead.serve.settings import ServeSettings
@@ -80,7 +80,7 @@ class Service:
         self.began = monotonic()
         self.changes = BundleChanges(session, seconds=settings.watch_seconds, warm=self._warm_new)
         self.drift = DriftWatch(session, self.vectors)
-        self.besides: list[Beside] = [self.drift]
+        self.hidden_tasks: list[HiddenTasks] = [self.drift]
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what else ends with it
         self._loop: asyncio.AbstractEventLoop | None = None
         self.queue = Queue(session, settings.queue, deliver=self._deliver, observe=self._observe)
@@ -229,11 +229,11 @@ class Service:
             if not answered.done():
                 answered.set_result(ticket)
 
-        beside = AskedBeside(self.besides if stage is None else (), tasks, loaded)
+        added = AddedTasks(self.hidden_tasks if stage is None else (), tasks, loaded)
         ticket = self.queue.submit(
             inputs,
             done,
-            tasks=(*tasks, *beside.hidden),
+            tasks=(*tasks, *added.hidden),
             words=words,
             deadline=seconds,
             stage=stage,
@@ -254,7 +254,7 @@ class Service:
                 do="ask again later, or with a later deadline",
                 retry_after=self.queue.seconds(),
             )
-        beside.take(ticket)
+        added.take(ticket)
         return ticket
 
     def served(self, ticket: Ticket) -> dict[str, Served]:

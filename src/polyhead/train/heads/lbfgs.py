@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +24,7 @@ Function = Callable[[Tensor], tuple[float, Tensor]]
 def minimise(function: Function, start: Tensor, *, iterations: int) -> Tensor:
     """The point (numbers,) where a smooth convex function is least (Liu and Nocedal 1989, algorithm 2.1).
 
-    Steps fulfil the weak Wolfe conditions (Lewis and Overton 2013), found between two lengths by interpolation. `start`
-    is left as it is. Ends after `iterations`, or where rounding hides any further descent.
+    `start` is left as it is. Ends after `iterations`, or where rounding hides any further descent.
     """
     point, pairs = start, deque[tuple[Tensor, Tensor, float]](maxlen=HISTORY)
     value, gradient = function(point)
@@ -37,37 +37,56 @@ def minimise(function: Function, start: Tensor, *, iterations: int) -> Tensor:
         if slope >= 0:  # rounding
             break
         length = 1.0 if pairs else min(1.0, 1 / float(gradient.abs().sum()))
-        below, above = (0.0, value, slope), float("inf")  # lengths around the one that is looked for
-        best: tuple[float, Tensor, Tensor] | None = None  # value, gradient, step
-        for _ in range(STEPS):
-            step = direction * length
-            tried, tried_gradient = function(point + step)
-            evaluations += 1
-            if tried <= value + DECREASE * length * slope + ROUNDING * abs(value):
-                best = (tried, tried_gradient, step)
-                own = float(torch.dot(tried_gradient, direction))
-                if own >= CURVATURE * slope:
-                    break
-                rise = own - below[2]
-                ahead = (length - below[0]) * own / -rise if rise > 0 else float("inf")
-                farthest = min(10 * length, (length + above) / 2)
-                below, length = (length, tried, own), min(max(length + ahead, 1.5 * length), farthest)
-            else:
-                above, width = length, length - below[0]
-                bend = tried - below[1] - below[2] * width
-                share = -below[2] * width / (2 * bend) if bend > 0 else 0.5  # of a parabola, at its least
-                length = below[0] + width * min(max(share, 0.1), 0.9)
-        if best is None:
+        reached, tries = _searched(function, point, value, direction, slope, length)
+        evaluations += tries
+        if reached is None:
             break
-        tried, tried_gradient, step = best
-        change = tried_gradient - gradient
-        curvature = float(torch.dot(step, change))
+        change = reached.gradient - gradient
+        curvature = float(torch.dot(reached.step, change))
         if curvature > LEAST_CURVATURE:
-            pairs.append((step, change, curvature))
-        fell, point, value, gradient = value - tried, point + step, tried, tried_gradient
-        if fell < STILL or float(step.abs().max()) < STILL:
+            pairs.append((reached.step, change, curvature))
+        fell, point, value, gradient = value - reached.value, point + reached.step, reached.value, reached.gradient
+        if fell < STILL or float(reached.step.abs().max()) < STILL:
             break
     return point
+
+
+class _Reached(NamedTuple):
+    """The end of a step."""
+
+    value: float
+    gradient: Tensor
+    step: Tensor
+
+
+def _searched(
+    function: Function, point: Tensor, value: float, direction: Tensor, slope: float, length: float
+) -> tuple[_Reached | None, int]:
+    """A step along the direction that lowers the value, and how often the function was called; None without one.
+
+    It fulfils the weak Wolfe conditions (Lewis and Overton 2013) where STEPS suffice. Lengths are interpolated between
+    the longest that is too short and the shortest that is too long.
+    """
+    short, short_value, short_slope, long = 0.0, value, slope, float("inf")
+    reached: _Reached | None = None
+    for number in range(1, STEPS + 1):
+        step = direction * length
+        tried, gradient = function(point + step)
+        if tried <= value + DECREASE * length * slope + ROUNDING * abs(value):
+            reached, tried_slope = _Reached(tried, gradient, step), float(torch.dot(gradient, direction))
+            if tried_slope >= CURVATURE * slope:
+                return reached, number
+            rise = tried_slope - short_slope
+            ahead = -(length - short) * tried_slope / rise if rise > 0 else float("inf")  # to a slope of 0
+            farthest = min(10 * length, (length + long) / 2)
+            short, short_value, short_slope = length, tried, tried_slope
+            length = min(max(length + ahead, 1.5 * length), farthest)
+        else:  # also where it is no number
+            long, width = length, length - short
+            bend = tried - short_value - short_slope * width
+            share = -short_slope * width / (2 * bend) if bend > 0 else 0.5  # where a parabola is least
+            length = short + width * min(max(share, 0.1), 0.9)
+    return reached, STEPS
 
 
 def _direction(gradient: Tensor, pairs: deque[tuple[Tensor, Tensor, float]]) -> Tensor:

@@ -134,9 +134,9 @@ def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterato
     """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS; each starts where the one before ended.
 
     With a prior the penalty is on `W` less it. Inputs are scaled to a mean squared length of 1. The bias has no
-    penalty. For a pair that is read separately the
-    cosine is one more input; its weight has a small penalty, 1 / rows (that of scikit-learn's LogisticRegression),
-    and none for numbers. The first solution then reads the cosine alone, as if the penalty were infinite.
+    penalty. For a pair that is read separately the cosine is one more input; its weight has a small penalty, 1 / rows
+    (that of scikit-learn's LogisticRegression), and none for numbers. The first solution then reads the cosine alone,
+    as if the penalty were infinite.
     """
     rows, count = inputs.values.shape
     has_cosine = inputs.cosine is not None

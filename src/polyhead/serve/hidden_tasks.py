@@ -1,4 +1,4 @@
-"""Hidden tasks that are asked together with what a request asks: who wants some, and how they are taken out again."""
+"""Hidden tasks that a request is answered with as well: who asks for them, and how the caller sees none of it."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 
 
-class Beside(Protocol):
-    """Asks hidden tasks together with others, unseen by callers."""
+class HiddenTasks(Protocol):
+    """Adds hidden tasks to requests, and reads what they put out; callers see none of it."""
 
     def asked(self, tasks: Sequence[str], loaded: LoadedTasks) -> tuple[str, ...]:
-        """The hidden tasks to ask beside these; none for most requests."""
+        """The hidden tasks that are added to a request for these tasks; none for most requests."""
 
     def take(self, ticket: Ticket, hidden: tuple[str, ...]) -> None:
-        """Takes what they put out from a ticket's `outputs`; they themselves are taken out of it afterwards."""
+        """Reads what they put out from the ticket's `outputs`, from which they are removed afterwards."""
 
 
-class AskedBeside:
-    """What everybody who asks beside a request wants of it."""
+class AddedTasks:
+    """The hidden tasks that are added to one request, by who asked for them."""
 
-    def __init__(self, several: Sequence[Beside], tasks: Sequence[str], loaded: LoadedTasks) -> None:
-        self._wishes = [(beside, beside.asked(tasks, loaded)) for beside in several]
-        self.hidden = tuple(name for _, own in self._wishes for name in own)
+    def __init__(self, askers: Sequence[HiddenTasks], tasks: Sequence[str], loaded: LoadedTasks) -> None:
+        self._asked = [(asker, asker.asked(tasks, loaded)) for asker in askers]
+        self.hidden = tuple(name for _, own in self._asked for name in own)
 
     def take(self, ticket: Ticket) -> None:
-        """Gives each what it asked, and takes every trace of the hidden tasks out of the ticket."""
+        """Lets each asker read its tasks, and removes every trace of hidden tasks from the ticket."""
         if not self.hidden:
             return
-        for beside, own in self._wishes:
+        for asker, own in self._asked:
             if own:
-                beside.take(ticket, own)
+                asker.take(ticket, own)
         hidden = frozenset(self.hidden)
         ticket.tasks = tuple(name for name in ticket.tasks if name not in hidden)
         for number, result in enumerate(ticket.results):
