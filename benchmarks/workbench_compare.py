@@ -2,9 +2,10 @@
 
     python -m benchmarks.workbench_compare [--sets single,pairs] [--seeds 1,2,3] [--minutes 60] [--report]
 
-Sets are those of `workbench_sets`: 1,000 training rows a task, 300 that choose, at most 1,000 test rows. Each way is
-trained by `polyhead compare` with its defaults, but in at most `EPOCHS` passes where the trunk runs as a way learns:
-joint recipes take 3 by default, prompts, adapters, layers on top and fine-tuning 10, so these may be undertrained here.
+Sets are those of `workbench_sets`: 400 training rows a task, 150 that choose, at most 500 test rows. Each way is
+trained by `polyhead compare` with its defaults, but in at most `EPOCHS` passes where layers run as a way learns: joint
+recipes take 3 by default, branches, prompts, adapters, layers on top and fine-tuning 10 or more, so these may be
+undertrained here.
 Runs are seed by seed, the cheapest way first. Rows are kept under runs/workbench and in the results as they come; it
 goes on where it stopped. `--time` then times every way, at best on a quiet machine.
 """

@@ -17,7 +17,7 @@ import tomli_w
 
 from studies.settings import DATA, RUNS
 
-TRAIN, HELD, TEST = 1000, 300, 1000
+TRAIN, HELD, TEST = 400, 150, 500
 MAX_TOKENS = 64
 FOLDER = RUNS / "workbench"
 

@@ -79,8 +79,8 @@ def test_a_way_is_trained_by_its_own_numbers_but_for_seed_weights_and_precision(
 def test_epochs_bound_ways_whose_trunk_runs_and_no_other(tasks):
     for way in WAYS:
         plain, bound = (declared(tasks, way, seed=1, bundle="b", epochs=e).tasks[0].training for e in (None, 2))
-        assert (bound == plain) != way.runs_trunk, way.name
-        assert not way.runs_trunk or bound.epochs == 2
+        assert (bound == plain) != way.runs_layers, way.name
+        assert not way.runs_layers or bound.epochs == 2
 
 
 def test_pairs_are_read_as_each_way_reads_them_best(tasks):

@@ -23,7 +23,7 @@ class Budget(Value):
     unit: Unit = "layers"
     minutes: float | None = None
     frozen: bool = False  # no trunk that learns
-    epochs: int | None = None  # passes at most where the trunk runs as they learn
+    epochs: int | None = None  # passes at most where layers run as they learn
 
     @property
     def how(self) -> str:

@@ -39,7 +39,7 @@ class Settings(Value):
     only: tuple[str, ...] = ()  # names of ways or strategies; (): all
     seeds: tuple[int, ...] = (1,)
     minutes: float | None = None  # no run is begun that would end later, by its estimate
-    epochs: int | None = None  # passes at most of ways whose trunk runs as they learn
+    epochs: int | None = None  # passes at most of ways in which layers run as they learn
     counts: tuple[int, ...] = COUNTS
     keep_bundles: bool = False
     backend: str | None = None  # that is timed

@@ -41,9 +41,9 @@ class Way(Value):
         return "fine_tune" if isinstance(self.recipe, FineTune) else self.strategy.kind
 
     @property
-    def runs_trunk(self) -> bool:
-        """Whether the trunk runs in every pass over the rows, so that a pass takes long."""
-        return self.trunk_learns or self.strategy.is_live
+    def runs_layers(self) -> bool:
+        """Whether layers run in every pass over the rows, the trunk's or private ones, so that a pass takes long."""
+        return self.trunk_learns or not self.strategy.reads_kept_features
 
     @property
     def trunk_learns(self) -> bool:
@@ -158,7 +158,7 @@ def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | 
     """The project by which the way is trained; tasks that it cannot answer are pooled.
 
     Numbers of training are the way's own defaults, so that no way is trained with another's; of the project's own ones
-    seed, class weights and precision stay. `epochs` bounds the passes of a way of which the trunk runs as it learns.
+    seed, class weights and precision stay. `epochs` bounds the passes of a way of which layers run as it learns.
     """
     entries = tuple(_entry(tasks, way, entry) for entry in tasks.project.tasks)
     project = Project(
@@ -173,7 +173,7 @@ def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | 
     for entry, given in zip(project.tasks, tasks.project.tasks, strict=True):
         own, asked = training_of(project, entry), training_of(tasks.project, given)
         own = msgspec.structs.replace(own, seed=seed, class_weights=asked.class_weights, precision=asked.precision)
-        if epochs is not None and way.runs_trunk:
+        if epochs is not None and way.runs_layers:
             most = min(epochs, own.most_epochs)
             own = msgspec.structs.replace(own, epochs=most, least_updates=None)
         trained.append(msgspec.structs.replace(entry, training=own))

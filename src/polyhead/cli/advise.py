@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, min_open=True),
     help="Minutes of work to spend: what would take longer is left out.",
 )
-@click.option("--epochs", type=click.IntRange(1), help="Passes at most where the trunk runs as they learn.")
+@click.option("--epochs", type=click.IntRange(1), help="Passes at most where layers run as they learn.")
 @click.option("--frozen", is_flag=True, help="Try no trunk that learns, to which all tasks would be bound.")
 @click.option("--output", metavar="FILE", help="The project file to write; by default NAME-advised.toml.")
 @click.option(

@@ -27,7 +27,7 @@ def listed(value: str | None) -> tuple[str, ...]:
 @click.option(
     "--minutes", type=click.FloatRange(0), help="Minutes of work to spend: runs that would take longer are left out."
 )
-@click.option("--epochs", type=click.IntRange(1), help="Passes at most of ways whose trunk runs as they learn.")
+@click.option("--epochs", type=click.IntRange(1), help="Passes at most of ways in which layers run as they learn.")
 @click.option(
     "--folder",
     type=click.Path(file_okay=False),
