@@ -8,6 +8,7 @@ from typing import Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from polyhead.serve.exchange import ARRIVED
 from polyhead.serve.http import HttpError, answer_of
 from polyhead.serve.settings import ConnectionLimits
 
@@ -88,6 +89,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """All of it is there."""
+        self.scope[ARRIVED] = self.loop.time()  # in uvloop: when this turn of the loop began
         super().on_message_complete()
         self._awaits = "nothing"
 

@@ -10,6 +10,7 @@ from starlette.types import Scope
 from polyhead.engine.queue import Ticket
 
 UNKNOWN_ROUTE = "unmatched"  # of paths that no route has: they would be labels without end
+ARRIVED = "polyhead.arrived"  # in a scope: when its last byte was there to be read, of the monotonic clock
 
 
 class Exchange:
@@ -27,6 +28,11 @@ class Exchange:
         self.inputs = self.tokens = self.passes = self.cut = self.cached = 0
         self.waited = 0.0  # seconds, of the call that waited longest
         self.timings: list[tuple[float, float, float]] = []  # of each call: begun, taken into a batch, answered
+
+    @property
+    def age(self) -> float:
+        """Seconds since the whole request was there; the event loop may have come to it later."""
+        return max(0.0, monotonic() - self.scope.get(ARRIVED, self.began))
 
     def add(self, ticket: Ticket) -> None:
         """Counts a call that was answered."""

@@ -26,6 +26,7 @@ from polyhead.serve.drift import DriftWatch
 from polyhead.serve.exchange import EXCHANGE
 from polyhead.serve.hidden_tasks import AddedTasks, HiddenTasks
 from polyhead.serve.labels import check_labels
+from polyhead.serve.lag import LoopLag
 from polyhead.serve.metrics import Metrics
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.similarity import Similarity
@@ -83,6 +84,7 @@ class Service:
         self.hidden_tasks: list[HiddenTasks] = [self.drift]
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what else ends with it
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.lag = LoopLag()
         self.queue = Queue(session, settings.queue, deliver=self._deliver, observe=self._observe)
 
     async def start(self) -> None:
@@ -235,7 +237,7 @@ class Service:
             done,
             tasks=(*tasks, *added.hidden),
             words=words,
-            deadline=seconds,
+            deadline=self._left(seconds),
             stage=stage,
             is_gone=is_gone,
             loaded=loaded,
@@ -252,10 +254,18 @@ class Service:
                 "the deadline passed before anything was read",
                 got=f"{seconds:g} s",
                 do="ask again later, or with a later deadline",
-                retry_after=self.queue.seconds(),
+                retry_after=self.queue.seconds() + self.lag.seconds,
             )
         added.take(ticket)
         return ticket
+
+    def _left(self, seconds: float) -> float:
+        """What is left of a caller's seconds for the queue, where the event loop is late.
+
+        A request may have waited unread for a turn of the loop, and its answer may wait as long to be written.
+        """
+        exchange = EXCHANGE.get()
+        return max(0.0, seconds - 2 * self.lag.seconds - (0.0 if exchange is None else exchange.age))
 
     def served(self, ticket: Ticket) -> dict[str, Served]:
         """Which version of each of its tasks answered a ticket."""
@@ -293,7 +303,11 @@ class Service:
             for call in calls:
                 call()
             return
-        loop.call_soon_threadsafe(_run_all, calls)
+        loop.call_soon_threadsafe(self._tell, calls, monotonic())
+
+    def _tell(self, calls: list[Callable[[], None]], ready: float) -> None:
+        self.lag.learn(monotonic() - ready)
+        _run_all(calls)
 
     def _observe(self, facts: BatchFacts) -> None:
         for observer in self.observers:
