@@ -12,6 +12,7 @@ from polyhead.bundle.create import write_bundle
 from polyhead.engine import queue as queues
 from polyhead.engine.queue import Queue, QueueLimits
 from polyhead.engine.queue.batch import SharedBatch
+from polyhead.engine.queue.rate import Rate
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BackendError, BadValue, ConfigError, Overloaded, UnknownTask
@@ -232,6 +233,45 @@ def test_a_call_that_would_be_late_is_refused_at_once(session, gate):
     gate.opened.set()
     assert len(waiting.result(60)) == 2000
     queue.close()
+
+
+def test_what_runs_and_the_own_batch_count_for_a_deadline_too(session, gate):
+    """At a second for a token a batch of 5.2 tokens runs, 4.9 wait, and 10.1 are the batch of those and 5.2 more."""
+    queue = Queue(session)
+    queue._rate._seconds = 1.0
+    asked(queue, ["good"], tasks=["mood"])
+    assert gate.entered.wait(30)
+    kept = [asked(queue, ["sad"], tasks=["mood"])[1]]
+    for deadline in (4.5, 10.0, 19.9):
+        with pytest.raises(Overloaded, match="until it is answered"):
+            asked(queue, ["good"], tasks=["mood"], deadline=deadline)
+    kept.append(asked(queue, ["good"], tasks=["mood"], deadline=60.0)[1])
+    gate.opened.set()
+    assert all(future.result(30) for future in kept)
+    queue.close()
+
+
+def test_what_a_full_batch_would_answer_too_late_gives_its_place_to_others(session, gate):
+    """Two texts fill a batch, which takes 100 seconds; the call whose deadline is in 60 is dropped for those behind."""
+    queue = Queue(session, QueueLimits(batch_tokens=11))
+    first = asked(queue, ["good"], tasks=["mood"])[1]
+    assert gate.entered.wait(30)
+    hurried = asked(queue, ["sad"], tasks=["mood"], deadline=60.0)[1]
+    others = [asked(queue, ["good"], tasks=["mood"], deadline=600.0)[1] for _ in range(4)]
+    queue._rate._seconds = 100 / 11
+    gate.opened.set()
+    assert hurried.result(30)[0].late == ("mood",)
+    assert all(future.result(30)[0].answers for future in [first, *others])
+    queue.close()
+
+
+def test_a_slower_batch_counts_at_once_and_a_faster_one_little_by_little():
+    rate = Rate()
+    before = rate.seconds(0, 1)
+    rate.learn(0, 1, 4, 3 * before)
+    assert rate.seconds(0, 1) == pytest.approx(2 * before)
+    rate.learn(0, 1, 4, before)
+    assert rate.seconds(0, 1) == pytest.approx(1.9 * before)
 
 
 def test_a_call_larger_than_the_limit_is_taken_where_nothing_waits(session):

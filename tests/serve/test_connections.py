@@ -1,6 +1,5 @@
 """Connections over real sockets: who is slow, sends without end, or goes away, takes nothing from the others."""
 
-import asyncio
 import contextlib
 import json
 import select
@@ -12,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from operated import connected, held, listening, read_all, read_answer, request_bytes, service_of, tiny_root, until
-from polyhead.serve.run import ACCEPTED, LOOPBACK, bound, listening_sockets
 from polyhead.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
 
 QUICK = ConnectionLimits(open=8, header_seconds=0.4, body_seconds=0.6, header_bytes=4096)
@@ -150,32 +148,6 @@ def test_a_caller_that_stops_sending_halfway_is_closed(port, sent):
         own.shutdown(socket.SHUT_WR)
         assert read_all(own) == b""  # at once: nobody waits for the rest
     assert status(answered(port)) == 200
-
-
-def test_many_callers_are_accepted_in_a_turn_of_the_loop():
-    """A busy server's turns are long, and libuv accepts one connection a socket in each."""
-    uvloop, callers, turns, accepted = pytest.importorskip("uvloop"), [], [], []
-
-    class Counted(asyncio.Protocol):
-        def connection_made(self, transport):
-            accepted.append(len(turns))
-
-    async def accept():
-        listening = bound(LOOPBACK, 0)
-        loop, sockets = asyncio.get_running_loop(), listening_sockets(listening)
-        servers = [await loop.create_server(Counted, sock=each) for each in sockets]
-        callers.extend(socket.create_connection(listening.getsockname()) for _ in range(3 * ACCEPTED))
-        while len(accepted) < len(callers):
-            turns.append(None)
-            await asyncio.sleep(0)
-        for caller in callers:
-            caller.close()
-        for server in servers:
-            server.close()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(accept(), 30))
-    assert accepted[-1] - accepted[0] <= ACCEPTED // 2
 
 
 def test_no_more_connections_than_allowed_are_open(port):

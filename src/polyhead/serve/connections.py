@@ -88,8 +88,8 @@ class Connection(HttpToolsProtocol):
         self._awaits, self._since = "body", self.loop.time()
 
     def on_message_complete(self) -> None:
-        """All of it is there."""
-        self.scope[ARRIVED] = self.loop.time()  # in uvloop: when this turn of the loop began
+        """All of it is there; uvloop's time is when this turn of its loop began."""
+        self.scope[ARRIVED] = self.loop.time()  # type: ignore[literal-required]
         super().on_message_complete()
         self._awaits = "nothing"
 

@@ -32,7 +32,7 @@ class Exchange:
     @property
     def age(self) -> float:
         """Seconds since the whole request was there; the event loop may have come to it later."""
-        return max(0.0, monotonic() - self.scope.get(ARRIVED, self.began))
+        return max(0.0, monotonic() - float(self.scope.get(ARRIVED, self.began)))
 
     def add(self, ticket: Ticket) -> None:
         """Counts a call that was answered."""

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError
+from polyhead.serve.accept import Acceptor
 from polyhead.serve.connections import SURPLUS, Connection, connections_of, look_on
 from polyhead.serve.settings import ConnectionLimits
 
@@ -51,7 +52,6 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 LIMITS = ConnectionLimits()
-ACCEPTED = 16  # connections that are accepted in a turn of the event loop
 OTHER_FILES = 256  # that a server has open beside its connections
 
 
@@ -105,12 +105,12 @@ async def serve(
     if until is not None:
         beside.append(asyncio.create_task(_then(until, stop)))
     first, *rest = servers
-    running = [asyncio.create_task(first.serve(sockets=listening_sockets(listeners[0].socket)))]
+    running = [asyncio.create_task(first.serve(sockets=[listeners[0].socket]))]
     while not first.started and not running[0].done():
         await asyncio.sleep(0.01)
     if not running[0].done():
         for server, listener in zip(rest, listeners[1:], strict=True):
-            running.append(asyncio.create_task(server.serve(sockets=listening_sockets(listener.socket))))
+            running.append(asyncio.create_task(server.serve(sockets=[listener.socket])))
         while not all(server.started or task.done() for server, task in zip(servers, running, strict=True)):
             await asyncio.sleep(0.01)
         ready()
@@ -119,14 +119,6 @@ async def serve(
     finally:
         for task in beside:
             task.cancel()
-
-
-def listening_sockets(listening: socket.socket) -> list[socket.socket]:
-    """The listening socket and duplicates of it: libuv accepts one connection a socket in each turn of its loop.
-
-    In a server with more to do than it can, turns are long, and callers would wait unread for many seconds.
-    """
-    return [listening, *(listening.dup() for _ in range(ACCEPTED - 1))]
 
 
 async def _then(event: asyncio.Event, call: Callable[[], None]) -> None:
@@ -159,3 +151,19 @@ class _Server(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Without uvicorn's own handling of signals."""
         await self._serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens through acceptors."""
+        await super().startup(sockets=[])
+        for own in sockets or ():
+            self.servers.append(await self._accepting(own))
+
+    async def _accepting(self, own: socket.socket) -> asyncio.Server:
+        try:
+            return Acceptor(own, self._protocol)  # type: ignore[return-value]
+        except NotImplementedError:  # Windows' event loop watches no sockets
+            return await asyncio.get_running_loop().create_server(self._protocol, sock=own)
+
+    def _protocol(self) -> asyncio.Protocol:
+        state, app_state = self.server_state, self.lifespan.state
+        return self.config.http_protocol_class(config=self.config, server_state=state, app_state=app_state)  # type: ignore[call-arg]

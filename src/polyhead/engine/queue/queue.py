@@ -80,7 +80,7 @@ class Queue:
         self._lanes: dict[Hashable, list[tuple[float, int, Piece]]] = {}
         self._inputs = self._characters = 0  # that wait
         self._is_closed, self._under_way = False, 0  # batches that run, or of which the callers are told
-        self._rate = Rate()
+        self._rate, self._until = Rate(), 0.0  # when the batch that runs probably ends
         self._telling = ThreadPoolExecutor(1, "polyhead-answers")
         self._thread = threading.Thread(target=self._work, name="polyhead-queue", daemon=True)
         self._thread.start()
@@ -153,6 +153,13 @@ class Queue:
         """Estimated time until all that waits, and so much more, is answered."""
         return self._rate.seconds(self._characters + characters, self._inputs + inputs)
 
+    def _expected(self, characters: int, inputs: int) -> float:
+        """Estimated time until the first batch with so much more ends: what runs, what waits, and that batch."""
+        waiting = self._rate.tokens(self._characters + characters, self._inputs + inputs)
+        of_a_batch = min(1.0, self.limits.batch_tokens / waiting)
+        running = max(0.0, self._until - monotonic())
+        return running + self.seconds() + of_a_batch * self.seconds(characters, inputs)
+
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Takes no more calls; answers those that wait, or fails them with BackendError; waits for the thread's end."""
         with self._ready:
@@ -186,11 +193,11 @@ class Queue:
         with self._ready:
             if self._is_closed:
                 raise BackendError("the queue is closed, and takes no more calls", do="ask a server that is up")
-            limits, expected = self.limits, self.seconds()
+            limits, expected = self.limits, self._expected(characters, len(waiting))
             if self._inputs and ticket.end is not None and expected > ticket.end - monotonic():
                 raise Overloaded(
                     "too much waits for this to be answered before its deadline",
-                    got=f"{expected:.2f} s of work before it, {max(0.0, ticket.end - monotonic()):.2f} s left",
+                    got=f"{expected:.2f} s until it is answered, {max(0.0, ticket.end - monotonic()):.2f} s left",
                     do="ask again later, or with a later deadline",
                     retry_after=expected,
                 )
@@ -233,6 +240,8 @@ class Queue:
                     return
                 pieces, dropped = self._take()
                 self._under_way += bool(pieces)
+                texts = sum(sum(piece.characters) for piece in pieces), sum(len(piece.numbers) for piece in pieces)
+                self._until = monotonic() + self._rate.seconds(*texts)
             self._end_late(dropped)
             if pieces:
                 self._answer(pieces)
@@ -240,12 +249,19 @@ class Queue:
                     self._ready.wait_for(lambda: self._under_way < UNDER_WAY)
 
     def _take(self) -> tuple[list[Piece], list[Piece]]:
-        """The pieces of the next batch, and those that nobody waits for or that are late."""
+        """The pieces of the next batch, and those that nobody waits for or that are late.
+
+        Where more waits than a batch holds, a piece is late that this batch would answer after its deadline: others
+        can have its place.
+        """
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
         lane, pieces, dropped, tokens = self._lanes[key], list[Piece](), list[Piece](), 0.0
+        waiting, ends = self._rate.tokens(self._characters, self._inputs), monotonic()
+        if waiting > self.limits.batch_tokens:
+            ends += self.seconds() * self.limits.batch_tokens / waiting
         while lane:
             piece = lane[0][2]
-            is_over = piece.ticket.is_cancelled or piece.ticket.error is not None or piece.ticket.is_late
+            is_over = piece.ticket.is_cancelled or piece.ticket.error is not None or piece.ticket.is_late_at(ends)
             more = self._rate.tokens(sum(piece.characters), len(piece.numbers))
             if pieces and not is_over and tokens + more > self.limits.batch_tokens:
                 break

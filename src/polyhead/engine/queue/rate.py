@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-SMOOTHING = 0.1  # weight of the newest batch in running means
+SMOOTHING = 0.1  # weight of the newest batch in running means,
+SLOWER = 0.5  # and of a slower one in that of seconds: what is promised too early is late
 TOKENS_A_CHARACTER, TOKENS_AN_INPUT, SECONDS_A_TOKEN = 0.3, 4.0, 3e-5  # before any text was read
 
 
@@ -24,7 +25,8 @@ class Rate:
         """Takes a batch into the means."""
         if not tokens:
             return
-        self._seconds += SMOOTHING * (seconds / tokens - self._seconds)
+        gain = seconds / tokens - self._seconds
+        self._seconds += (SLOWER if gain > 0 else SMOOTHING) * gain
         if characters:
             own = max(0.01, (tokens - TOKENS_AN_INPUT * inputs) / characters)
             self._a_character += SMOOTHING * (own - self._a_character)

@@ -49,10 +49,9 @@ class Ticket:
             self._is_cancelled = True
         return self._is_cancelled
 
-    @property
-    def is_late(self) -> bool:
-        """Whether its deadline has passed."""
-        return self.end is not None and monotonic() >= self.end
+    def is_late_at(self, moment: float) -> bool:
+        """Whether its deadline has passed then."""
+        return self.end is not None and moment >= self.end
 
     def give(self, number: int, result: Result) -> bool:
         """Takes the result of an input; True with the last one."""

@@ -1,0 +1,131 @@
+"""Taking connections: many in a turn of the loop, none lost where the system has no more files, none after the end."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+
+import pytest
+
+from polyhead.serve import accept
+from polyhead.serve.accept import AT_ONCE, Acceptor
+from polyhead.serve.run import LOOPBACK, bound
+
+LOOPS = ["asyncio", "uvloop"]
+
+
+class Greeting(asyncio.Protocol):
+    def connection_made(self, transport):
+        transport.write(b"hello")
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data)
+
+
+def run(loop, main):
+    factory = asyncio.new_event_loop if loop == "asyncio" else pytest.importorskip("uvloop").new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(asyncio.wait_for(main, 30))
+
+
+@contextlib.contextmanager
+def callers(listening, count):
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(socket.create_connection(listening.getsockname())) for _ in range(count)]
+        for own in made:
+            own.setblocking(False)
+        yield made
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_many_callers_are_taken_in_a_turn_of_the_loop(loop):
+    """A busy server's turns are long, and libuv's own listener takes one caller in each."""
+    turns, taken, count = [], [], 3 * AT_ONCE
+
+    def made():
+        taken.append(len(turns))
+        return Greeting()
+
+    async def main():
+        listening = bound(LOOPBACK, 0)
+        acceptor = Acceptor(listening, made)
+        with callers(listening, count):
+            while len(taken) < count:
+                turns.append(None)
+                await asyncio.sleep(0)
+            acceptor.close()
+            await acceptor.wait_closed()
+        listening.close()
+
+    run(loop, main())
+    assert len(taken) == count and taken[-1] - taken[0] <= 20
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_callers_are_answered_and_who_goes_at_once_harms_nobody(loop):
+    async def main():
+        listening = bound(LOOPBACK, 0)
+        acceptor = Acceptor(listening, Greeting)
+        with callers(listening, 5):  # which reset their connections
+            for own in (gone := [socket.create_connection(listening.getsockname()) for _ in range(5)]):
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            for own in gone:
+                own.close()
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            assert await reader.readexactly(5) == b"hello"
+            writer.write(b"you")
+            assert await reader.readexactly(3) == b"you"
+            writer.close()
+        acceptor.close()
+        await acceptor.wait_closed()
+        listening.close()
+
+    run(loop, main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_without_a_file_left_callers_wait_and_are_taken_later(loop, monkeypatch, caplog):
+    monkeypatch.setattr(accept, "PAUSE", 0.05)
+
+    class Scarce:
+        """A listening socket of a process that may not open any file more, twice."""
+
+        def __init__(self, listening):
+            self.listening, self.refused = listening, 0
+
+        def __getattr__(self, name):
+            return getattr(self.listening, name)
+
+        def accept(self):
+            if self.refused < 2:
+                self.refused += 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self.listening.accept()
+
+    async def main():
+        listening = Scarce(bound(LOOPBACK, 0))
+        acceptor = Acceptor(listening, Greeting)
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        assert await reader.readexactly(5) == b"hello"
+        writer.close()
+        acceptor.close()
+        listening.close()
+        return listening.refused
+
+    assert run(loop, main()) == 2
+    assert caplog.text.count("Too many open files") == 2
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_after_the_end_nobody_is_taken(loop):
+    async def main():
+        listening, taken = bound(LOOPBACK, 0), []
+        acceptor = Acceptor(listening, lambda: taken.append(None) or Greeting())
+        acceptor.close()
+        with callers(listening, 3):
+            await asyncio.sleep(0.05)
+        listening.close()
+        return taken
+
+    assert run(loop, main()) == []
