@@ -18,6 +18,18 @@ def shorten(monkeypatch):
     monkeypatch.setattr(select, "solutions", partial(_remembered, penalties=linear.PENALTIES[2:8:2]))
 
 
+def hurry(monkeypatch):
+    """The same, heads that are trained in steps learn in few of them, and speeds are measured once: where what is
+    learned or measured is of no matter."""
+    from polyhead.advise import measure
+    from polyhead.project import recipes
+
+    shorten(monkeypatch)
+    monkeypatch.setattr(recipes, "LEAST_UPDATES", 20)
+    monkeypatch.setattr(measure, "REPEATS", 1)
+    monkeypatch.setattr(measure, "ALONE", 2)
+
+
 def remember(monkeypatch):
     """What depends on its inputs alone is computed once: most tests train heads of the same few texts."""
     from polyhead.train.heads import select

@@ -23,7 +23,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    search.shorten(monkeypatch)
+    search.hurry(monkeypatch)
 
 
 HEADS = {"pooled-heads", "pooled-attention"}

@@ -10,7 +10,7 @@ from cli.commands import run, write_project
 
 @pytest.fixture
 def project(work, monkeypatch):
-    search.shorten(monkeypatch)
+    search.hurry(monkeypatch)
     monkeypatch.chdir(work)
     return write_project(work, "mood", "names")
 
