@@ -28,7 +28,7 @@ def remember(monkeypatch):
     from polyhead.engine.backends.openvino import runtime
 
     compile_model = runtime.ov.Core.compile_model
-    monkeypatch.setattr(runtime, "_trim", lambda: None)  # memory that the next graph takes again
+    monkeypatch.setattr(runtime, "trim", lambda: None)  # memory that the next graph takes again
 
     def remembered(core, model, device, settings):
         if _anew:

@@ -20,8 +20,8 @@ import search
 KEPT = {"POLYHEAD_DATA"}
 MEMORY, ROOM = "/dev/shm", 4 * 2**30
 LOOPBACK = ("127.", "localhost", "::1")
-SHORT = {"bundle", "cli", "sharing", "store", "train", "test_docs.py"}  # tests that train heads by the way
-TRAINED = SHORT | {"api", "e2e", "tasks"}  # folders and files of tests that train heads
+SHORT = {"api", "bundle", "cli", "sharing", "store", "train", "test_docs.py"}  # tests that train heads by the way
+TRAINED = SHORT | {"e2e", "tasks"}  # folders and files of tests that train heads
 # But where the search is looked at, or where a process of its own must train the same bytes.
 SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py", "test_run.py"}
 # What OpenVINO makes of a graph is looked at: each is compiled again.
@@ -107,7 +107,7 @@ def _quick_search(request):
         return
     with pytest.MonkeyPatch.context() as patch:
         if names & SHORT and request.path.name not in SEARCHES:
-            search.shorten(patch)
+            search.shorten(patch, **({"iterations": 40} if "api" in names else {}))
         else:
             search.remember(patch)
         yield

@@ -65,6 +65,7 @@ def command(
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "the server") from None
     from polyhead.engine.session import Session
+    from polyhead.memory import share_arenas
     from polyhead.serve.service import Service
 
     known, place = keys_of(keys), place_of_worker()
@@ -81,6 +82,7 @@ def command(
             log = AccessLog(file)
             opened.callback(log.close)
             observers.append(log.exchange)
+        share_arenas()
         session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
         session.task_names([task for task in (default_task, *(task for task, _ in places)) if task is not None])
         run(Service(session, settings), places, host=host, worker=place, keys=known, observers=observers)

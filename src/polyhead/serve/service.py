@@ -19,6 +19,7 @@ from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
+from polyhead.memory import trim
 from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
 from polyhead.serve.checks import Failures, check_characters, check_cut, check_options, check_tokens
@@ -42,6 +43,7 @@ WARM_TEXT = "where is my order number {}, and when will it be here? "
 COLLECT_AFTER = (50_000, 20, 50)
 # Python's 5 ms would let the event loop wait so long for the queue's thread, each time that it has waited for a socket.
 SWITCH_AFTER = 0.0005  # seconds
+TRIMMED_EVERY = 60.0  # seconds after which freed memory is given back to the system
 
 
 class Served(Value):
@@ -84,6 +86,7 @@ class Service:
         self.hidden_tasks: list[HiddenTasks] = [self.drift]
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what else ends with it
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._trimming: asyncio.Task[None] | None = None
         self.lag = LoopLag()
         self.queue = Queue(session, settings.queue, deliver=self._deliver, observe=self._observe)
 
@@ -97,11 +100,14 @@ class Service:
         gc.set_threshold(*COLLECT_AFTER)
         sys.setswitchinterval(SWITCH_AFTER)
         self.changes.start()
+        self._trimming = asyncio.create_task(_trim_often())
         self.is_ready = True
 
     async def stop(self) -> None:
         """Answers what waits, for as long as `drain_seconds`, and ends the queue."""
         self.is_ready, self.is_closing = False, True
+        if self._trimming is not None:
+            self._trimming.cancel()
         await self.changes.stop()
         for close in self.closing:
             await close()
@@ -312,6 +318,13 @@ class Service:
     def _observe(self, facts: BatchFacts) -> None:
         for observer in self.observers:
             observer(facts)
+
+
+async def _trim_often() -> None:
+    """Batches differ in size, and what one has freed seldom fits the next: the allocator would keep more and more."""
+    while True:
+        await asyncio.sleep(TRIMMED_EVERY)
+        await asyncio.to_thread(trim)
 
 
 def _default(loaded: LoadedTasks) -> list[str]:

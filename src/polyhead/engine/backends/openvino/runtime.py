@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -17,6 +15,7 @@ from polyhead.engine.backends.openvino.ops import OpenVINOOps
 from polyhead.engine.compile.ops import Build, Tensor
 from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.errors import BackendError
+from polyhead.memory import trim
 from polyhead.processor import processor, processors
 
 LEVELS = 256
@@ -113,7 +112,7 @@ class OpenVINORuntime:
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         model = ov.Model(results, list(ops.inputs.values()), label)
         compiled = self._core.compile_model(model, "CPU", self._settings)
-        _trim()
+        trim()  # what compiling needed for a moment
         return _Compiled(compiled, list(ops.inputs), list(outputs))
 
     def _check(self, scales: Scales | None) -> None:
@@ -138,13 +137,6 @@ class OpenVINORuntime:
                 allowed="both int8 and scales, or neither",
                 do="find them with `polyhead quantize`",
             )
-
-
-def _trim() -> None:
-    """Gives back what compiling needed for a moment: glibc would keep it for this process; others have no such call."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(ctypes.c_size_t(0))
 
 
 class _Compiled:
