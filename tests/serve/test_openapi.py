@@ -15,7 +15,7 @@ from polyhead.serve.formats import FORMATS, Operation, register_format
 from polyhead.serve.http import encoded
 from polyhead.serve.settings import RequestLimits, ServeSettings
 
-EXAMPLES = 12
+EXAMPLES = 8
 
 
 @pytest.fixture(scope="module")

@@ -550,7 +550,7 @@ def state():
 
 def killed(*given, **options):
     before = state()
-    for deadly in range(1, 300):
+    for deadly in range(1, 300, 1 + outs.index(out)):
         if os.fork() == 0:
             Kill(deadly, each=1)
             commit(*given, **options)
@@ -572,7 +572,7 @@ for out in outs:
 
 
 def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_path):
-    """Into a new bundle, and into one that there is."""
+    """Into a new bundle, and into one that there is: there at every second step."""
     new = tmp_path / "new" / "out"
     new.parent.mkdir()
     folders = [checkpoints.trained("mood", frozen=2, seed=s) for s in (11, 12, 13)]
@@ -581,7 +581,7 @@ def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_p
         *before, after = line.split()
         # A new bundle has its certificate from the start; `tasks verify` writes the one that the other has not.
         assert ({*before}, after) == ({states[0]}, states[1])
-        assert len(before) >= 20
+        assert len(before) >= (20 if out == new else 10)
         found = checked(out)
         assert found.findings == () and found.uncertified != (out == new)
         left = [path.name for path in out.parent.iterdir() if path.name.startswith(".")]
