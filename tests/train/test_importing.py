@@ -538,7 +538,7 @@ os.fsync = lambda handle: None
 
 # Found now, which imports much: not by both forks.
 transformers.AutoModelForSequenceClassification, transformers.BertForSequenceClassification
-outs, folders = map(Path, sys.argv[1:3]), tuple(sys.argv[3:])
+outs, folders = list(map(Path, sys.argv[1:3])), tuple(sys.argv[3:])
 states, commit = [], importing._commit
 
 def state():
