@@ -107,7 +107,7 @@ def _quick_search(request):
         return
     with pytest.MonkeyPatch.context() as patch:
         if names & SHORT and request.path.name not in SEARCHES:
-            search.shorten(patch, **({"iterations": 40} if "api" in names else {}))
+            search.shorten(patch, **({"iterations": 60} if "api" in names else {}))
         else:
             search.remember(patch)
         yield

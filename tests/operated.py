@@ -43,10 +43,11 @@ def service_of(root, settings=None, *, deterministic=False):
 
 
 @contextmanager
-def listening(service, *, limits=None, **more):
-    """The port of a server of this service, with real sockets; `more` is of the application."""
+def listening(service, *, limits=None, wrap=None, **more):
+    """The port of a server of this service, with real sockets; `more` is of the application, which `wrap` changes."""
     started, ports, loops = threading.Event(), [], []
     app = application(service, **more)
+    app = app if wrap is None else wrap(app)
 
     async def run():
         own, until = bound("127.0.0.1", 0), asyncio.Event()

@@ -19,8 +19,10 @@ def shorten(monkeypatch, *, iterations=8):
 
 
 def hurry(monkeypatch):
-    """The same, heads that are trained in steps learn in few of them, and speeds are measured once: where what is
-    learned or measured is of no matter."""
+    """The same; heads that are trained in steps take few, and speeds are measured once.
+
+    For tests that do not look at what is learned or measured.
+    """
     from polyhead.advise import measure
     from polyhead.project import recipes
 

@@ -1,5 +1,6 @@
 """Memory that was freed goes back to the system, and threads have few places to keep it: in processes of their own."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -55,13 +56,15 @@ print(before - resident())
 """
 
 
-def printed(script):
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+def printed(script, **environment):
+    own = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"} | environment
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=own).stdout
 
 
 def test_threads_share_few_arenas():
     counts = {shared: printed(ARENAS.replace("SHARED", str(shared))).count("<heap nr=") for shared in (False, True)}
     assert counts[True] <= 2 < counts[False]
+    assert printed(ARENAS.replace("SHARED", "True"), MALLOC_ARENA_MAX="5").count("<heap nr=") == 5  # what was asked for
 
 
 def test_freed_memory_goes_back():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable
 
@@ -15,7 +16,8 @@ def share_arenas() -> None:
 
     In a process that has many threads and runs for days, that is memory which only ever grows.
     """
-    if (mallopt := _of_glibc("mallopt")) is not None:
+    mallopt = _of_glibc("mallopt")
+    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:  # whoever started it may know better
         mallopt(M_ARENA_MAX, ARENAS)
 
 

@@ -76,7 +76,7 @@ def test_a_way_is_trained_by_its_own_numbers_but_for_seed_weights_and_precision(
     assert rates["pooled-auto"] == 3e-4 and rates["on-top"] == 1e-3 and rates["pooled-joint"] == 2e-4
 
 
-def test_epochs_bound_ways_whose_trunk_runs_and_no_other(tasks):
+def test_epochs_bound_ways_in_which_layers_run_and_no_other(tasks):
     for way in WAYS:
         plain, bound = (declared(tasks, way, seed=1, bundle="b", epochs=e).tasks[0].training for e in (None, 2))
         assert (bound == plain) != way.runs_layers, way.name

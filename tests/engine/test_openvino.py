@@ -157,3 +157,32 @@ def test_several_threads_may_run_one_graph(bundle):
         together = list(pool.map(lambda batch: backend.run(plan, batch)["mood"].copy(), batches))
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_setting_that_another_version_of_openvino_lacks_is_left_out(monkeypatch):
+    """Of the next graphs too; another fault of compiling is told."""
+    from polyhead.engine.backends.openvino import runtime as module
+
+    compile_model, calls, key = module.ov.Core.compile_model, [], module.KEPT_KERNELS[0]
+
+    def older(core, model, device, settings):
+        calls.append(key in settings)
+        if key in settings:
+            raise RuntimeError(f"Option not found: {key}")
+        return compile_model(core, model, device, settings)
+
+    monkeypatch.setattr(module.ov.Core, "compile_model", older)
+    own = OpenVINORuntime(precision="float32")
+    for _ in range(2):
+        np.testing.assert_allclose(*computed(own), rtol=1e-5)
+    assert calls == [True, False, False]
+    monkeypatch.setattr(module.ov.Core, "compile_model", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        computed(own)
+
+
+def test_few_kernels_are_kept():
+    """OpenVINO takes the setting; by default it keeps 5,000 kernels, and memory grows until all are there."""
+    own = OpenVINORuntime(precision="float32")
+    np.testing.assert_allclose(*computed(own), rtol=1e-5)
+    assert own._settings["CPU_RUNTIME_CACHE_CAPACITY"] == 256  # it was not refused

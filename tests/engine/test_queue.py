@@ -236,18 +236,27 @@ def test_a_call_that_would_be_late_is_refused_at_once(session, gate):
 
 
 def test_what_runs_and_the_own_batch_count_for_a_deadline_too(session, gate):
-    """At a second for a token a batch of 5.2 tokens runs, 4.9 wait, and 10.1 are the batch of those and 5.2 more."""
+    """At ten seconds for a token a batch of 5.2 tokens runs, and the next one has 4.9 that wait and 5.2 more."""
     queue = Queue(session)
-    queue._rate._seconds = 1.0
+    queue._rate._seconds = 10.0
     asked(queue, ["good"], tasks=["mood"])
     assert gate.entered.wait(30)
     kept = [asked(queue, ["sad"], tasks=["mood"])[1]]
-    for deadline in (4.5, 10.0, 19.9):
+    for deadline in (40.0, 60.0, 120.0):
         with pytest.raises(Overloaded, match="until it is answered"):
             asked(queue, ["good"], tasks=["mood"], deadline=deadline)
-    kept.append(asked(queue, ["good"], tasks=["mood"], deadline=60.0)[1])
+    kept.append(asked(queue, ["good"], tasks=["mood"], deadline=200.0)[1])
     gate.opened.set()
     assert all(future.result(30) for future in kept)
+    queue.close()
+
+
+def test_batches_before_the_own_one_count_whole(session):
+    """What waits fills two batches of ten tokens, and 3 of a third, in which the call is with its 5 tokens."""
+    queue = Queue(session, QueueLimits(batch_tokens=10))
+    queue._rate._seconds, queue._rate._a_character, queue._characters = 1.0, 1.0, 23
+    assert queue._expected(1, 1) == 10 + 10 + 3 + 5
+    assert queue._expected(96, 1) == 10 + 10 + 10  # its first batch
     queue.close()
 
 
@@ -262,6 +271,16 @@ def test_what_a_full_batch_would_answer_too_late_gives_its_place_to_others(sessi
     gate.opened.set()
     assert hurried.result(30)[0].late == ("mood",)
     assert all(future.result(30)[0].answers for future in [first, *others])
+    queue.close()
+
+
+def test_where_nobody_else_wants_the_place_a_wrong_estimate_drops_nothing(session):
+    """A call of many batches, each of which would take longer than its deadline if the estimate were right."""
+    queue = Queue(session, QueueLimits(batch_tokens=16))
+    queue._rate._seconds = 10.0
+    results = asked(queue, ["good"] * 40, tasks=["mood"], deadline=60.0)[1].result(60)
+    assert all(result.answers and not result.late for result in results)
+    assert queue._until == 0 or not queue.is_idle
     queue.close()
 
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from polyhead.serve import accept
-from polyhead.serve.accept import AT_ONCE, Acceptor
+from polyhead.serve.accept import Acceptor
 from polyhead.serve.run import LOOPBACK, bound
 
 LOOPS = ["asyncio", "uvloop"]
@@ -39,9 +39,10 @@ def callers(listening, count):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_many_callers_are_taken_in_a_turn_of_the_loop(loop):
+def test_many_callers_are_taken_in_a_turn_of_the_loop(loop, monkeypatch):
     """A busy server's turns are long, and libuv's own listener takes one caller in each."""
-    turns, taken, count = [], [], 3 * AT_ONCE
+    monkeypatch.setattr(accept, "AT_ONCE", 16)
+    turns, taken, count = [], [], 3 * 16
 
     def made():
         taken.append(len(turns))
@@ -67,7 +68,8 @@ def test_callers_are_answered_and_who_goes_at_once_harms_nobody(loop):
     async def main():
         listening = bound(LOOPBACK, 0)
         acceptor = Acceptor(listening, Greeting)
-        with callers(listening, 5):  # which reset their connections
+        with callers(listening, 5):
+            # These reset their connections.
             for own in (gone := [socket.create_connection(listening.getsockname()) for _ in range(5)]):
                 own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             for own in gone:

@@ -158,7 +158,7 @@ def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | 
     """The project by which the way is trained; tasks that it cannot answer are pooled.
 
     Numbers of training are the way's own defaults, so that no way is trained with another's; of the project's own ones
-    seed, class weights and precision stay. `epochs` bounds the passes of a way of which layers run as it learns.
+    seed, class weights and precision stay. `epochs` bounds the passes of a way in which layers run as it learns.
     """
     entries = tuple(_entry(tasks, way, entry) for entry in tasks.project.tasks)
     project = Project(

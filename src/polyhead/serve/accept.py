@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 from collections.abc import Callable
 
 AT_ONCE = 128  # connections that are taken in a turn of the loop
-PAUSE = 0.5  # seconds without a try where the system has no file or memory left
-SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+PAUSE = 0.5  # seconds without a try where the system has no file left, or another fault
 log = logging.getLogger(__name__)
 
 
 class Acceptor:
-    """Takes the connections of a listening socket, as what `loop.create_server` gives does.
+    """Takes a listening socket's connections, as the server of `loop.create_server` does.
 
     libuv takes one in each turn of its loop. In a server with more to do than it can, turns are long, and callers would
     wait unread for many seconds.
@@ -37,7 +35,7 @@ class Acceptor:
 
     async def wait_closed(self) -> None:
         """Waits until those that were taken have their protocols."""
-        await asyncio.gather(*self._connecting)
+        await asyncio.gather(*self._connecting, return_exceptions=True)
 
     def _go_on(self) -> None:
         self._pause = None
@@ -52,8 +50,6 @@ class Acceptor:
             except ConnectionError:  # the caller is gone already
                 continue
             except OSError as error:
-                if error.errno not in SCARCE:
-                    raise
                 log.warning("connections wait: %s", error)
                 self._loop.remove_reader(self._listening.fileno())
                 self._pause = self._loop.call_later(PAUSE, self._go_on)

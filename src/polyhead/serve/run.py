@@ -156,11 +156,19 @@ class _Server(uvicorn.Server):
         """Listens through acceptors."""
         await super().startup(sockets=[])
         for own in sockets or ():
-            self.servers.append(await self._accepting(own))
+            self.servers.append(await self._accepting(own))  # type: ignore[arg-type]
 
-    async def _accepting(self, own: socket.socket) -> asyncio.Server:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Those whose connections were just taken are told of the end too."""
+        for server in self.servers:
+            server.close()
+            if isinstance(server, Acceptor):
+                await server.wait_closed()
+        await super().shutdown(sockets)
+
+    async def _accepting(self, own: socket.socket) -> Acceptor | asyncio.Server:
         try:
-            return Acceptor(own, self._protocol)  # type: ignore[return-value]
+            return Acceptor(own, self._protocol)
         except NotImplementedError:  # Windows' event loop watches no sockets
             return await asyncio.get_running_loop().create_server(self._protocol, sock=own)
 

@@ -257,7 +257,7 @@ class Service:
             raise ticket.error
         if all(result is not None and result.late and not result.receipt.passes for result in ticket.results):
             raise Overloaded(
-                "the deadline passed before anything was read",
+                "this could not be read before its deadline",
                 got=f"{seconds:g} s",
                 do="ask again later, or with a later deadline",
                 retry_after=self.queue.seconds() + self.lag.seconds,

@@ -102,7 +102,8 @@ class Queue:
         `stage` gets each task's answers as soon as they are known. `is_gone` says whether nobody waits any longer: what
         is not begun by then is dropped, and its error is a CancelledError. Inputs and `tasks` are those of
         `Session.predict`; `loaded` is the session's moment in which they are answered, by default this one. After
-        `deadline` seconds nothing more of it is begun, and its tasks are late. Raises BadValue, UnknownTask and, where
+        `deadline` seconds nothing more of it is begun, and its tasks are late; where others wait, so are those that the
+        next batch would probably answer after it. Raises BadValue, UnknownTask and, where
         too much waits already, or so much that the deadline will probably pass, Overloaded, whose `retry_after` says in
         how many seconds that will be done.
         """
@@ -154,11 +155,12 @@ class Queue:
         return self._rate.seconds(self._characters + characters, self._inputs + inputs)
 
     def _expected(self, characters: int, inputs: int) -> float:
-        """Estimated time until the first batch with so much more ends: what runs, what waits, and that batch."""
-        waiting = self._rate.tokens(self._characters + characters, self._inputs + inputs)
-        of_a_batch = min(1.0, self.limits.batch_tokens / waiting)
+        """Estimated time until the first batch with so much more ends, after what runs and the batches before it."""
+        most, own = self.limits.batch_tokens, self._rate.tokens(characters, inputs)
+        waiting = self._rate.tokens(self._characters, self._inputs)
+        before = waiting // most * most
         running = max(0.0, self._until - monotonic())
-        return running + self.seconds() + of_a_batch * self.seconds(characters, inputs)
+        return running + self._rate.seconds_of(before + min(most, waiting - before + own))
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Takes no more calls; answers those that wait, or fails them with BackendError; waits for the thread's end."""
@@ -246,19 +248,14 @@ class Queue:
             if pieces:
                 self._answer(pieces)
                 with self._ready:
+                    self._until = 0.0
                     self._ready.wait_for(lambda: self._under_way < UNDER_WAY)
 
     def _take(self) -> tuple[list[Piece], list[Piece]]:
-        """The pieces of the next batch, and those that nobody waits for or that are late.
-
-        Where more waits than a batch holds, a piece is late that this batch would answer after its deadline: others
-        can have its place.
-        """
+        """The pieces of the next batch, and those that nobody waits for or that are late."""
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
         lane, pieces, dropped, tokens = self._lanes[key], list[Piece](), list[Piece](), 0.0
-        waiting, ends = self._rate.tokens(self._characters, self._inputs), monotonic()
-        if waiting > self.limits.batch_tokens:
-            ends += self.seconds() * self.limits.batch_tokens / waiting
+        ends = self._ends(lane)
         while lane:
             piece = lane[0][2]
             is_over = piece.ticket.is_cancelled or piece.ticket.error is not None or piece.ticket.is_late_at(ends)
@@ -273,6 +270,19 @@ class Queue:
         if not lane:
             del self._lanes[key]
         return pieces, dropped
+
+    def _ends(self, lane: Sequence[tuple[float, int, Piece]]) -> float:
+        """The moment before which deadlines are too early for the next batch of this lane.
+
+        Usually that is now. Where more waits than a batch holds, and some of it would be answered in time, it is the
+        probable end of the batch: what would be late gives its place to others.
+        """
+        now, most = monotonic(), self.limits.batch_tokens
+        characters = sum(sum(piece.characters) for _, _, piece in lane)
+        if self._rate.tokens(characters, sum(len(piece.numbers) for _, _, piece in lane)) <= most:
+            return now
+        ends = now + self._rate.seconds_of(most)
+        return ends if any(end > ends for end, _, _ in lane) else now
 
     def _end_late(self, pieces: Sequence[Piece]) -> None:
         ended = list[Ticket]()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-SMOOTHING = 0.1  # weight of the newest batch in running means,
-SLOWER = 0.5  # and of a slower one in that of seconds: what is promised too early is late
+SMOOTHING = 0.1  # weight of the newest batch in running means
+SLOWER = 0.5  # its weight in the mean of seconds where it was slower: what is promised too early is late
 TOKENS_A_CHARACTER, TOKENS_AN_INPUT, SECONDS_A_TOKEN = 0.3, 4.0, 3e-5  # before any text was read
 
 
@@ -19,7 +19,11 @@ class Rate:
 
     def seconds(self, characters: float, inputs: int) -> float:
         """How long reading these probably takes."""
-        return self._seconds * self.tokens(characters, inputs)
+        return self.seconds_of(self.tokens(characters, inputs))
+
+    def seconds_of(self, tokens: float) -> float:
+        """How long reading so many tokens probably takes."""
+        return self._seconds * tokens
 
     def learn(self, characters: int, inputs: int, tokens: int, seconds: float) -> None:
         """Takes a batch into the means."""

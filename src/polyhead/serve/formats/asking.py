@@ -70,7 +70,9 @@ def for_task(app: ASGIApp, task: str) -> ASGIApp:
     """The same application for a port of its own, where requests that name no task mean this one."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, PORT_TASK: task} if scope["type"] == "http" else scope, receive, send)
+        if scope["type"] == "http":
+            scope[PORT_TASK] = task
+        await app(scope, receive, send)
 
     return answer
 

@@ -19,6 +19,8 @@ from polyhead.memory import trim
 from polyhead.processor import processor, processors
 
 LEVELS = 256
+# What OpenVINO keeps compiled for shapes that it met: by default 5,000 kernels, which a server fills within hours.
+KEPT_KERNELS = ("CPU_RUNTIME_CACHE_CAPACITY", 256)
 
 
 class Int8Ops(OpenVINOOps):
@@ -94,6 +96,7 @@ class OpenVINORuntime:
             threads = processors()  # OpenVINO counts the machine's, whatever the container allows
         if threads is not None:
             self._settings["INFERENCE_NUM_THREADS"] = threads
+        self._settings |= dict([KEPT_KERNELS])
 
     @property
     def has_bfloat16(self) -> bool:
@@ -111,7 +114,13 @@ class OpenVINORuntime:
         outputs = build(ops)
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         model = ov.Model(results, list(ops.inputs.values()), label)
-        compiled = self._core.compile_model(model, "CPU", self._settings)
+        try:
+            compiled = self._core.compile_model(model, "CPU", self._settings)
+        except RuntimeError as error:
+            name, _ = KEPT_KERNELS  # no documented setting: another version may not have it
+            if name not in str(error) or self._settings.pop(name, None) is None:
+                raise
+            compiled = self._core.compile_model(model, "CPU", self._settings)
         trim()  # what compiling needed for a moment
         return _Compiled(compiled, list(ops.inputs), list(outputs))
 
