@@ -23,6 +23,7 @@ RANKS = {
     "arguments": 2,
     "folders": 2,
     "plugins": 1,
+    "memory": 0,
     "processor": 2,
     "metrics": 2,
     "trunk": 2,
