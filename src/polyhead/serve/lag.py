@@ -8,7 +8,7 @@ HALVED = 1.0  # seconds in which a lag that was seen counts half
 
 
 class LoopLag:
-    """The longest lag seen of late. It fades with time, and each shorter one halves the difference."""
+    """The longest lag seen of late, which fades."""
 
     def __init__(self) -> None:
         self._longest, self._at = 0.0, monotonic()
@@ -20,6 +20,4 @@ class LoopLag:
 
     def learn(self, seconds: float) -> None:
         """Takes a lag: from when something was ready to when the loop came to it."""
-        longest = self.seconds
-        self._longest = seconds if seconds > longest else (seconds + longest) / 2
-        self._at = monotonic()
+        self._longest, self._at = max(seconds, self.seconds), monotonic()

@@ -268,10 +268,11 @@ class Service:
     def _left(self, seconds: float) -> float:
         """What is left of a caller's seconds for the queue, where the event loop is late.
 
-        A request may have waited unread for a turn of the loop, and its answer may wait as long to be written.
+        A request may have waited unread for a turn of the loop, and its answer may wait as long to be written: unless
+        nothing waits and nothing runs, when a pause is over.
         """
-        exchange = EXCHANGE.get()
-        return max(0.0, seconds - 2 * self.lag.seconds - (0.0 if exchange is None else exchange.age))
+        exchange, lag = EXCHANGE.get(), 0.0 if self.queue.is_idle else self.lag.seconds
+        return max(0.0, seconds - 2 * lag - (0.0 if exchange is None else exchange.age))
 
     def served(self, ticket: Ticket) -> dict[str, Served]:
         """Which version of each of its tasks answered a ticket."""
