@@ -4,15 +4,12 @@ import asyncio
 import contextlib
 import errno
 import socket
-import threading
 
 import pytest
 
-from operated import service_of, tiny_root
 from polyhead.serve import accept
 from polyhead.serve.accept import Acceptor
-from polyhead.serve.app import application
-from polyhead.serve.run import LOOPBACK, Listener, bound, serve
+from polyhead.serve.run import LOOPBACK, bound
 
 LOOPS = ["asyncio", "uvloop"]
 
@@ -134,28 +131,3 @@ def test_after_the_end_nobody_is_taken(loop):
         return taken
 
     assert run(loop, main()) == []
-
-
-def test_a_server_that_stops_tells_callers_that_were_just_taken(tmp_path, monkeypatch):
-    """Their connections have no protocol yet; it would wait for them, who send nothing, as long as it may."""
-    service, taken, connected = service_of(tiny_root(tmp_path / "b")), threading.Event(), Acceptor._connected
-    ready = threading.Event()
-
-    async def later(self, own):
-        taken.set()
-        await asyncio.sleep(0.3)
-        await connected(self, own)
-
-    monkeypatch.setattr(Acceptor, "_connected", later)
-
-    async def main():
-        listening, until = bound(LOOPBACK, 0), asyncio.Event()
-        listeners = [Listener(app=application(service), socket=listening)]
-        serving = asyncio.create_task(serve(listeners, drain_seconds=600, ready=ready.set, until=until))
-        assert await asyncio.to_thread(ready.wait, 60)
-        with callers(listening, 1):
-            assert await asyncio.to_thread(taken.wait, 60)
-            until.set()
-            await asyncio.wait_for(serving, 60)
-
-    asyncio.run(main())
