@@ -30,6 +30,7 @@ from studies.settings import RESULTS, checked_names, command, say
 
 NAME = "workbench_compare"
 EPOCHS = 4
+SEEDS = 3  # without which an ordering is no claim
 SAME = 0.5  # points within which two ways count as equal
 # What the papers say: the first way scores at least as well as the second.
 ORDERINGS = (
@@ -130,8 +131,8 @@ def claims(comparisons: dict[str, Comparison]) -> list[Claim]:
     )
     for left, right, text in ORDERINGS:
         rows = ordering(comparisons, left, right, text)
-        if not rows:
-            continue
+        if not rows or min(int(str(row["seeds"])) for row in rows) < SEEDS:
+            continue  # the rows say what fewer seeds show; that is no claim
         gain = statistics.mean(float(str(row["gain"])) for row in rows)
         shown = ", ".join(f"{row['set']} {row['gain']:+.1f} ({row['seeds']} seeds)" for row in rows)
         claimed.append(

@@ -20,8 +20,8 @@ import search
 KEPT = {"POLYHEAD_DATA"}
 MEMORY, ROOM = "/dev/shm", 4 * 2**30
 LOOPBACK = ("127.", "localhost", "::1")
-SHORT = {"api", "bundle", "cli", "sharing", "store", "train", "test_docs.py"}  # tests that train heads by the way
-TRAINED = SHORT | {"e2e", "tasks"}  # folders and files of tests that train heads
+SHORT = {"bundle", "cli", "sharing", "store", "train"}  # folders of tests that train heads by the way
+TRAINED = SHORT | {"api", "e2e", "tasks"}  # folders of tests that train heads
 # But where the search is looked at, or where a process of its own must train the same bytes.
 SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py", "test_run.py"}
 # What OpenVINO makes of a graph is looked at: each is compiled again.
@@ -101,13 +101,13 @@ def _own_seed(request):
 @pytest.fixture(scope="module", autouse=True)
 def _quick_search(request):
     """Linear heads are searched for once, and shortly where the search is not looked at."""
-    names = {request.path.parent.name, request.path.name}
-    if not names & TRAINED or importlib.util.find_spec("torch") is None:
+    folder = request.path.parent.name
+    if folder not in TRAINED or importlib.util.find_spec("torch") is None:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        if names & SHORT and request.path.name not in SEARCHES:
-            search.shorten(patch, **({"iterations": 60} if "api" in names else {}))
+        if folder in SHORT and request.path.name not in SEARCHES:
+            search.shorten(patch)
         else:
             search.remember(patch)
         yield

@@ -9,12 +9,12 @@ MOST = 2**20  # numbers of inputs whose solutions are remembered
 _known = {}
 
 
-def shorten(monkeypatch, *, iterations=8):
+def shorten(monkeypatch):
     """Linear heads are tried with three penalties in place of ten, in two folds in place of five, in few steps each."""
     from polyhead.train.heads import linear, select
 
     monkeypatch.setattr(select, "FOLDS", 2)
-    monkeypatch.setattr(linear, "ITERATIONS", iterations)
+    monkeypatch.setattr(linear, "ITERATIONS", 8)
     monkeypatch.setattr(select, "solutions", partial(_remembered, penalties=linear.PENALTIES[2:8:2]))
 
 

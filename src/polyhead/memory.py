@@ -1,4 +1,4 @@
-"""What glibc keeps of memory that was freed. Other systems have no such calls: there, nothing is done."""
+"""Freed memory returned to the system, by calls of glibc. On other systems these functions do nothing."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import os
 import sys
 from collections.abc import Callable
 
-ARENAS = 2  # of the allocator, for all threads; its own number is eight for each processor
+ARENAS = 2  # of the allocator; glibc's own limit is eight for each processor
 M_ARENA_MAX = -8  # of malloc.h
 
 
 def share_arenas() -> None:
-    """Lets all threads of the process have `ARENAS` arenas: each keeps what was freed in it for its own threads.
+    """Limits the allocator to `ARENAS` arenas for all threads of the process, unless MALLOC_ARENA_MAX is set.
 
-    In a process that has many threads and runs for days, that is memory which only ever grows.
+    Freed memory stays in its arena, so that a process with many arenas keeps more of it.
     """
     mallopt = _of_glibc("mallopt")
-    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:  # whoever started it may know better
+    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
         mallopt(M_ARENA_MAX, ARENAS)
 
 
 def trim() -> None:
-    """Gives freed memory back to the system."""
+    """Returns freed memory to the system."""
     if (malloc_trim := _of_glibc("malloc_trim")) is not None:
         malloc_trim(ctypes.c_size_t(0))
 

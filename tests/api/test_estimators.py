@@ -90,7 +90,7 @@ def test_a_matrix_of_labels_is_answered_by_one(trunk):
     fitted = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, matrix)
     answers = fitted.predict(TEXTS)
     assert answers.shape == matrix.shape and set(np.unique(answers)) <= {0, 1}
-    assert np.mean(answers == matrix) > 0.75
+    assert np.mean(answers == matrix) > 0.8
 
 
 def test_search_cross_validation_and_pipelines(trunk):

@@ -4,12 +4,17 @@ import asyncio
 import contextlib
 import errno
 import socket
+import threading
 
 import pytest
 
+from operated import connected, listening, read_all, request_bytes, service_of, tiny_root
 from polyhead.serve import accept
+from polyhead.serve import run as serving
 from polyhead.serve.accept import Acceptor
-from polyhead.serve.run import LOOPBACK, bound
+from polyhead.serve.app import application
+from polyhead.serve.run import LOOPBACK, Listener, bound
+from polyhead.serve.settings import ConnectionLimits
 
 LOOPS = ["asyncio", "uvloop"]
 
@@ -131,3 +136,50 @@ def test_after_the_end_nobody_is_taken(loop):
         return taken
 
     assert run(loop, main()) == []
+
+
+def test_a_loop_that_watches_no_sockets_has_its_own_listener(tmp_path, monkeypatch):
+    """As on Windows."""
+
+    class Unwatched(Acceptor):
+        def __init__(self, *given):
+            raise NotImplementedError
+
+    monkeypatch.setattr(serving, "Acceptor", Unwatched)
+    with listening(service_of(tiny_root(tmp_path / "b"))) as port, connected(port) as own:
+        own.sendall(request_bytes({"inputs": "good lamp", "tasks": ["mood"]}, close=True))
+        assert b" 200 " in read_all(own)
+
+
+def test_a_server_that_stops_ends_connections_that_were_just_accepted(tmp_path, monkeypatch):
+    """Whose callers send nothing: it would wait for them as long as they may be silent."""
+    service, accepted, connect = service_of(tiny_root(tmp_path / "b")), threading.Event(), Acceptor._connected
+    patient, ready = ConnectionLimits(header_seconds=600, body_seconds=600), threading.Event()
+
+    close, closed = Acceptor.close, asyncio.Event()
+
+    async def later(self, own):
+        accepted.set()
+        await closed.wait()
+        await asyncio.sleep(0.02)  # by then uvicorn has told all connections that it knows
+        await connect(self, own)
+
+    def closing(self):
+        close(self)
+        closed.set()
+
+    monkeypatch.setattr(Acceptor, "_connected", later)
+    monkeypatch.setattr(Acceptor, "close", closing)
+
+    async def main():
+        listener, until = Listener(app=application(service), socket=bound(LOOPBACK, 0)), asyncio.Event()
+        task = asyncio.create_task(
+            serving.serve([listener], drain_seconds=600, ready=ready.set, until=until, limits=patient)
+        )
+        assert await asyncio.to_thread(ready.wait, 60)
+        with callers(listener.socket, 1):
+            assert await asyncio.to_thread(accepted.wait, 60)
+            until.set()
+            await asyncio.wait_for(task, 60)
+
+    asyncio.run(main())

@@ -42,7 +42,7 @@ class Way(Value):
 
     @property
     def runs_layers(self) -> bool:
-        """Whether layers run in every pass over the rows, the trunk's or private ones, so that a pass takes long."""
+        """Whether every pass over the rows runs layers, the trunk's or private ones. Such a pass takes long."""
         return self.trunk_learns or not self.strategy.reads_kept_features
 
     @property

@@ -1,4 +1,4 @@
-"""Taking callers' connections, many in a turn of the event loop."""
+"""Accepting connections, many in one turn of the event loop."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import logging
 import socket
 from collections.abc import Callable
 
-AT_ONCE = 128  # connections that are taken in a turn of the loop
-PAUSE = 0.5  # seconds without a try where the system has no file left, or another fault
+AT_ONCE = 128  # connections accepted in one turn of the loop at most
+PAUSE = 0.5  # seconds until the next try where the system refuses, such as without a free file descriptor
 log = logging.getLogger(__name__)
 
 
 class Acceptor:
-    """Takes a listening socket's connections, as the server of `loop.create_server` does.
+    """Accepts a listening socket's connections, as the server of `loop.create_server` does.
 
-    libuv takes one in each turn of its loop. In a server with more to do than it can, turns are long, and callers would
-    wait unread for many seconds.
+    libuv accepts one in each turn of its loop. Turns of an overloaded server are long, so callers would wait for many
+    seconds.
     """
 
     def __init__(self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Begins at once. Raises NotImplementedError where the event loop watches no sockets."""
+        """Begins at once. Raises NotImplementedError where the event loop has no `add_reader` (on Windows)."""
         self._loop, self._listening, self._protocol = asyncio.get_running_loop(), listening, protocol
         self._connecting = set[asyncio.Task[None]]()
         self._pause: asyncio.TimerHandle | None = None
@@ -28,13 +28,13 @@ class Acceptor:
         self._go_on()
 
     def close(self) -> None:
-        """Takes no more. The socket stays open."""
+        """Accepts no more. The socket stays open."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listening.fileno())
 
     async def wait_closed(self) -> None:
-        """Waits until those that were taken have their protocols."""
+        """Waits until each accepted connection has its protocol."""
         await asyncio.gather(*self._connecting, return_exceptions=True)
 
     def _go_on(self) -> None:

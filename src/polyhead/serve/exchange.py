@@ -10,7 +10,7 @@ from starlette.types import Scope
 from polyhead.engine.queue import Ticket
 
 UNKNOWN_ROUTE = "unmatched"  # of paths that no route has: they would be labels without end
-ARRIVED = "polyhead.arrived"  # in a scope: when its last byte was there to be read, of the monotonic clock
+ARRIVED = "polyhead.arrived"  # in a scope: when the last byte of the request could be read (monotonic clock)
 
 
 class Exchange:
@@ -31,7 +31,7 @@ class Exchange:
 
     @property
     def age(self) -> float:
-        """Seconds since the whole request was there; the event loop may have come to it later."""
+        """Seconds since the whole request could be read."""
         return max(0.0, monotonic() - float(self.scope.get(ARRIVED, self.began)))
 
     def add(self, ticket: Ticket) -> None:

@@ -153,13 +153,13 @@ class _Server(uvicorn.Server):
         await self._serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listens through acceptors."""
+        """Accepts connections by `Acceptor` in place of the event loop's own server."""
         await super().startup(sockets=[])
         for own in sockets or ():
             self.servers.append(await self._accepting(own))  # type: ignore[arg-type]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Those whose connections were just taken are told of the end too."""
+        """Waits for connections that were just accepted, so that uvicorn ends them like all others."""
         for server in self.servers:
             server.close()
             if isinstance(server, Acceptor):
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
     async def _accepting(self, own: socket.socket) -> Acceptor | asyncio.Server:
         try:
             return Acceptor(own, self._protocol)
-        except NotImplementedError:  # Windows' event loop watches no sockets
+        except NotImplementedError:  # the event loop has no `add_reader` (on Windows)
             return await asyncio.get_running_loop().create_server(self._protocol, sock=own)
 
     def _protocol(self) -> asyncio.Protocol:

@@ -43,7 +43,7 @@ WARM_TEXT = "where is my order number {}, and when will it be here? "
 COLLECT_AFTER = (50_000, 20, 50)
 # Python's 5 ms would let the event loop wait so long for the queue's thread, each time that it has waited for a socket.
 SWITCH_AFTER = 0.0005  # seconds
-TRIMMED_EVERY = 60.0  # seconds after which freed memory is given back to the system
+TRIMMED_EVERY = 60.0  # seconds between two returns of freed memory to the system
 
 
 class Served(Value):
@@ -266,10 +266,10 @@ class Service:
         return ticket
 
     def _left(self, seconds: float) -> float:
-        """What is left of a caller's seconds for the queue, where the event loop is late.
+        """The caller's seconds that the queue may use: those that the event loop's delay does not take.
 
-        A request may have waited unread for a turn of the loop, and its answer may wait as long to be written: unless
-        nothing waits and nothing runs, when a pause is over.
+        A request may have waited unread for one turn of the loop, and its answer may wait for another. An idle queue
+        shows that the loop is on time again.
         """
         exchange, lag = EXCHANGE.get(), 0.0 if self.queue.is_idle else self.lag.seconds
         return max(0.0, seconds - 2 * lag - (0.0 if exchange is None else exchange.age))
@@ -322,7 +322,7 @@ class Service:
 
 
 async def _trim_often() -> None:
-    """Batches differ in size, and what one has freed seldom fits the next: the allocator would keep more and more."""
+    """Returns freed memory to the system: batches differ in size, so the allocator would keep more and more."""
     while True:
         await asyncio.sleep(TRIMMED_EVERY)
         await asyncio.to_thread(trim)

@@ -19,7 +19,7 @@ from polyhead.memory import trim
 from polyhead.processor import processor, processors
 
 LEVELS = 256
-# What OpenVINO keeps compiled for shapes that it met: by default 5,000 kernels, which a server fills within hours.
+# OpenVINO keeps kernels of the input shapes that it has seen, 5,000 by default: a server's memory grows with them.
 KEPT_KERNELS = ("CPU_RUNTIME_CACHE_CAPACITY", 256)
 
 
