@@ -64,6 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--rival-repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="where rivals in torch run: cpu, cuda")
     return parser.parse_args()
 
 
@@ -145,6 +146,7 @@ def rival_of(options: argparse.Namespace, rival: Rival, size: int) -> Worker:
         "threads": options.threads,
         "model": str(find_encoder("minilm")),
         "work": str(FOLDER / "rivals"),
+        "device": options.device,
         "tasks": [
             {"name": task.name, "words": task.kind == "tagging", "outputs": kind_of(task).width(task)} for task in tasks
         ],

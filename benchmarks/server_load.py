@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.one_pass_tasks import FOLDER, bundle_of, train, tweets
 from benchmarks.server_shapes import bert_base
+from polyhead.processor import processors
 from studies.results import Claim
 from studies.settings import ROOT, command, report, say
 
@@ -83,7 +84,7 @@ def server(bundle: Path, *options: str) -> Iterator[tuple[int, subprocess.Popen[
     with log.open("wb") as errors:
         words = [sys.executable, "-m", "polyhead", "serve", str(bundle), "--port", "0", *options]
         process = subprocess.Popen(
-            words, stderr=errors, env=os.environ | {"OMP_NUM_THREADS": str(os.cpu_count())}, cwd=ROOT
+            words, stderr=errors, env=os.environ | {"OMP_NUM_THREADS": str(processors())}, cwd=ROOT
         )
     try:
         port = ready(process, log)

@@ -25,6 +25,7 @@ from benchmarks.peers.rivals import HERE, OFFLINE, RIVALS, Rival, python_of
 from benchmarks.server_load import CALLERS, Row, curve, load, resident, server
 from polyhead.bundle.read import Bundle
 from polyhead.nn.load import find_encoder
+from polyhead.processor import processors
 from polyhead.tasks.kinds import kind_of
 from studies.results import Claim
 from studies.settings import command, report, say
@@ -76,7 +77,7 @@ def started(who: str, rival: Rival) -> Iterator[tuple[int, int]]:
     tasks = [trained.tasks[task.name].task for task in (*TASKS, PAIRED)]
     job = {
         "batch": BATCH,
-        "threads": os.cpu_count(),
+        "threads": processors(),
         "model": str(find_encoder("minilm")),
         "work": str(FOLDER / "rivals"),
         "tasks": [

@@ -14,7 +14,7 @@ import msgspec
 from polyhead.config import Value, to_json
 from polyhead.errors import DataError
 from polyhead.files import remove_leftovers, replace_file
-from polyhead.processor import processor
+from polyhead.processor import processor, processors
 
 PACKAGES = ("polyhead", "numpy", "torch", "transformers", "tokenizers", "scikit-learn")
 
@@ -113,8 +113,9 @@ class Study:
 
 
 def hardware() -> str:
-    """Processor, its instructions that decide speed, cores and memory of this machine."""
-    name, cores = processor().model, f"{os.cpu_count()} cores"
+    """Processor, its instructions that decide speed, the cores that may be used, and memory of this machine."""
+    used, cores = processors(), os.cpu_count() or 1
+    name, cores = processor().model, f"{used} cores" if used == cores else f"{used} of {cores} cores"
     try:
         flags = Path("/proc/cpuinfo").read_text().split()
         memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20

@@ -1,4 +1,7 @@
-"""A rival: for each task a `transformers` pipeline over a model of its own, in the library's own precision, float32."""
+"""A rival: for each task a `transformers` pipeline over a model of its own.
+
+On the processor in the library's own precision, float32; on a graphics processor in bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,12 @@ def load(job: Job):
 def pipeline_of(job: Job, task: dict, tokenizer):
     kind = AutoModelForTokenClassification if task["words"] else AutoModelForSequenceClassification
     model = kind.from_pretrained(job["model"], num_labels=task["outputs"]).eval()
+    device = job.get("device", "cpu")
+    if device != "cpu":
+        model = model.to(torch.bfloat16)
     if task["words"]:
-        return pipeline("token-classification", model=model, tokenizer=tokenizer)
-    made = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
+        return pipeline("token-classification", model=model, tokenizer=tokenizer, device=device)
+    made = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None, device=device)
     return lambda texts, batch_size: made(texts, batch_size=batch_size, truncation=True)
 
 

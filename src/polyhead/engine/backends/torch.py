@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from polyhead.engine.backends.base import TORCH_POOL, Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
 from polyhead.engine.backends.prefix import check_features, depth_of, stored_paths
@@ -122,15 +122,17 @@ class TorchBackend:
         yield Stage(outputs={}, failed=failed, layers_left=0)
 
     def _stage(self, model: Model, stored: Mapping[str, Pooled], layers_left: int) -> Stage:
-        outputs, failed = dict[str, np.ndarray](), dict[str, Exception]()
+        on_device, failed = dict[str, Tensor](), dict[str, Exception]()
         for task, value in stored.items():
             try:
                 with torch.inference_mode(), self._guard():
                     part = model.parts[task]
                     features = part.features(value.values, value.mask)
-                    outputs[task] = (features if part.separate else part.head(features)).cpu().numpy()
+                    on_device[task] = features if part.separate else part.head(features)
             except Exception as error:  # of this task's own pooler or head
                 failed[task] = error
+        # Copied once all tasks are launched: a copy waits for the device.
+        outputs = {task: values.cpu().numpy() for task, values in on_device.items()}
         return Stage(outputs=outputs, failed=failed, layers_left=layers_left)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:

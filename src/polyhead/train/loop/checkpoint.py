@@ -55,12 +55,16 @@ def generator_state(device: str) -> Tensor:
 
 
 def draw_on(states: Sequence[Tensor], place: Place) -> None:
-    """Sets this process's generator to its state; does nothing where the states are of another number of processes."""
-    if len(states) == place.world:
-        if torch.device(place.device).type == "cuda":
-            torch.cuda.set_rng_state(states[place.rank], place.device)
-        else:
-            torch.set_rng_state(states[place.rank])
+    """Sets this process's generator to its state.
+
+    Does nothing where the states are of another number of processes, or of another kind of device.
+    """
+    if len(states) != place.world or len(states[place.rank]) != len(generator_state(place.device)):
+        return
+    if torch.device(place.device).type == "cuda":
+        torch.cuda.set_rng_state(states[place.rank], place.device)
+    else:
+        torch.set_rng_state(states[place.rank])
 
 
 def write_checkpoint(checkpoint: Path, state: dict[str, Any]) -> None:

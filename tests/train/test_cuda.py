@@ -1,0 +1,61 @@
+"""What a trunk learns on a graphics processor is what it learns on the processor, up to the order of sums."""
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from pair import Job, learn
+from polyhead.project.recipes import Joint, Weighting
+from polyhead.strategies import Adapter, InLayer, Prompted
+from polyhead.train.loop.devices import Place
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no graphics processor here")
+CARD = Place(device="cuda:0")
+NAMES = ("mood", "urgency", "names", "same")
+TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4)
+RECIPE = Joint(micro_batches=4, steps=2, layer_dropout=0.0, weighting=Weighting(kind="uncertainty"))
+STRATEGIES = {
+    "pooled": None,
+    "adapters": InLayer(adapters=(Adapter(size=4, heads=2, share="ends", dropout=0.0),)),
+    "prompts": Prompted(hidden=6, shared=1),
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    tiny.project(folder)
+    return folder
+
+
+def job(home, strategy=None, **changes):
+    strategies = {} if strategy is None else {"mood": strategy}
+    return Job(home=str(home), names=NAMES, recipe=RECIPE, training=TRAINING, strategies=strategies, **changes)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_card_learns_what_the_processor_does(home, name):
+    on_processor, on_card = (learn(place, job(home, STRATEGIES[name])) for place in (Place(), CARD))
+    assert on_card["arrays"].keys() == on_processor["arrays"].keys() and on_card["seen"] == on_processor["seen"]
+    for array, values in on_processor["arrays"].items():
+        if not array.endswith("key.bias"):  # softmax does not see them: their gradient is rounding
+            np.testing.assert_allclose(on_card["arrays"][array], values, rtol=0, atol=1e-4, err_msg=array)
+    losses = [[row["loss"] for row in run["history"]] for run in (on_card, on_processor)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_a_run_on_a_card_goes_on_where_it_stopped(home, tmp_path):
+    whole = learn(CARD, job(home))
+    kept = job(home, checkpoint=str(tmp_path / "one.pt"))
+    assert learn(CARD, msgspec.structs.replace(kept, stop=1)) is None
+    again = learn(CARD, kept)
+    for array, values in whole["arrays"].items():
+        np.testing.assert_allclose(again["arrays"][array], values, rtol=0, atol=1e-5, err_msg=array)
+
+
+def test_a_run_that_began_on_the_processor_goes_on_on_a_card(home, tmp_path):
+    kept = job(home, checkpoint=str(tmp_path / "one.pt"))
+    assert learn(Place(), msgspec.structs.replace(kept, stop=1)) is None
+    assert len(learn(CARD, kept)["history"]) == TRAINING.epochs
