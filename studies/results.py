@@ -114,8 +114,8 @@ class Study:
 
 def hardware() -> str:
     """Processor, its instructions that decide speed, the cores that may be used, and memory of this machine."""
-    used, cores = processors(), os.cpu_count() or 1
-    name, cores = processor().model, f"{used} cores" if used == cores else f"{used} of {cores} cores"
+    used, there = processors(), os.cpu_count() or 1
+    name, cores = processor().model, f"{used} cores" if used == there else f"{used} of {there} cores"
     try:
         flags = Path("/proc/cpuinfo").read_text().split()
         memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20

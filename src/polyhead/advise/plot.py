@@ -5,12 +5,26 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from polyhead.config import Value
 from polyhead.errors import MissingExtra
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
 COLOURS = ("#2f6db3", "#d1581b", "#3a8f5c", "#8f4fa8", "#b08a1e", "#555555", "#c2387f")
 MARKS = "osD^vP*"
+FAR = (4, -9, 26, -31)
+# Where a name may stand, in points from its mark: how it is aligned, to the right, upwards. The first are the best, and
+# the last so far off that a line joins them to the mark.
+PLACES = (
+    *(("left", 6, up) for up in (4, -9, 15, -20)),
+    *(("right", -6, up) for up in (4, -9, 15, -20)),
+    *(("left", 22, up) for up in FAR),
+)
 
 
 class Point(Value):
@@ -49,20 +63,59 @@ def plot_points(points: Sequence[Point], path: Path | str | None, *, cost: str, 
             label=group,
             zorder=3,
         )
-    for p in points:
-        size, colour = ("small", "#000000") if p.on_frontier else ("x-small", "#777777")
-        place = (p.cost, p.quality)
-        axes.annotate(p.name, place, xytext=(5, 5), textcoords="offset points", fontsize=size, color=colour)
     axes.set_xscale("log")
     for set_form in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         set_form("{x:g}")
     axes.set(xlabel=cost, ylabel=quality, title=title)
     axes.margins(x=0.12, y=0.1)
     axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize="small", loc="lower right")
+    figure.legend(fontsize="small", loc="outside right upper")
+    figure.draw_without_rendering()  # names are placed where the layout has put the marks
+    name_points(figure, axes, points)
     text = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": "polyhead"}):  # the same drawing, the same bytes
         figure.savefig(text, format="svg", metadata={"Date": None})
     if path is not None:
         figure.savefig(path, dpi=150)
     return text.getvalue()
+
+
+def name_points(figure: Figure, axes: Axes, points: Sequence[Point]) -> list[Bbox]:
+    """Writes each point's name beside it, where it covers other names and marks the least; gives the names' boxes."""
+    from matplotlib.transforms import Bbox, offset_copy
+
+    pixels = figure.dpi / 72
+    ends = [axes.transData.transform([(p.cost, p.quality - p.spread), (p.cost, p.quality + p.spread)]) for p in points]
+    marks = [Bbox([low - 4 * pixels, high + 4 * pixels]) for low, high in ends]
+    names = list[Bbox]()
+    for p in sorted(points, key=lambda p: (not p.on_frontier, p.cost, -p.quality)):
+        size, colour = ("small", "#000000") if p.on_frontier else ("x-small", "#777777")
+        text = axes.text(p.cost, p.quality, p.name, fontsize=size, color=colour)
+        text.set_in_layout(False)
+        best = None
+        for number, (aligned, right, up) in enumerate(PLACES):
+            moved = offset_copy(axes.transData, figure, right, up, units="points")
+            text.set(ha=aligned, transform=moved)
+            box = text.get_window_extent()
+            lost = sum(_area(_common(box, other)) for other in (*marks, *names))
+            lost += _area(box) - _area(_common(box, axes.bbox))  # outside the plot
+            if best is None or lost < best[0]:
+                best = lost, number, box, moved
+        assert best is not None
+        _, number, box, moved = best
+        text.set(ha=PLACES[number][0], transform=moved)
+        if number >= len(PLACES) - len(FAR):
+            line = {"arrowstyle": "-", "color": "#aaaaaa", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
+            across, up = axes.transData.inverted().transform((box.x0, (box.y0 + box.y1) / 2))
+            axes.annotate("", (p.cost, p.quality), xytext=(across, up), arrowprops=line).set_in_layout(False)
+        names.append(box)
+    return names
+
+
+def _common(one: Bbox, other: Bbox) -> Bbox | None:
+    shared: Bbox | None = type(one).intersection(one, other)
+    return shared
+
+
+def _area(box: Bbox | None) -> float:
+    return 0.0 if box is None else float(box.width * box.height)

@@ -1,0 +1,27 @@
+"""The plot of quality against cost."""
+
+import pytest
+
+from polyhead.advise.plot import Point, name_points
+
+pytest.importorskip("matplotlib")
+
+
+def point(cost, quality, number):
+    return Point(name=f"way-{number}", group="a", cost=cost, quality=quality, spread=0.2, on_frontier=number == 0)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.1, 3.0])
+def test_names_of_near_points_cover_no_other_name(apart):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.4), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xscale="log", xlim=(0.4, 6.0), ylim=(40.0, 65.0))
+    figure.draw_without_rendering()
+    points = [point(1.0, 50.0 + apart * number, number) for number in range(5)]
+    boxes = name_points(figure, axes, points)
+    assert len(boxes) == len(points)
+    for number, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[number + 1 :])
+        assert axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1
