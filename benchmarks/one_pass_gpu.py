@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
-from benchmarks import one_pass_claims, one_pass_tasks
+from benchmarks import one_pass_tasks
 from benchmarks.one_pass import Row, against, arguments, ours, show
 from benchmarks.one_pass_claims import MANY, Ratio, Run
 from benchmarks.one_pass_tasks import FOLDER

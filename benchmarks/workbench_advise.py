@@ -6,7 +6,7 @@ Budgets are layers that run on one text for all tasks: one pass of the trunk (6)
 none (a layer must be worth a point, against all ways that are no deeper). The project file that is written is trained,
 and its test scores count. `advise` is given the
 rows of seed 1; `compare` has the mean of its seeds. Its seconds are those of the whole ladder, from nothing; those of
-compare are one seed of every way. Needs the rows of `workbench_compare`.
+compare are seed 1 of every way, which must be run on the same processor. Needs the rows of `workbench_compare`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tomllib
 
 import msgspec
 
-from benchmarks.workbench_compare import EPOCHS, best_affordable, known
+from benchmarks.workbench_compare import EPOCHS, best_affordable, comparing, known
 from benchmarks.workbench_sets import FOLDER, SETS, written
 from polyhead.advise.choice import Budget
 from polyhead.advise.compare import scores_of
@@ -82,7 +82,7 @@ def report(rows: list[dict]) -> None:
             continue
         ladder = next((row["seconds"] for row in mine if row["budget"] == "none"), None)
         if ladder is not None:
-            ratios[name] = float(ladder) / sum(way.seconds for way in comparison.ways)
+            ratios[name] = float(ladder) / comparing(name, (1,), None).known().seconds
         for row in mine:
             best = best_affordable(comparison.ways, row["layers"])
             gap = best.quality - row["test"]
