@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import logging
 import os
 import random
 import shutil
@@ -80,6 +81,12 @@ def _one_thread():
     except ImportError:
         return
     torch.set_num_threads(1)
+    for (
+        name,
+        logger,
+    ) in logging.root.manager.loggerDict.items():  # else each is given handlers and loses them in each test
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
     for devices in (torch.cuda, torch.xpu):
         if not devices.is_available():  # each seed would be kept for later with a traceback
             devices.manual_seed_all = lambda seed: None
