@@ -81,10 +81,8 @@ def _one_thread():
     except ImportError:
         return
     torch.set_num_threads(1)
-    for (
-        name,
-        logger,
-    ) in logging.root.manager.loggerDict.items():  # else each is given handlers and loses them in each test
+    # Those that do not propagate would be given pytest's handlers, and lose them, several times a test.
+    for name, logger in logging.root.manager.loggerDict.items():
         if name.startswith("torch") and isinstance(logger, logging.Logger):
             logger.propagate = True
     for devices in (torch.cuda, torch.xpu):
