@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from polyhead.check.doubt import doubts, neighbours
+from polyhead.check.doubt import doubts, doubts_of_each, neighbours
 
 
 def test_doubted_labels_are_those_of_a_case_worked_by_hand():
@@ -51,3 +51,23 @@ def test_neighbours_are_those_of_all_pairs(monkeypatch):
             np.bincount(row)[label] == np.bincount(row).max() for row, label in zip(nearest, result.label, strict=True)
         )
     assert neighbours(vectors[:1], labels[:1]).of == 0
+
+
+def test_labels_of_several_at_once_are_each_doubted_as_a_case_of_two():
+    """Label 0: given to rows 0 and 1 with 0.9 and 0.3, mean 0.6; absent from rows 2 and 3 with 0.8 and 0.2, mean 0.5.
+
+    Row 1 has it against 0.7, and row 2 lacks it against 0.8, which reach 0.5 and 0.6: doubted, row 2 first. Label 1 is
+    given to no row, so none is doubted for it.
+    """
+    probabilities = np.array([[0.9, 0.7], [0.3, 0.7], [0.8, 0.7], [0.2, 0.7]])
+    given = np.array([[1, 0], [1, 0], [0, 0], [0, 0]])
+    several = doubts_of_each(probabilities, given)
+    assert [(one.row, one.label, one.is_given) for one in several] == [(2, 0, False), (1, 0, True)]
+    np.testing.assert_allclose([one.quality for one in several], [0.2, 0.3])
+
+
+def test_a_label_that_is_less_probable_than_not_is_no_doubt():
+    """Its mean where it is given is 0.3, which both 0.4 and 0.6 reach; where it is not, row 0 reaches 0.65 only."""
+    given = np.array([[1], [0], [0]])
+    assert doubts_of_each(np.array([[0.3], [0.4], [0.1]]), given) == []
+    assert [one.row for one in doubts_of_each(np.array([[0.3], [0.6], [0.1]]), given)] == [0, 1]

@@ -131,3 +131,22 @@ def test_flipped_labels_are_doubted_by_held_out_heads(work):
     assert sum(places.get(row) == true for row, true in flipped.items()) >= 2
     assert len(places) < 40
     assert (work / "kept" / "features").is_dir()
+
+
+def test_labels_of_several_at_once_are_doubted_one_by_one(work):
+    """Of ten rows that lack a label, or have one too many, half are told with what is to be added or taken away."""
+    rows = [[row["text"], [row["mood"], *row["topics"]]] for row in tiny.messages(240, seed=3)]
+    names = sorted({label for _, labels in rows for label in labels})
+    planted = {}
+    for number in range(12, 212, 20):
+        labels, is_lost = rows[number - 1][1], number % 40 == 12
+        label = labels.pop(0) if is_lost else next(name for name in ("bad", "good") if name not in labels)
+        if not is_lost:
+            labels.append(label)
+        planted[number] = f"{'with' if is_lost else 'without'} {label}"
+    write(work / "train.jsonl", [{"text": text, "label": labels} for text, labels in rows])
+    project(work, kind="multi_label", labels=names)
+    run("check", "--encode", "--cache", "kept", "-o", "rows.jsonl", cwd=work)
+    written = [json.loads(line) for line in (work / "rows.jsonl").read_text().splitlines()]
+    places = {place["row"]: place["other"] for place in written if place["kind"] == "doubted_label"}
+    assert sum(said in places.get(row, "") for row, said in planted.items()) >= 5

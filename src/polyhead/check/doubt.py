@@ -47,6 +47,37 @@ def doubts(probabilities: np.ndarray, labels: np.ndarray) -> Doubts:
     return Doubts(quality=own, suggested=np.where(is_sure & (best != labels), best, -1), thresholds=thresholds)
 
 
+class DoubtedLabel(Value):
+    """A label that a row has, or lacks, against what held-out probabilities say."""
+
+    row: int
+    label: int
+    is_given: bool
+    probability: float  # of the label
+
+    @property
+    def quality(self) -> float:
+        """The probability of what the row says: that it has the label, or has it not."""
+        return self.probability if self.is_given else 1 - self.probability
+
+
+def doubts_of_each(probabilities: np.ndarray, given: np.ndarray) -> list[DoubtedLabel]:
+    """Doubted labels of rows that may have several, the most doubtful first.
+
+    Each label is a case of two by itself, given or not, and is doubted where the other is also the more probable: of
+    rare labels a threshold may be far below a half. `probabilities` and `given` are (rows, labels), the first by heads
+    that did not learn from the row.
+    """
+    several = list[DoubtedLabel]()
+    for label in range(given.shape[1]):
+        column = probabilities[:, label]
+        has = given[:, label].astype(np.int64)
+        doubted = doubts(np.stack([1 - column, column], axis=1), has)
+        for row in doubted.doubted[doubted.quality[doubted.doubted] < 0.5].tolist():
+            several.append(DoubtedLabel(row=row, label=label, is_given=bool(has[row]), probability=float(column[row])))
+    return sorted(several, key=lambda doubted: doubted.quality)
+
+
 class Neighbours(Value, eq=False):
     """What the nearest other rows of each row are labelled."""
 

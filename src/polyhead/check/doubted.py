@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyhead.check.doubt import doubts, neighbours
+from polyhead.check.doubt import doubts, doubts_of_each, neighbours
 from polyhead.check.finding import Finding, Place
 from polyhead.check.part import Part, counted
 from polyhead.config import Value
 from polyhead.tasks.kinds.base import softmax
+from polyhead.tasks.kinds.multi_label import sigmoid
 from polyhead.tasks.read import Examples
 
 ALL_BUT = 1  # neighbours that may have another label than the one that the rest have against the row's own
@@ -29,11 +30,17 @@ class Rows(Value, eq=False):
 
 
 def can_be_doubted(parts: Sequence[Part]) -> bool:
-    """Whether each row has one of several labels, of which at least two occur often enough to be held out."""
+    """Whether each row as a whole has labels, and heads can be held out.
+
+    Of one label a row at least two must occur twice; of several a row one that twice is given, and twice is not.
+    """
     first = parts[0]
-    if not first.has_classes or first.kind.label_is_list or first.kind.per_option or not first.is_train:
+    if not first.has_classes or first.kind.per_option or not first.is_train:
         return False
-    return int(np.count_nonzero(np.sum([part.counts for part in parts], axis=0) >= 2)) >= 2
+    counts = np.sum([part.counts for part in parts], axis=0)
+    if first.kind.label_is_list:
+        return bool(((counts >= 2) & (sum(map(len, parts)) - counts >= 2)).any())
+    return int(np.count_nonzero(counts >= 2)) >= 2
 
 
 def rows_of(parts: Sequence[Part]) -> Rows:
@@ -53,9 +60,13 @@ def rows_of(parts: Sequence[Part]) -> Rows:
 def doubted(rows: Rows, chosen: np.ndarray, outputs: np.ndarray, vectors: np.ndarray) -> list[Finding]:
     """Labels that held-out heads doubt, and labels that nearly all of the nearest neighbours speak against.
 
-    `outputs` (rows, labels) and `vectors` (rows, width) are those of the `chosen` rows.
+    Neighbours are asked where a row has one label. `outputs` (rows, labels) and `vectors` (rows, width) are those of
+    the `chosen` rows.
     """
-    part, labels = rows.places[0][0], rows.labels[chosen]
+    part = rows.places[0][0]
+    if part.kind.label_is_list:
+        return _doubted_lists(rows, chosen, outputs)
+    labels = rows.labels[chosen]
     names, probabilities = part.task.labels, softmax(outputs)
     by_heads = doubts(probabilities, labels)
     told, places = set(by_heads.doubted.tolist()), list[Place]()
@@ -77,6 +88,22 @@ def doubted(rows: Rows, chosen: np.ndarray, outputs: np.ndarray, vectors: np.nda
         what = f"{counted(len(places), 'row')} more whose nearest neighbours all have another label"
         findings.append(_found(part, "neighbour_label", what, places, len(chosen)))
     return findings
+
+
+def _doubted_lists(rows: Rows, chosen: np.ndarray, outputs: np.ndarray) -> list[Finding]:
+    """Rows with labels that held-out heads would add or take away, the most doubtful first."""
+    part = rows.places[0][0]
+    given = np.stack([rows.examples.targets[row] for row in chosen.tolist()]) >= 0.5
+    said: dict[int, list[str]] = {}
+    for doubted_label in doubts_of_each(sigmoid(outputs), given):
+        name = part.task.labels[doubted_label.label]
+        told = f"{'without' if doubted_label.is_given else 'with'} {name} ({doubted_label.probability:.2f})"
+        said.setdefault(doubted_label.row, []).append(told)
+    if not said:
+        return []
+    places = [_place(rows, chosen[row], ", ".join(told)) for row, told in said.items()]
+    what = f"{counted(len(places), 'row')} with labels that heads doubt which did not learn from them, the worst first"
+    return [_found(part, "doubted_label", what, places, len(chosen))]
 
 
 def _place(rows: Rows, row: int, other: str) -> Place:

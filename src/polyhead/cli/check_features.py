@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def doubts_in(
     parts: Sequence[Part], project: Project, folder: Path, *, store: str | None, cache: Path | None, printer: Printer
 ) -> list[Finding]:
-    """Doubted labels of every task that has one label a row; says of the others why they are left out."""
+    """Doubted labels of every task whose rows have labels as a whole; says of the others why they are left out."""
     from polyhead.check.doubted import can_be_doubted, doubted, rows_of
     from polyhead.check.part import by_task
     from polyhead.train.heads.held_out import features_for, held_out, whole_of
@@ -29,7 +29,7 @@ def doubts_in(
     for task in by_task(parts):
         name = task[0].task.name
         if not can_be_doubted(task):
-            note(f"task '{name}': labels are doubted where each row has one of several labels")
+            note(f"task '{name}': labels are doubted where a row as a whole has labels, and they occur more than once")
             continue
         source = source or features_for(project, folder, store=store, cache=cache)
         printer.show(f"holding out rows of task '{name}'")
