@@ -1,4 +1,7 @@
-"""Every benchmark and study, one after another, so that none shares the machine with another."""
+"""Every benchmark and study, one after another, so that none shares the machine with another.
+
+But for `one_pass_gpu`, which needs a graphics card.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,15 @@ COMMANDS = (
     "studies defaults run",
     "studies sample run",
     "benchmarks.front_door",
+    "benchmarks.workbench_check",
+    "benchmarks.workbench_check --report",
+    "benchmarks.workbench_several",
+    "benchmarks.workbench_calibrate",
+    "benchmarks.workbench_drift",
+    "benchmarks.workbench_compare",
+    "benchmarks.workbench_advise",
+    "benchmarks.workbench_label",
+    "benchmarks.workbench_label --report",
     "benchmarks.readme",
     "benchmarks.first_light_newcomer",
     "benchmarks.readme",

@@ -64,7 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--rival-repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu", help="where rivals in torch run: cpu, cuda")
+    parser.add_argument("--device", default="cpu", help="where `transformers` pipelines run: cpu, cuda")
     return parser.parse_args()
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -95,8 +96,14 @@ def report() -> None:
         rows.append({"set": name, "tasks": comparison.tasks, "sizes": sizes(name), "lacking": comparison.lacking})
         drawn(comparison, str(RESULTS / f"{NAME}_{name}.png"))
         Path(FOLDER / name / "compare.html").write_text(page(comparison), encoding="utf-8")
+    rows += [{"set": name, "processors": processors_of(name)} for name in comparisons]
     rows += [row for left, right, text in ORDERINGS for row in ordering(comparisons, left, right, text)]
     write_results(RESULTS, results(NAME, command=command(), rows=rows, claims=claims(comparisons)))
+
+
+def processors_of(name: str) -> dict[str, int]:
+    """How many runs of a set each processor trained."""
+    return dict(Counter(row.processor for row in comparing(name, (1, 2, 3), None).kept.rows()))
 
 
 def ordering(comparisons: dict[str, Comparison], left: str, right: str, text: str) -> list[dict[str, object]]:

@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -113,7 +114,7 @@ class Study:
 
 
 def hardware() -> str:
-    """Processor, its instructions that decide speed, the cores that may be used, and memory of this machine."""
+    """Processor, its instructions that decide speed, the cores that may be used, memory, and a graphics card if any."""
     used, there = processors(), os.cpu_count() or 1
     name, cores = processor().model, f"{used} cores" if used == there else f"{used} of {there} cores"
     try:
@@ -123,7 +124,9 @@ def hardware() -> str:
         return f"{name}, {cores}"
     known = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "avx512_vnni": "VNNI", "amx_bf16": "AMX"}
     told = [word for flag, word in known.items() if flag in flags] or ["AVX2"] * ("avx2" in flags)
-    return f"{name} ({', '.join(told)}), {cores}, {memory:.0f} GiB" if told else f"{name}, {cores}, {memory:.0f} GiB"
+    whole = f"{name} ({', '.join(told)}), {cores}, {memory:.0f} GiB" if told else f"{name}, {cores}, {memory:.0f} GiB"
+    torch = sys.modules.get("torch")  # a study that uses a card has imported it
+    return f"{whole}, {torch.cuda.get_device_name()}" if torch is not None and torch.cuda.is_available() else whole
 
 
 def _row(line: bytes) -> dict[str, object] | None:

@@ -67,7 +67,10 @@ def test_labels_of_several_at_once_are_each_doubted_as_a_case_of_two():
 
 
 def test_a_label_that_is_less_probable_than_not_is_no_doubt():
-    """Its mean where it is given is 0.3, which both 0.4 and 0.6 reach; where it is not, row 0 reaches 0.65 only."""
+    """Its mean where it is given is 0.3, which both 0.4 and 0.6 reach.
+
+    Row 0 has it against 0.7, below 0.75, which is what rows without it have on average, and then above 0.65.
+    """
     given = np.array([[1], [0], [0]])
     assert doubts_of_each(np.array([[0.3], [0.4], [0.1]]), given) == []
     assert [one.row for one in doubts_of_each(np.array([[0.3], [0.6], [0.1]]), given)] == [0, 1]

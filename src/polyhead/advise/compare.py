@@ -20,6 +20,7 @@ from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import remove_tree, replace_file
+from polyhead.processor import processor
 from polyhead.progress import duration
 from polyhead.project.tables import Project, bundles_of
 from polyhead.tasks.kinds import kind_of
@@ -199,6 +200,7 @@ class Comparing:
             seconds=round(seconds, 1),
             estimated=run.estimated,
             stood_in={e.name: why for e in self.tasks.project.tasks if (why := unfit(way, e))},
+            processor=processor().model,
         )
         if self.known_costs(way) is None:
             self.keep_costs(way, roots)

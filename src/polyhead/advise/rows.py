@@ -41,6 +41,7 @@ class Row(Value):
     seconds: float
     estimated: float  # before, without corrections
     stood_in: dict[str, str] = {}  # tasks that the way cannot answer, which were pooled: why
+    processor: str = ""  # that trained it: rows of a comparison may come from several machines
 
     @property
     def quality(self) -> float:

@@ -97,7 +97,7 @@ def _doubted_lists(rows: Rows, chosen: np.ndarray, outputs: np.ndarray) -> list[
     said: dict[int, list[str]] = {}
     for doubted_label in doubts_of_each(sigmoid(outputs), given):
         name = part.task.labels[doubted_label.label]
-        told = f"{'without' if doubted_label.is_given else 'with'} {name} ({doubted_label.probability:.2f})"
+        told = f"{'without' if doubted_label.is_given else 'with'} {name} ({1 - doubted_label.quality:.2f})"
         said.setdefault(doubted_label.row, []).append(told)
     if not said:
         return []

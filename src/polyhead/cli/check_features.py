@@ -29,7 +29,7 @@ def doubts_in(
     for task in by_task(parts):
         name = task[0].task.name
         if not can_be_doubted(task):
-            note(f"task '{name}': labels are doubted where a row as a whole has labels, and they occur more than once")
+            note(f"task '{name}': its labels are not doubted: rows need labels as a whole, with two answers that recur")
             continue
         source = source or features_for(project, folder, store=store, cache=cache)
         printer.show(f"holding out rows of task '{name}'")

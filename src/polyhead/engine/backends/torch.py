@@ -131,8 +131,12 @@ class TorchBackend:
                     on_device[task] = features if part.separate else part.head(features)
             except Exception as error:  # of this task's own pooler or head
                 failed[task] = error
-        # Copied once all tasks are launched: a copy waits for the device.
-        outputs = {task: values.cpu().numpy() for task, values in on_device.items()}
+        outputs = dict[str, np.ndarray]()
+        for task, values in on_device.items():  # once all tasks are launched: a copy waits for the device
+            try:
+                outputs[task] = values.cpu().numpy()
+            except Exception as error:  # what a device does is told when its results are read
+                failed[task] = error
         return Stage(outputs=outputs, failed=failed, layers_left=layers_left)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -185,7 +185,7 @@ class Curriculum:
                 continue
             if index == begun.updates > 0:
                 torch.manual_seed(self._stream(number, index))
-                draw_on(begun.random, self.devices.place)  # unless there are more or fewer processes now
+                draw_on(begun.random, self.devices.place)  # unless processes or devices are others now
             share = rate_at(number * steps + index, self.schedule.rounds * steps, training.warmup)
             for group in self.optimizer.param_groups:
                 group["lr"] = training.learning_rate * share * group["scale"]
