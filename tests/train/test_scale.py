@@ -332,3 +332,17 @@ def test_budgets_and_ways_of_sharing_are_checked():
         Joint(tokens=0)
     with pytest.raises(ConfigError, match="parallel"):
         to_value({"parallel": "all"}, Joint, source="recipe")
+
+
+def test_the_state_of_another_device_is_no_state_of_this_ones_generator():
+    """A CUDA generator has 16 bytes; the processor's has thousands, and draws on from them."""
+    import torch
+
+    from polyhead.train.loop.checkpoint import draw_on, generator_state
+
+    torch.manual_seed(1)
+    kept, first = generator_state("cpu"), float(torch.rand(()))
+    draw_on([torch.zeros(16, dtype=torch.uint8)], Place())
+    assert float(torch.rand(())) != first
+    draw_on([kept], Place())
+    assert float(torch.rand(())) == first
