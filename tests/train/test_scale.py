@@ -17,6 +17,7 @@ from polyhead.errors import ConfigError, MissingExtra
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.strategies import Branch
 from polyhead.train.loop import events as telling
+from polyhead.train.loop.checkpoint import draw_on, generator_state
 from polyhead.train.loop.devices import Place, on
 from polyhead.train.loop.events import Events, Meter, Update, tensorboard
 from polyhead.train.loop.feed import SORTED_CHUNK, Batch, LengthSorted
@@ -336,10 +337,6 @@ def test_budgets_and_ways_of_sharing_are_checked():
 
 def test_the_state_of_another_device_is_no_state_of_this_ones_generator():
     """A CUDA generator has 16 bytes; the processor's has thousands, and draws on from them."""
-    import torch
-
-    from polyhead.train.loop.checkpoint import draw_on, generator_state
-
     torch.manual_seed(1)
     kept, first = generator_state("cpu"), float(torch.rand(()))
     draw_on([torch.zeros(16, dtype=torch.uint8)], Place())
