@@ -54,6 +54,7 @@ OTHERWISE = {
     "check_fit1d": "a list of texts is what X usually is",
     "check_fit2d_predict1d": "so is it when asked; the error is that of another number of columns",
 }
+FLOAT32 = {"check_methods_subset_invariance": "numbers are float32 sums, whose last bits depend on a batch's shape"}
 
 
 @pytest.mark.slow
@@ -63,9 +64,10 @@ def test_checks_of_scikit_learn_pass(estimator, trunk, request):
     is_whole = request.config.getoption("-m") == "slow"
     passed = []
     made = estimator(trunk, training=SHORT, backend="reference")
-    for checked, check in estimator_checks_generator(made, expected_failed_checks=OTHERWISE, mark="skip"):
+    otherwise = OTHERWISE | (FLOAT32 if estimator is PolyheadRegressor else {})
+    for checked, check in estimator_checks_generator(made, expected_failed_checks=otherwise, mark="skip"):
         name = getattr(check, "func", check).__name__
-        if name in OTHERWISE or not (is_whole or name in QUICK):
+        if name in otherwise or not (is_whole or name in QUICK):
             continue
         with contextlib.suppress(unittest.SkipTest):
             check(checked)
@@ -127,3 +129,10 @@ def test_two_columns_are_joined_or_compared(trunk):
 def test_a_fitted_estimator_is_pickled(trunk):
     fitted = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, MOODS)
     assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict(TEXTS), fitted.predict(TEXTS))
+
+
+def test_numbers_in_batches_of_any_size_are_equal_but_for_rounding(trunk):
+    values = np.where(MOODS == "good", 4.5, 1.0)
+    fitted = PolyheadRegressor(trunk, training=SHORT, backend="reference").fit(TEXTS, values)
+    alone = np.concatenate([fitted.predict(TEXTS[i : i + 1]) for i in range(8)])
+    np.testing.assert_allclose(fitted.predict(TEXTS)[:8], alone, rtol=1e-5)

@@ -152,6 +152,11 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
 class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
     """A number for each text, or for each pair: see `PolyheadClassifier`. The range is that of y."""
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # on scikit-learn's columns of numbers, which are read as text
+        return tags
+
     def fit(self, X: Any, y: Any) -> Self:
         """Learns the numbers of these texts. Raises ValueError where X or y cannot be used."""
         if y is None:
@@ -159,7 +164,7 @@ class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
         y = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64)
         low, high = float(y.min()), float(y.max())
         if not low < high:
-            raise ValueError("y holds one number only, so there is nothing to learn")
+            raise ValueError(f"y holds one number only (n_samples={len(y)}), so there is nothing to learn")
         return self._fitted(X, y.tolist(), Regression.name, range=(low, high))
 
     def predict(self, X: Any) -> np.ndarray:
