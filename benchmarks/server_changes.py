@@ -38,7 +38,7 @@ from studies.settings import command, report, say
 NAME, PRECISION, SHARE = "server_changes", "bfloat16", 0.6
 UPDATED, COMING = "review", "coming"  # the task that has several versions, and the one that comes and goes
 LEVELS = (0.001, 0.002, 0.003)  # how far the numbers of uploads are from those of the trained task
-CHANGES = 200
+CHANGES, PATIENCE = 200, 900  # how many, and seconds in which one must be answered
 SECONDS = 30  # of a run of the load generator
 
 
@@ -152,11 +152,14 @@ def changed(
     address, error, began = f"http://127.0.0.1:{port}/v1/tasks/{name}", "", time.perf_counter()
     requests = {"rollback": ("POST", f"{address}/rollback", b"{}"), "remove": ("DELETE", address, None)}
     method, url, content = requests.get(operation) or ("PUT", address, drawn.choice(uploads[name]))
+    request = urllib.request.Request(url, data=content, method=method)
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data=content, method=method), timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             json.load(answer)
     except urllib.error.HTTPError as failure:
         error = f"{operation} {failure.code}: {failure.read(300).decode(errors='replace')}"
+    except OSError as failure:  # else the load would go on for ever
+        error = f"{operation}: {failure}"
     after = Bundle.open(root, verify=False)
     if name in after.tasks:
         live.setdefault(name, set()).add((after.version(name), after.record(name).arrays))
