@@ -32,8 +32,8 @@ from studies.settings import DATA, ROOT, report, say
 
 ROWS = 2000
 SECONDS, SNIPPET_SECONDS, WORDS, LINES = 300, 40, 25_000, 15
-# The first two need a matrix of numbers as input, ours read texts; the third asks for equal float64 numbers in batches
-# of any size, where ours are float32 sums (tests/api/test_estimators.py).
+# The first two checks require that X is a matrix; our X is a list of texts. The third requires that predictions for a
+# part of the rows equal those for all rows to 1e-7; our predictions are float32 (tests/api/test_estimators.py).
 EXCEPTIONS = {
     "PolyheadClassifier": ("check_fit1d", "check_fit2d_predict1d"),
     "PolyheadRegressor": ("check_fit1d", "check_fit2d_predict1d", "check_methods_subset_invariance"),

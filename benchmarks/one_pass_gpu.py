@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """What the runs say that are there."""
+    """One claim for each ratio whose runs were measured."""
     return [claim for ratio in RATIOS if (claim := ratio.claim(rows)) is not None]
 
 

@@ -60,8 +60,8 @@ def test_labels_of_several_at_once_are_each_doubted_as_a_case_of_two():
     given to no row, so none is doubted for it.
     """
     probabilities = np.array([[0.9, 0.7], [0.3, 0.7], [0.8, 0.7], [0.2, 0.7]])
-    given = np.array([[1, 0], [1, 0], [0, 0], [0, 0]])
-    several = doubts_of_each(probabilities, given)
+    has_label = np.array([[1, 0], [1, 0], [0, 0], [0, 0]])
+    several = doubts_of_each(probabilities, has_label)
     assert [(one.row, one.label, one.is_given) for one in several] == [(2, 0, False), (1, 0, True)]
     np.testing.assert_allclose([one.quality for one in several], [0.2, 0.3])
 
@@ -71,6 +71,6 @@ def test_a_label_that_is_less_probable_than_not_is_no_doubt():
 
     Row 0 has it against 0.7, below 0.75, which is what rows without it have on average, and then above 0.65.
     """
-    given = np.array([[1], [0], [0]])
-    assert doubts_of_each(np.array([[0.3], [0.4], [0.1]]), given) == []
-    assert [one.row for one in doubts_of_each(np.array([[0.3], [0.6], [0.1]]), given)] == [0, 1]
+    has_label = np.array([[1], [0], [0]])
+    assert doubts_of_each(np.array([[0.3], [0.4], [0.1]]), has_label) == []
+    assert [one.row for one in doubts_of_each(np.array([[0.3], [0.6], [0.1]]), has_label)] == [0, 1]

@@ -145,7 +145,8 @@ def test_labels_of_several_at_once_are_doubted_one_by_one(work):
             labels.append(label)
         planted[number] = f"{'with' if is_lost else 'without'} {label}"
     write(work / "train.jsonl", [{"text": text, "label": labels} for text, labels in rows])
-    project(work, kind="multi_label", labels=names)
+    file = project(work, kind="multi_label", labels=names)
+    file.write_text(file.read_text() + '\n[training]\nprecision = "float32"\n')  # alike on every processor
     run("check", "--encode", "--cache", "kept", "-o", "rows.jsonl", cwd=work)
     written = [json.loads(line) for line in (work / "rows.jsonl").read_text().splitlines()]
     places = {place["row"]: place["other"] for place in written if place["kind"] == "doubted_label"}

@@ -49,8 +49,8 @@ def test_a_card_learns_what_the_processor_does(home, name):
 def stopped_inside(home, tmp_path):
     """A run with dropout that is killed after its first update."""
     training = msgspec.structs.replace(TRAINING, dropout=0.1)
-    one = job(home, checkpoint=str(tmp_path / "one.pt"), inside=1)
-    return msgspec.structs.replace(one, training=training)
+    stopped = job(home, checkpoint=str(tmp_path / "stopped.pt"), inside=1)
+    return msgspec.structs.replace(stopped, training=training)
 
 
 def test_a_run_on_a_card_goes_on_where_it_stopped(home, tmp_path):

@@ -42,7 +42,7 @@ class Way(Value):
 
     @property
     def runs_layers(self) -> bool:
-        """Whether every pass over the rows runs layers, the trunk's or private ones. Such a pass takes long."""
+        """Whether each training pass runs layers of the trunk or private layers, and therefore takes long."""
         return self.trunk_learns or not self.strategy.reads_kept_features
 
     @property

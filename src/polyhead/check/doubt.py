@@ -61,21 +61,22 @@ class DoubtedLabel(Value):
         return self.probability if self.is_given else 1 - self.probability
 
 
-def doubts_of_each(probabilities: np.ndarray, given: np.ndarray) -> list[DoubtedLabel]:
+def doubts_of_each(probabilities: np.ndarray, has_label: np.ndarray) -> list[DoubtedLabel]:
     """Doubted labels of rows that may have several, the most doubtful first.
 
-    Each label is a case of two by itself, given or not, and is doubted where the other is also the more probable: of
-    rare labels a threshold may be far below a half. `probabilities` and `given` are (rows, labels), the first by heads
-    that did not learn from the row.
+    Each label is a question of its own, present or absent. It is doubted where `doubts` says so and the other answer is
+    also the more probable, since the threshold of a rare label may be far below a half. `probabilities` and `has_label`
+    are (rows, labels); the heads that gave the probabilities did not learn from the row.
     """
-    several = list[DoubtedLabel]()
-    for label in range(given.shape[1]):
-        column = probabilities[:, label]
-        has = given[:, label].astype(np.int64)
-        doubted = doubts(np.stack([1 - column, column], axis=1), has)
-        for row in doubted.doubted[doubted.quality[doubted.doubted] < 0.5].tolist():
-            several.append(DoubtedLabel(row=row, label=label, is_given=bool(has[row]), probability=float(column[row])))
-    return sorted(several, key=lambda doubted: doubted.quality)
+    doubted = list[DoubtedLabel]()
+    for label in range(has_label.shape[1]):
+        present = probabilities[:, label]
+        column = has_label[:, label].astype(np.int64)
+        answers = doubts(np.stack([1 - present, present], axis=1), column)
+        for row in answers.doubted[answers.quality[answers.doubted] < 0.5].tolist():
+            is_given = bool(column[row])
+            doubted.append(DoubtedLabel(row=row, label=label, is_given=is_given, probability=float(present[row])))
+    return sorted(doubted, key=lambda each: each.quality)
 
 
 class Neighbours(Value, eq=False):

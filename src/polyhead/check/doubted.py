@@ -30,9 +30,10 @@ class Rows(Value, eq=False):
 
 
 def can_be_doubted(parts: Sequence[Part]) -> bool:
-    """Whether each row as a whole has labels, and heads can be held out.
+    """Whether held-out heads can check the labels: the task labels whole texts, and labels repeat.
 
-    Of one label a row at least two must occur twice; of several a row one that twice is given, and twice is not.
+    With one label a row, two labels must occur at least twice. With several labels a row, one label must be present in
+    two rows and absent from two.
     """
     first = parts[0]
     if not first.has_classes or first.kind.per_option or not first.is_train:
@@ -93,16 +94,16 @@ def doubted(rows: Rows, chosen: np.ndarray, outputs: np.ndarray, vectors: np.nda
 def _doubted_lists(rows: Rows, chosen: np.ndarray, outputs: np.ndarray) -> list[Finding]:
     """Rows with labels that held-out heads would add or take away, the most doubtful first."""
     part = rows.places[0][0]
-    given = np.stack([rows.examples.targets[row] for row in chosen.tolist()]) >= 0.5
+    has_label = np.stack([rows.examples.targets[row] for row in chosen.tolist()]) >= 0.5
     said: dict[int, list[str]] = {}
-    for doubted_label in doubts_of_each(sigmoid(outputs), given):
+    for doubted_label in doubts_of_each(sigmoid(outputs), has_label):
         name = part.task.labels[doubted_label.label]
         told = f"{'without' if doubted_label.is_given else 'with'} {name} ({1 - doubted_label.quality:.2f})"
         said.setdefault(doubted_label.row, []).append(told)
     if not said:
         return []
     places = [_place(rows, chosen[row], ", ".join(told)) for row, told in said.items()]
-    what = f"{counted(len(places), 'row')} with labels that heads doubt which did not learn from them, the worst first"
+    what = f"{counted(len(places), 'row')} whose labels are doubted by heads that did not learn from it, worst first"
     return [_found(part, "doubted_label", what, places, len(chosen))]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def doubts_in(
     parts: Sequence[Part], project: Project, folder: Path, *, store: str | None, cache: Path | None, printer: Printer
 ) -> list[Finding]:
-    """Doubted labels of every task whose rows have labels as a whole; says of the others why they are left out."""
+    """Doubted labels of every task that labels whole texts; a note for each task that is left out says why."""
     from polyhead.check.doubted import can_be_doubted, doubted, rows_of
     from polyhead.check.part import by_task
     from polyhead.train.heads.held_out import features_for, held_out, whole_of
@@ -29,7 +29,7 @@ def doubts_in(
     for task in by_task(parts):
         name = task[0].task.name
         if not can_be_doubted(task):
-            note(f"task '{name}': its labels are not doubted: rows need labels as a whole, with two answers that recur")
+            note(f"task '{name}': heads cannot check its labels; whole texts need labels that occur at least twice")
             continue
         source = source or features_for(project, folder, store=store, cache=cache)
         printer.show(f"holding out rows of task '{name}'")
