@@ -50,7 +50,7 @@ class Ticket:
         return self._is_cancelled
 
     def is_late_at(self, moment: float) -> bool:
-        """Whether its deadline has passed at `now`, in seconds of the monotonic clock."""
+        """Whether its deadline has passed at `moment`, in seconds of the monotonic clock."""
         return self.end is not None and moment >= self.end
 
     def give(self, number: int, result: Result) -> bool:
