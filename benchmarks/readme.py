@@ -101,7 +101,7 @@ HEADLINES = {
     "server.saturation-int8": "a server at saturation, texts a second over those of the engine in process",
     "first-light.emotion": "emotion, pooled attention over the frozen trunk, macro-F1 on test",
     "first-light.head-training": "speed of training a head over kept features, over fine-tuning the trunk",
-    "right.snippet": "README's Python snippet, after installation, on two AVX2 cores of which one is busy",
+    "front-door.snippet": "README's Python snippet, after installation, on two AVX2 cores",
     "front-door.sample-demo": "`polyhead demo` on one thread: eight tasks trained, scored and answered",
 }
 AREAS = {  # results files and pictures by the first letters of their names
