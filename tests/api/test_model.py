@@ -151,6 +151,25 @@ def test_frames_give_frames_of_their_library(model, trunk, library):
         made.predict(frame, text="bodies")
 
 
+class Dataset:
+    """As much of a `datasets.Dataset` as is read; the real one gave the same (version 5.2)."""
+
+    column_names = ["text"]
+
+    def __init__(self, texts):
+        self._texts = texts
+
+    def __getitem__(self, name):
+        assert name == "text"
+        return iter(self._texts)
+
+
+def test_a_dataset_is_read_by_its_column(model, monkeypatch):
+    monkeypatch.setattr(Dataset, "__module__", "datasets.arrow_dataset")
+    texts = ["the lamp is good", "the box is bad"]
+    assert model.predict(Dataset(texts)) == model.predict(texts)
+
+
 def test_a_frame_keeps_its_index(model):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"text": ["the lamp is good", "the box is late"]}, index=[7, 3])
