@@ -14,6 +14,7 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.packed import packed
 from polyhead.bundle.read import Bundle
+from polyhead.certify import Prover
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.serve import orders
@@ -72,7 +73,8 @@ def labelled(name, *labels):
 
 async def in_a_thread(order):
     """The change that a process of its own makes, in a thread of this one."""
-    told = msgspec.json.decode(await asyncio.to_thread(orders.told, msgspec.json.encode(order)), type=orders.Told)
+    answer = await asyncio.to_thread(orders.told, msgspec.json.encode(order), Prover())
+    told = msgspec.json.decode(answer, type=orders.Told)
     if told.outcome is None:
         raise orders.as_http(told.error, told.status)
     return told.outcome

@@ -11,7 +11,7 @@ from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
 from polyhead.certify import Answering
 from polyhead.engine.agreement import Agreement, agreement_of
-from polyhead.engine.pinned import FILE, Numerics, keep_agreements, numerics_of, on_probes, read_agreements
+from polyhead.engine.pinned import FILE, Numerics, keep_agreements, numerics_of, on_probes, probes_of, read_agreements
 from polyhead.engine.session import Session
 from polyhead.errors import CorruptFile
 
@@ -70,7 +70,9 @@ def test_backends_agree_on_probes_and_another_bundle_does_not(tmp_path):
     reference = Session(root, backend="reference")
     for name in ("mood", "names", "alike"):
         agreement = on_probes(trained, reference, name)
-        assert agreement.share == pytest.approx(1.0, abs=1e-3) and agreement.rows == len(trained.probes(name))
+        assert agreement.share == pytest.approx(1.0, abs=1e-3) and agreement.rows == len(
+            probes_of(trained.bundle, name)
+        )
     assert on_probes(trained, Session(other, backend="reference"), "mood").share < 1
 
 

@@ -13,10 +13,11 @@ from cli.commands import run
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.packed import packed
 from polyhead.bundle.read import Bundle
-from polyhead.certify import verify
+from polyhead.certify import Prover, verify
 from polyhead.certify.certificate import Ledger
 from polyhead.files import held
-from polyhead.serve import orders
+from polyhead.serve import change_process, orders
+from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
 from polyhead.serve.settings import RequestLimits, ServeSettings
 from polyhead.testing import tiny_trunk
@@ -305,10 +306,10 @@ def test_a_process_that_is_killed_leaves_a_whole_bundle_and_says_so(root, tmp_pa
 
         async def dying(order):
             with pytest.MonkeyPatch.context() as patch:
-                code = "import os, sys; sys.stdin.read(); os.kill(os.getpid(), 9)"
-                patch.setattr(orders, "COMMAND", ("-c", code))
+                code = "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 9)"
+                patch.setattr(change_process, "COMMAND", ("-c", code))
                 killed.append(order.name)
-                return await orders.in_a_process(order)
+                return await change_process.ChangeProcess().make(order)
 
         content = upload(tmp_path, "mood", 6)
         async with served(root, make=dying) as (client, _):
@@ -316,7 +317,7 @@ def test_a_process_that_is_killed_leaves_a_whole_bundle_and_says_so(root, tmp_pa
             assert "stopped before its end" in told["message"] and "ask for the same again" in told["do"]
             assert killed == ["mood"] and lines(root)["mood"] == "v0001" and verify(root) == []
         assert beside(root) == []
-        async with served(root, make=orders.in_a_process) as (client, _):
+        async with served(root, make=ChangeProcess().make) as (client, _):
             answer = await changed(client.put("/v1/tasks/mood", content=content))
             assert answer["after"] == "v0002" and answer["certificate"]["actor"] == "this machine"
         assert verify(root) == []
@@ -406,7 +407,7 @@ def test_a_task_that_owns_its_model_is_removed_and_not_uploaded(root, tmp_path, 
 
 def test_an_order_and_its_outcome_are_json_between_the_processes(root):
     raw = msgspec.json.encode(orders.Order(operation="rollback", root=str(root), name="mood", version="v0009"))
-    told = msgspec.json.decode(orders.told(raw), type=orders.Told)
+    told = msgspec.json.decode(orders.told(raw, Prover()), type=orders.Told)
     assert told.outcome is None and told.status == 409 and "v0009" in told.error.message
     with pytest.raises(HttpError, match="v0009"):
         raise orders.as_http(told.error, told.status)

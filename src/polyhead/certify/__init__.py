@@ -6,6 +6,7 @@ them lie in the bundle.
 
 from polyhead.certify.certificate import Certificate, Operation
 from polyhead.certify.change import CertifiedChange, certified, certified_once
+from polyhead.certify.prover import Prover
 from polyhead.certify.verification import Finding, Verification, checked, verify
 from polyhead.engine.pinned import AnswerChange, Answered, Answering, numerics
 
@@ -17,6 +18,7 @@ __all__ = [
     "CertifiedChange",
     "Finding",
     "Operation",
+    "Prover",
     "Verification",
     "certified",
     "certified_once",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path as FilePath
+from typing import Any
 
 import msgspec
 
@@ -13,31 +14,40 @@ from polyhead.bundle.files import check_no_links, writing
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.bundle.journal import StartedOperation, finish, start_operation
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
+from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import all_on_disk
 from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash, versions_of
+from polyhead.certify.prover import Prover
 from polyhead.config import Value
-from polyhead.engine.pinned import AnswerChange, Answered, Answering, changes, numerics
+from polyhead.engine.pinned import Answered, Answering, changes, numerics, probes_of
 from polyhead.errors import BundleError, IsolationError, LockError, PolyheadError
 from polyhead.files import make_folder
 
 Changed = Mapping[str, tuple[str | None, str | None]]
+Answers = Sequence[dict[str, Any] | None]
 
 
 def certified(
-    root: FilePath | str, operation: Operation, act: Callable[[], object], *, changing: Sequence[str], actor: str = ""
+    root: FilePath | str,
+    operation: Operation,
+    act: Callable[[], object],
+    *,
+    changing: Sequence[str],
+    actor: str = "",
+    prover: Prover | None = None,
 ) -> Certificate:
     """Runs `act`, proves that every task not in `changing` answers its probes with the same bits, writes that down.
 
     All or nothing: if `act` fails, or a task that is not in `changing` has another live version or other bits after
     it, bundle.json is put back. Raises what `act` raised, or IsolationError that names the tasks. A second operation
     waits, for a minute at most. What `act` changes, it changes through the methods of Bundle. `actor`, who asked for
-    it, stands in the certificate.
+    it, stands in the certificate. A process that makes several changes gives them one `prover`.
     """
     root = FilePath(root)
     with locked(root, operation):
         remove.sweep(root)
-        return _certified(_State.of(root, changing), operation, act, actor=actor)
+        return _certified(_State.of(root, changing, prover), operation, act, actor=actor)
 
 
 class CertifiedChange(Value):
@@ -57,6 +67,7 @@ def certified_once(
     wanted: Callable[[], Mapping[str, str]],
     changing: Sequence[str],
     actor: str = "",
+    prover: Prover | None = None,
 ) -> CertifiedChange:
     """What `certified` does with an operation that makes `wanted` versions live, and never twice for one command.
 
@@ -70,10 +81,10 @@ def certified_once(
         tried = start_operation(root, operation, arguments, lines=lines, wanted=wanted)
         begun = tried.begun
         try:
+            state = _State.of(root, changing, prover)
             if tried.is_done:
-                certificate = _proven_since(root, begun, operation, changing, actor=actor)
+                certificate = _proven_since(state, begun, operation, actor=actor)
             else:
-                state = _State.of(root, changing)
                 certificate = _certified(state, operation, lambda: act(begun.wanted), actor=actor)
         except Exception:
             with suppress(PolyheadError):
@@ -83,14 +94,12 @@ def certified_once(
     return CertifiedChange(certificate=certificate, begun=begun, is_repeated=tried.is_done)
 
 
-def _proven_since(
-    root: FilePath, begun: StartedOperation, operation: Operation, changing: Sequence[str], *, actor: str
-) -> Certificate:
+def _proven_since(state: _State, begun: StartedOperation, operation: Operation, *, actor: str) -> Certificate:
     """The certificate of an operation that was done already: the one that it left, else one that is written now."""
-    last = next(Ledger(root).sound(), None)
-    if last is not None and last.operation == operation and last.bundle == bundle_hash(root):
+    last = next(state.ledger.sound(), None)
+    if last is not None and last.operation == operation and last.bundle == bundle_hash(state.root):
         return last
-    return _certified(_State.of(root, changing).since(begun.before), operation, lambda: None, actor=actor)
+    return _certified(state.since(begun.before), operation, lambda: None, actor=actor)
 
 
 def _certified(state: _State, operation: Operation, act: Callable[[], object], *, actor: str) -> Certificate:
@@ -133,12 +142,13 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, list[str]]  # on disk, by owner
     ledger: Ledger
     numerics: dict[str, str]
-    answering: Answering  # of the others
+    prover: Prover
+    answering: Answering  # of the others, and of those that are to be changed what can be read
 
     @classmethod
-    def of(cls, root: FilePath, changing: Sequence[str]) -> _State:
+    def of(cls, root: FilePath, changing: Sequence[str], prover: Prover | None) -> _State:
         """The bundle as it is now. A task that is to be changed may be one that cannot be read."""
-        bundle = Bundle.open(root, verify=False)
+        bundle, prover = Bundle.open(root, verify=False), prover or Prover(kept_bytes=0)
         others = bundle.view({name: line for name, line in bundle.lines.items() if name not in changing})
         content = read_bundle_file(root)
         return cls(
@@ -150,13 +160,26 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
             versions=all_on_disk(root, content),
             ledger=Ledger(root),
             numerics=numerics(),
-            answering=Answering(others),
+            prover=prover,
+            answering=prover.answering(_readable(bundle, others)),
         )
 
     def since(self, before: Mapping[str, Live]) -> _State:
         """Of an operation that was done already, these versions being live before it."""
         bundle = self.bundle.view({**self.bundle.lines, **before})
-        return msgspec.structs.replace(self, bundle=bundle, sha256="")
+        answering = self.prover.answering(_readable(bundle, self.others))
+        return msgspec.structs.replace(self, bundle=bundle, answering=answering, sha256="")
+
+
+def _readable(bundle: Bundle, others: Bundle) -> Bundle:
+    """The bundle without the tasks beside these others that cannot be read."""
+    lines = dict(others.lines)
+    for name in bundle.lines.keys() - lines.keys():
+        with suppress(BundleError):
+            bundle.part(name)
+            bundle.others(name)
+            lines[name] = bundle.lines[name]
+    return bundle.view({name: lines[name] for name in bundle.lines if name in lines})
 
 
 def _before(state: _State) -> tuple[dict[str, Answered], set[str]]:
@@ -174,11 +197,13 @@ def _proven(
     try:
         now = Bundle.open(state.root)
         _check_lines(before, now.lines, operation)
-        answering = Answering(now, before=state.answering)
+        changed = _changed(state.bundle.lines, now.lines)
+        old = _old_answers(state.answering, now, changed)
+        answering = state.prover.following(state.answering, now)
         after = answering.answered(now.tasks)
         before = _checked(state, before, after, asked_now, operation)
-        changed = _changed(state.bundle.lines, now.lines)
-        compared = _compared(state, answering, changed)
+        compared = {name: changes(p, answers, answering.answers(name, p)) for name, (p, answers) in old.items()}
+        state.prover.keep(answering)
     except IsolationError:
         raise
     except PolyheadError as error:
@@ -195,8 +220,8 @@ def _proven(
             before=before,
             after=after,
             unchanged=True,
-            answers_changed={name: answers for name, (_, answers) in compared.items()},
-            answers_asked={name: count for name, (count, _) in compared.items()},
+            answers_changed=compared,
+            answers_asked={name: len(probes) for name, (probes, _) in old.items()},
             bundle_before=state.sha256,
             bundle=bundle_hash(state.root),
             actor=actor or msgspec.UNSET,
@@ -244,15 +269,15 @@ def _changed(before: Mapping[str, Live], after: Mapping[str, Live]) -> dict[str,
     return versions_of([n for n in {**before, **after} if before.get(n) != after.get(n)], before, after)
 
 
-def _compared(state: _State, answering: Answering, changed: Changed) -> dict[str, tuple[int, tuple[AnswerChange, ...]]]:
-    """For each task with a new version whose old one can be read: how many probes were asked, which answers changed."""
-    compared = {}
+def _old_answers(answering: Answering, now: Bundle, changed: Changed) -> dict[str, tuple[list[Probe], Answers]]:
+    """For each task with a new version whose old one can be read: the probes of both, and what the old one answers."""
+    answers = dict[str, tuple[list[Probe], Answers]]()
     for name, (old, new) in changed.items():
-        if old is not None and new is not None:
+        if old is not None and new is not None and name in answering.bundle.lines:
             with suppress(BundleError):
-                before = Answering(state.bundle.view({name: state.bundle.lines[name]}))
-                compared[name] = changes(before, answering, name)
-    return compared
+                probes = list(dict.fromkeys([*probes_of(answering.bundle, name), *probes_of(now, name)]))
+                answers[name] = probes, answering.answers(name, probes)
+    return answers
 
 
 def _put_back(state: _State, operation: str, error: BaseException) -> None:

@@ -11,7 +11,7 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash
 from polyhead.certify.change import locked
-from polyhead.engine.pinned import Answered, Answering, numerics, precision_here
+from polyhead.engine.pinned import Answered, Answering, backend_here, numerics, precision_here, probes_of
 from polyhead.engine.session import Session
 from polyhead.errors import IsolationError
 
@@ -61,13 +61,13 @@ def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[s
 
 def _check_together(merged: Bundle) -> None:
     """Answers some probes with the merged plan, all tasks of one precision at once, and with each task alone."""
-    answering = Answering(merged)
-    precisions = {name: precision_here(record, answering.backend) for name, record in merged.tasks.items()}
+    backend = backend_here()
+    precisions = {name: precision_here(record, backend) for name, record in merged.tasks.items()}
     for precision in sorted(set(precisions.values())):
         names = [name for name in merged.tasks if precisions[name] == precision]
         view = merged.view({name: merged.lines[name] for name in names})
-        session = Session(view, backend=answering.backend, precision=precision, deterministic=True)
-        _refuse([name for name in names if not _is_alike(session, name, answering.probes(name))])
+        session = Session(view, backend=backend, precision=precision, deterministic=True)
+        _refuse([name for name in names if not _is_alike(session, name, probes_of(merged, name))])
 
 
 def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:

@@ -9,9 +9,12 @@ from polyhead.bundle.versions import made_with
 from polyhead.bundle.write import set_versions
 from polyhead.certify.certificate import Ledger
 from polyhead.certify.change import CertifiedChange, certified_once
+from polyhead.certify.prover import Prover
 
 
-def roll_back(root: FilePath, names: Sequence[str], version: str | None = None, *, actor: str = "") -> CertifiedChange:
+def roll_back(
+    root: FilePath, names: Sequence[str], version: str | None = None, *, actor: str = "", prover: Prover | None = None
+) -> CertifiedChange:
     """Makes `version` of the first task live, by default the one before, and of the others those made with it.
 
     The command is done once: see `certified_once`; the caller ends it with `bundle.journal.finish`. Raises UnknownTask,
@@ -30,4 +33,5 @@ def roll_back(root: FilePath, names: Sequence[str], version: str | None = None, 
         wanted=lambda: made_with(root, names, version),
         changing=names,
         actor=actor,
+        prover=prover,
     )

@@ -39,12 +39,17 @@ def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
 
 @click.command("apply", hidden=True)
 def apply() -> None:
-    """Make the change that stands on standard input as JSON, and print what became of it; a server runs this."""
+    """Make the changes of standard input, a line of JSON each, and print what became of each; a server runs this."""
+    from polyhead.certify import Prover
+    from polyhead.memory import trim
     from polyhead.serve.orders import lower_priority, told
 
     place = place_of_worker()
     if place is not None:
         place.leave()  # a server's worker keeps to some processors, and this need not
     lower_priority()
-    sys.stdout.buffer.write(told(sys.stdin.buffer.read()))
-    sys.stdout.buffer.flush()
+    prover = Prover()
+    for order in sys.stdin.buffer:
+        sys.stdout.buffer.write(told(order, prover) + b"\n")
+        sys.stdout.buffer.flush()
+        trim()

@@ -42,19 +42,32 @@ SHOWN = 80  # characters of a probe's text that a certificate keeps
 class Answering:
     """The tasks of one bundle, loaded when the first is asked, all that share a precision at once."""
 
-    def __init__(self, bundle: Bundle, *, backend: str | None = None, before: Answering | None = None) -> None:
+    def __init__(
+        self, bundle: Bundle, *, backend: str | None = None, before: Answering | None = None, kept_bytes: int = 0
+    ) -> None:
         """`backend` None is `backend_here`. What `before` loaded and compiled of the same bundle is taken over.
 
-        Then only tasks whose arrays on disk are others are compiled anew; `before` answers no more.
+        Then only tasks whose arrays on disk are others are compiled anew; `before` answers no more. Of each precision
+        up to `kept_bytes` of what layers made of probes are kept, so that layers run once for a probe.
         """
         self.bundle = bundle
         self.backend = backend or backend_here()
         self._sessions: dict[str, Session] = {}
-        self._before = before._sessions if before is not None and before.backend == self.backend else {}
+        self._before: dict[str, Session] = {}
+        self._kept_bytes = kept_bytes
+        if before is not None and before.backend == self.backend:
+            self._before = before._before | before._sessions
+            before._before, before._sessions = {}, {}
+
+    def drop_unread(self) -> None:
+        """Forgets what layers made of probes that were not asked since the last call of this."""
+        for session in self._sessions.values():
+            if isinstance(session.backend, GraphBackend) and session.backend.kept is not None:
+                session.backend.kept.drop_unread()
 
     def answered(self, names: Iterable[str]) -> dict[str, Answered]:
         """Digests of each task's answers to its own probes."""
-        probes = {name: self.probes(name) for name in names}
+        probes = {name: probes_of(self.bundle, name) for name in names}
         outputs: dict[str, list[np.ndarray]] = dict.fromkeys(probes, [])
         by_precision: dict[str, dict[str, list[Probe]]] = {}
         for name, pinned in probes.items():
@@ -67,18 +80,6 @@ class Answering:
     def answers(self, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
         """The task's decoded answers without their scores; None where it cannot read the probe."""
         return answers_of(self._session(self._precision(self.bundle.tasks[name])), name, probes)
-
-    def probes(self, name: str) -> list[Probe]:
-        """The task's pinned probes that it can be asked."""
-        probes = []
-        for line in self.bundle.probes(name):
-            try:
-                probe = msgspec.convert(line, Probe)
-            except msgspec.ValidationError:
-                continue  # written before probes had this form
-            if probe.fits(self.bundle.tasks[name].task):
-                probes.append(probe)
-        return probes
 
     def _answered(self, name: str, outputs: Sequence[np.ndarray]) -> Answered:
         line, total = self.bundle.lines[name], hashlib.sha256()
@@ -103,8 +104,23 @@ class Answering:
                 session.follow(view)
             if isinstance(session.backend, GraphBackend):
                 session.backend.ready()
+                if session.backend.kept is not None:
+                    session.backend.kept.most = self._kept_bytes
             self._sessions[precision] = session
         return self._sessions[precision]
+
+
+def probes_of(bundle: Bundle, name: str) -> list[Probe]:
+    """The task's pinned probes that it can be asked."""
+    probes = []
+    for line in bundle.probes(name):
+        try:
+            probe = msgspec.convert(line, Probe)
+        except msgspec.ValidationError:
+            continue  # written before probes had this form
+        if probe.fits(bundle.tasks[name].task):
+            probes.append(probe)
+    return probes
 
 
 def outputs_of(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[str, list[np.ndarray]]:
@@ -135,13 +151,13 @@ def answers_of(session: Session, name: str, probes: Sequence[Probe]) -> list[dic
     return [without_scores(result.answers[name]) if name in result.answers else None for result in results]
 
 
-def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[AnswerChange, ...]]:
-    """Numbers of probes of the old and new version of a task, and of those that they answer differently."""
-    probes = list(dict.fromkeys([*before.probes(name), *after.probes(name)]))
-    pairs = zip(probes, before.answers(name, probes), after.answers(name, probes), strict=True)
-    return len(probes), tuple(
+def changes(
+    probes: Sequence[Probe], before: Sequence[dict[str, Any] | None], after: Sequence[dict[str, Any] | None]
+) -> tuple[AnswerChange, ...]:
+    """The probes that an old and a new version of a task answer differently."""
+    return tuple(
         AnswerChange(text=shortened(texts_of(probe.input)), before=old, after=new)
-        for probe, old, new in pairs
+        for probe, old, new in zip(probes, before, after, strict=True)
         if old != new
     )
 
@@ -324,7 +340,7 @@ def numerics_of(session: Session) -> Numerics:
 
 def on_probes(trained: Answering, session: Session, name: str) -> Agreement | None:
     """Agreement of a session's answers to a task's pinned probes with those of the task as it was trained."""
-    probes = trained.probes(name)
+    probes = probes_of(trained.bundle, name)
     pairs = zip(trained.answers(name, probes), answers_of(session, name, probes), strict=True)
     both = [(old, new) for old, new in pairs if old is not None and new is not None]
     return agreement_of(trained.bundle.tasks[name].task, both)

@@ -14,8 +14,9 @@ from polyhead.bundle.models import model_names
 from polyhead.config import Value
 from polyhead.errors import PolyheadError, UnknownTask
 from polyhead.files import held
+from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError, body_of
-from polyhead.serve.orders import Order, Outcome, Proof, as_http, in_a_process, status_of_change
+from polyhead.serve.orders import Order, Outcome, Proof, as_http, status_of_change
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import Candidate, Shadows, ShadowState
 from polyhead.serve.uploads import Receiver, StagedTask, Staging, refused, staged, sweep_uploads
@@ -42,9 +43,10 @@ class ChangeAnswer(Value, omit_defaults=True):
 class Admin:
     """The changes that admins ask of one server. Every error is an HttpError without paths of this machine."""
 
-    def __init__(self, service: Service, *, make: Callable[[Order], Awaitable[Outcome]] = in_a_process) -> None:
-        """`make` makes a change and its certificate."""
-        self.service, self._make = service, make
+    def __init__(self, service: Service, *, make: Callable[[Order], Awaitable[Outcome]] | None = None) -> None:
+        """`make` makes a change and its certificate; by default a process of its own does."""
+        self._process = ChangeProcess()
+        self.service, self._make = service, make or self._process.make
         self._root = service.session.bundle.root
         self._running: set[asyncio.Task[ChangeAnswer]] = set()
         self.shadows = Shadows(service.session, chance=random.Random(secrets.randbits(64)))
@@ -129,6 +131,7 @@ class Admin:
         for running in self._running:
             running.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        await self._process.close()
         if self.shadows in self.service.hidden_tasks:
             self.service.hidden_tasks.remove(self.shadows)
         for name in list(self.shadows.candidates):

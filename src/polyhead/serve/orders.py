@@ -1,12 +1,9 @@
-"""One change of a bundle as an admin asks for it: the certified one, made by a process of its own."""
+"""One change of a bundle as an admin asks for it: the certified one, and how a process is told of it."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path as FilePath
 from types import MappingProxyType
@@ -23,19 +20,15 @@ from polyhead.bundle.owners import is_family
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.bundle.versions import next_version
-from polyhead.certify import Certificate, certified, certified_once, checked
+from polyhead.certify import Certificate, Prover, certified, certified_once, checked
 from polyhead.certify.certificate import Ledger, bundle_hash
 from polyhead.certify.rollback import roll_back
 from polyhead.config import Value
 from polyhead.errors import BundleError, PolyheadError, UnknownTask
 from polyhead.serve.http import ErrorBody, HttpError, body_of, status_of
 
-log = logging.getLogger(__name__)
-
 NICENESS = 10  # of the process that makes a change: answers come first
 AUTOGROUP = FilePath("/proc/self/autogroup")
-LONGEST = 1800.0  # seconds that it may take
-COMMAND = ("-m", "polyhead", "tasks", "apply")
 
 
 class Order(Value):
@@ -110,7 +103,7 @@ class Told(Value):
     status: int = 500
 
 
-def perform(order: Order) -> Outcome:
+def perform(order: Order, prover: Prover | None = None) -> Outcome:
     """Makes the change with its proof, or raises and leaves the bundle as it was.
 
     Raises UnknownTask, IsolationError, and what `certify.certified` raises.
@@ -119,18 +112,20 @@ def perform(order: Order) -> Outcome:
     if name in model_names(root):
         return _perform_model(order, root)
     if order.operation == "put":
-        return _put(order, root)
+        return _put(order, root, prover)
     ours = Bundle.open(root, verify=False)
     before = ours.version(name)
     if order.operation == "remove":
-        certificate = certified(root, "remove", lambda: unlist(root, [name]), changing=[name], actor=order.actor)
+        certificate = certified(
+            root, "remove", lambda: unlist(root, [name]), changing=[name], actor=order.actor, prover=prover
+        )
         return Outcome(task=name, before=before, after=None, is_changed=True, certificate=Proof.of(certificate))
     if order.version == before:
         return Outcome(task=name, before=before, after=before, is_changed=False)
-    return _roll_back(order, root, before)
+    return _roll_back(order, root, before, prover)
 
 
-def _put(order: Order, root: FilePath) -> Outcome:
+def _put(order: Order, root: FilePath, prover: Prover | None) -> Outcome:
     theirs, ours, name = Bundle.open(order.source, verify=False), Bundle.open(root, verify=False), order.name
     live = ours.lines.get(name)
     before = None if live is None else live.version
@@ -141,7 +136,7 @@ def _put(order: Order, root: FilePath) -> Outcome:
         copy_tasks(theirs, [name], Bundle.open(root, verify=False), replace=live is not None)
 
     if live is None:
-        certificate = certified(root, "add", copy, changing=[name], actor=order.actor)
+        certificate = certified(root, "add", copy, changing=[name], actor=order.actor, prover=prover)
     else:
         done = certified_once(
             root,
@@ -151,6 +146,7 @@ def _put(order: Order, root: FilePath) -> Outcome:
             wanted=lambda: {name: next_version(root / TASKS / name)},
             changing=[name],
             actor=order.actor,
+            prover=prover,
         )
         certificate = done.certificate
         finish(root, done.begun)
@@ -178,9 +174,9 @@ def _certified_now(root: FilePath) -> Proof | None:
     return None if last is None else Proof.of(last)
 
 
-def _roll_back(order: Order, root: FilePath, before: str) -> Outcome:
+def _roll_back(order: Order, root: FilePath, before: str, prover: Prover | None) -> Outcome:
     name = order.name
-    done = roll_back(root, [name], order.version, actor=order.actor)
+    done = roll_back(root, [name], order.version, actor=order.actor, prover=prover)
     finish(root, done.begun)
     after = done.certificate.after[name].version
     return Outcome(task=name, before=before, after=after, is_changed=True, certificate=Proof.of(done.certificate))
@@ -209,10 +205,10 @@ def _perform_model(order: Order, root: FilePath) -> Outcome:
     return Outcome(task=name, before=before, after=after, is_changed=after != before)
 
 
-def told(raw: bytes) -> bytes:
-    """What the process of a change prints for an order as JSON: a `Told` as JSON."""
+def told(raw: bytes, prover: Prover) -> bytes:
+    """What a process of changes prints for an order as JSON: a `Told` as JSON."""
     try:
-        return msgspec.json.encode(Told(outcome=perform(msgspec.json.decode(raw, type=Order))))
+        return msgspec.json.encode(Told(outcome=perform(msgspec.json.decode(raw, type=Order), prover)))
     except PolyheadError as error:
         return msgspec.json.encode(Told(error=body_of(error), status=status_of_change(error)))
 
@@ -235,45 +231,6 @@ def lower_priority() -> None:
     with contextlib.suppress(OSError, AttributeError):  # not on every system
         if os.getsid(0) == os.getpid():
             AUTOGROUP.write_text(str(NICENESS))
-
-
-async def in_a_process(order: Order) -> Outcome:
-    """What `perform` gives, made by a process of low priority, whose memory and cores are not the server's.
-
-    Raises HttpError with the status and the words that tell what failed. A caller that is cancelled ends the process;
-    the bundle is whole whenever that happens.
-    """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *COMMAND,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,  # an interrupt from the terminal is the server's
-    )
-    try:
-        answer, problems = await asyncio.wait_for(process.communicate(msgspec.json.encode(order)), LONGEST)
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        raise
-    try:
-        said = msgspec.json.decode(answer, type=Told)
-    except msgspec.DecodeError:
-        words = problems[-4000:].decode("utf-8", "replace")
-        log.error("the process of a change ended with %s: %s", process.returncode, words)
-        said = Told()
-    if said.outcome is not None:
-        return said.outcome
-    if said.error is None:
-        raise HttpError(
-            500,
-            "the process that changes the bundle was stopped before its end; the bundle is whole",
-            got=f"exit {process.returncode}",
-            do="ask for the same again: what was done is found, and not done twice",
-        )
-    raise as_http(said.error, said.status)
 
 
 def as_http(body: ErrorBody, status: int, places: Mapping[str, str] = MappingProxyType({})) -> HttpError:

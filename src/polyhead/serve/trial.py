@@ -12,12 +12,12 @@ import numpy as np
 
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
-from polyhead.certify import Answered, Answering, numerics
+from polyhead.certify import Answered, numerics
 from polyhead.certify.certificate import Ledger
 from polyhead.engine.answers import Columns
 from polyhead.engine.inputs import input_type_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.pinned import backend_here, precision_here
+from polyhead.engine.pinned import backend_here, precision_here, probes_of
 from polyhead.engine.request import Request
 from polyhead.errors import BackendError, IsolationError, PolyheadError
 from polyhead.plan import TRUNK
@@ -107,7 +107,7 @@ def _in_parts(values: Sequence[Element], size: int) -> Iterator[Sequence[Element
 
 def pinned(bundle: Bundle, name: str, *, most: int | None = None) -> list[Probe]:
     """The probes of a task of the bundle, or `most` of them, spread over all."""
-    probes = Answering(bundle).probes(name)
+    probes = probes_of(bundle, name)
     return probes if most is None else probes[:: max(1, -(-len(probes) // most))]
 
 

@@ -17,6 +17,7 @@ from polyhead.engine.compile import stored
 from polyhead.engine.compile.arrangement import Arrangement
 from polyhead.engine.compile.compose import composed
 from polyhead.engine.compile.heads import compared_outputs
+from polyhead.engine.compile.kept import KeptStates
 from polyhead.engine.compile.ops import Ops, Runtime, Tensor
 from polyhead.engine.compile.program import Graph, GraphCall, Graphs, Program, Recipe
 from polyhead.engine.compile.walk import Walk
@@ -57,6 +58,7 @@ class GraphBackend:
         self.calibration: str = getattr(runtime, "calibration", "")
         self.weight_bits: int | None = getattr(runtime, "weight_bits", None)
         self.packs = not deterministic
+        self.kept = KeptStates() if deterministic else None  # in that mode a row is what its text makes it
         self._trunk, self._deterministic = trunk, deterministic
         self._graphs, self._count = Graphs(runtime), Count()
         self._changing, self._holding, self._is_compiling = threading.Lock(), threading.Lock(), False
@@ -103,7 +105,7 @@ class GraphBackend:
             outputs = {name: _nothing(loaded.arranged, name, batch) for name in program.tasks}
             yield Stage(outputs=outputs, failed={}, layers_left=0)
             return
-        walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._deterministic)
+        walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._deterministic, kept=self.kept)
         yield from walk.stages()
 
     def ready(self) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from polyhead.engine.backends.base import Stage, TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import said_by
+from polyhead.engine.compile.kept import KeptStates
 from polyhead.engine.compile.program import Graph, GraphCall, Program, Values
 from polyhead.store.codec import tokens_of
 from polyhead.store.codecs import NO_TOKEN
@@ -32,7 +33,7 @@ GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
 class Walk:
     """A batch on its way through a program. With `apart` the same thread may run others between two stages.
 
-    With `exact` no product has another shape than the batch gives it.
+    With `exact` no product has another shape than the batch gives it. Of texts whose states are `kept` no layer runs.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class Walk:
         count: Callable[[int], None],
         apart: bool = False,
         exact: bool = False,
+        kept: KeptStates | None = None,
     ) -> None:
-        self._program, self._batch, self._count = program, batch, count
+        self._program, self._batch, self._count, self._kept = program, batch, count, kept
         self._apart, self._exact = apart, exact
         self._values: Values = {}
         self._failed: dict[str, Exception] = {}
@@ -60,13 +62,20 @@ class Walk:
                 if set(root.tasks) == set(program.tasks):
                     raise
                 self._fail(root.tasks, error)
+        known = self._kept.of(program, self._batch) if self._kept is not None else {}
+        self._values |= known
         for call in program.calls:
+            if known and call.states:
+                self._left -= call.layers
+                continue
             outputs = self._run(call) if not self._failed.keys() >= set(call.tasks) else {}
             self._left -= call.layers
             if outputs or len(self._failed) > given_out:
                 new = dict(list(self._failed.items())[given_out:])
                 given_out = len(self._failed)
                 yield Stage(outputs=outputs, failed=new, layers_left=self._left)
+        if self._kept is not None and not known:
+            self._kept.keep(program, self._batch, self._values)
 
     def _run(self, call: GraphCall) -> dict[str, np.ndarray]:
         """Keeps the call's states and gives its answers; what cannot be run as a whole runs in parts."""

@@ -12,7 +12,7 @@ import tokenizers
 from polyhead.bundle.notes import Probe
 from polyhead.engine.export.graphs import IDS, MASK, SEGMENTS, WORDS, reads_states
 from polyhead.engine.export.record import Export, ModelFile, TaskFiles
-from polyhead.engine.pinned import Answering
+from polyhead.engine.pinned import probes_of
 from polyhead.engine.session import Session
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -100,7 +100,7 @@ def differences(exported: ExportedModel, files: TaskFiles, session: Session) -> 
 
 
 def _probes_that_fit(files: TaskFiles, session: Session) -> Iterator[Probe]:
-    pinned = Answering(session.bundle).probes(files.task.name)[:ASKED]
+    pinned = probes_of(session.bundle, files.task.name)[:ASKED]
     for probe in (*pinned, *_of_our_own(files.task)):
         read = session.tokenizer.encode(read_alone([probe.input]))
         if not any(encoded.cut or len(encoded.ids) > files.max_tokens for encoded in read):

@@ -1,0 +1,156 @@
+"""The process that makes changes for a server: it begins with the first order, and ends a while after the last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+
+import msgspec
+
+from polyhead.serve.http import HttpError
+from polyhead.serve.orders import Order, Outcome, Told, as_http
+
+log = logging.getLogger(__name__)
+
+COMMAND = ("-m", "polyhead", "tasks", "apply")
+LONGEST = 1800.0  # seconds that a change may take
+REST = 60.0  # seconds without an order, after which the process ends; until then the next proof is quick
+LARGEST_ANSWER = 2**26  # bytes
+PATIENCE = 10.0  # seconds that the process may take to end
+SHOWN = 4000  # bytes, the last, of what it wrote about problems
+
+
+class ChangeProcess:
+    """Makes changes one after another in a process of low priority, whose memory and cores are not the server's.
+
+    The bundle is whole whenever the process ends. What it loaded, compiled and computed for one proof serves the next.
+    """
+
+    def __init__(self, *, rest: float = REST) -> None:
+        self._rest, self._alone = rest, asyncio.Lock()
+        self._running: _Running | None = None
+        self._resting: asyncio.TimerHandle | None = None
+
+    async def make(self, order: Order) -> Outcome:
+        """What `orders.perform` gives; raises HttpError with the status and the words that tell what failed.
+
+        A caller that is cancelled ends the process.
+        """
+        async with self._alone:
+            self._wake()
+            if self._running is None or self._running.has_ended:
+                self._running = await _Running.begin()
+            running = self._running
+            try:
+                answer = await asyncio.wait_for(running.answer(msgspec.json.encode(order)), LONGEST)
+                told = msgspec.json.decode(answer, type=Told)
+            except (OSError, ValueError, msgspec.DecodeError) as error:  # it ended, or wrote something else
+                await self._killed()
+                log.error("the process of a change ended with %s: %s; %s", running.code, error, running.problems)
+                told = Told()
+            except BaseException:
+                await self._killed()
+                raise
+            else:
+                self._resting = asyncio.get_running_loop().call_later(self._rest, running.end)
+        if told.outcome is not None:
+            return told.outcome
+        if told.error is not None:
+            raise as_http(told.error, told.status)
+        raise HttpError(
+            500,
+            "the process that changes the bundle was stopped before its end; the bundle is whole",
+            got=f"exit {running.code}",
+            do="ask for the same again: what was done is found, and not done twice",
+        )
+
+    async def close(self) -> None:
+        """Ends the process once the order under way is done."""
+        async with self._alone:
+            self._wake()
+            if self._running is not None:
+                self._running.end()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._running.ended(), PATIENCE)
+                await self._killed()
+
+    def _wake(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+
+    async def _killed(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.kill()
+
+
+class _Running:
+    """One process, and what it writes about problems."""
+
+    def __init__(self, process: Process) -> None:
+        self._process, self._is_ending, self._problems = process, False, b""
+        self._reading = asyncio.ensure_future(self._read_problems())
+
+    @classmethod
+    async def begin(cls) -> _Running:
+        # An interrupt from the terminal is the server's.
+        return cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                *COMMAND,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                limit=LARGEST_ANSWER,
+                start_new_session=True,
+            )
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it takes no more orders."""
+        return self._is_ending or self.code is not None
+
+    @property
+    def code(self) -> int | None:
+        """What it ended with; None while it runs."""
+        return self._process.returncode
+
+    @property
+    def problems(self) -> str:
+        """The end of what it wrote about problems."""
+        return self._problems.decode("utf-8", "replace")
+
+    async def answer(self, order: bytes) -> bytes:
+        """One line for one line; raises OSError or gives nothing where the process ends."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        stdin.write(order + b"\n")
+        await stdin.drain()
+        return await stdout.readline()
+
+    def end(self) -> None:
+        """Lets it end: no more orders come."""
+        self._is_ending = True
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def ended(self) -> None:
+        """Waits until it has."""
+        await self._process.wait()
+        await self._reading
+
+    async def kill(self) -> None:
+        """Ends it now."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self.ended()
+
+    async def _read_problems(self) -> None:
+        assert self._process.stderr is not None
+        while part := await self._process.stderr.read(SHOWN):
+            self._problems = (self._problems + part)[-SHOWN:]
