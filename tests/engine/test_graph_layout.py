@@ -12,7 +12,7 @@ from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.compile.layout import Layout, Shape
 from polyhead.errors import BackendError
 from polyhead.testing import tiny_batch, tiny_conditioned, tiny_loaded, tiny_owned, tiny_trunk
-from polyhead.text.batch import few
+from polyhead.text.batch import LINES, few
 
 TRUNK = tiny_trunk(max_tokens=90)
 RAGGED = (3, 40, 1, 7, 12, 30, 2, 2, 9, 5, 17, 11)
@@ -42,8 +42,8 @@ def test_every_token_stands_where_its_place_says(lengths, prompts):
 def test_short_texts_share_rows_and_equal_ones_do_not():
     _, ragged = laid(RAGGED)
     assert ragged.ids.size < 0.5 * len(RAGGED) * max(RAGGED)
-    _, equal = laid((60, 60, 60))
-    assert equal.ids.shape == (3, 60), "packing would only make them longer"
+    _, equal = laid((60,) * 5)
+    assert equal.ids.shape == (5, 60), "packing would only make them longer"
     _, alone = laid(RAGGED, pack=False)
     assert alone.ids.shape == (len(RAGGED), max(RAGGED))
 
@@ -61,7 +61,30 @@ def test_layers_see_few_shapes_whatever_is_asked():
     assert len(seen) <= 220
 
 
-@cases("size", [1, 5, 8, 9, 31, 33, 63, 64, 65, 100, 129, 300, 511, 512])
+def test_few_texts_stand_in_one_row_of_one_of_sixteen_shapes():
+    """All of them can be prepared before callers come."""
+    trunk, seen, rng = tiny_trunk(max_tokens=128), set(), np.random.default_rng(0)
+    for _ in range(400):
+        lengths = rng.integers(1, 64, size=rng.integers(1, 5)).tolist()
+        found = Layout(tiny_batch(trunk, tuple(lengths)), Shape(first_position=0, segments=2, width=384))
+        rows, positions = found.ids.shape
+        assert rows == 1 and 0 <= positions - sum(lengths) < max(8, 1 + sum(lengths) / 4)
+        assert found.added.shape == (1, 1, positions, positions), "also of one text alone"
+        seen.add(positions)
+    assert seen <= set(LINES) and len(LINES) == 16
+
+
+@pytest.mark.parametrize("lengths", [(7,), (40, 3, 20), (64, 64, 64, 64)])
+def test_texts_of_a_row_do_not_see_each_other_nor_what_fills_it(lengths):
+    batch, found = laid(lengths)
+    owner = np.full(found.ids.size, -1)
+    for text, places in enumerate(found.places):
+        owner[places[batch.mask[text]]] = text
+    seen = found.added[0, 0] == 0
+    assert np.array_equal(seen, owner[:, None] == owner)
+
+
+@cases("size", [2, 5, 8, 9, 31, 33, 63, 64, 65, 100, 129, 300, 511, 512])
 def test_a_size_is_filled_up_by_an_eighth_at_most(size):
     rows, positions = few(size, size)
     assert size <= rows <= max(size, size * 1.125) and size <= positions <= max(size, size * 1.125)

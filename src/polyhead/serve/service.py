@@ -32,12 +32,10 @@ from polyhead.serve.metrics import Metrics
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.similarity import Similarity
 from polyhead.serve.trial import rested
+from polyhead.serve.warm import every_head, every_shape
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import texts_of
-
-WARM_TEXTS = (1, 4, 16, 32)  # texts of the batches that a server answers before it says that it is ready
-WARM_TEXT = "where is my order number {}, and when will it be here? "
 
 # A higher threshold than Python's: a collection stops all requests.
 COLLECT_AFTER = (50_000, 20, 50)
@@ -288,20 +286,19 @@ class Service:
 
     def _warm(self) -> None:
         names = [*self.default_tasks(), self.vectors]
-        for size in WARM_TEXTS:
-            for length in (1, 4):
-                self.queue.answers([WARM_TEXT.format(number) * length for number in range(size)], tasks=names)
+        for texts in every_shape(self.session.tokenizer):
+            self.queue.answers(texts, tasks=names)
         if self.similarity is not None:
             self.similarity.fit(self.queue, self.session.bundle)
         while not self.queue.is_idle:  # observers are told of the last batch after it is answered
             sleep(0.001)
 
     def _warm_new(self, loaded: LoadedTasks) -> None:
-        """The same with tasks that no caller has yet, beside the queue: in the smallest batch of each size."""
+        """The same with tasks that no caller has yet, beside the queue."""
         names = [*_default(loaded), self.vectors]
-        for size in WARM_TEXTS:
+        for texts in every_head(self.session.tokenizer):
             with rested():
-                Request(loaded, [WARM_TEXT.format(number) for number in range(size)], names).run(loaded)
+                Request(loaded, texts, names).run(loaded)
 
     def _deliver(self, calls: list[Callable[[], None]]) -> None:
         """From the queue's thread to the loop's, all at once; before there is a loop, where they are."""

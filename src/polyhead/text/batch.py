@@ -101,7 +101,11 @@ def _padded(ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, cut: Cut
 
 
 ROW = 64  # positions of a row, unless a text is longer
+LINE = 256  # positions of texts that stand in one row, so that few shapes occur; its attention adds a ninth of the work
 FULL = 0.85  # rows of that length are taken where tokens fill this share of them
+
+
+LINES = (*range(8, 64, 8), *range(64, 128, 16), *range(128, LINE + 1, 32))
 
 
 class Packing(Value, eq=False):
@@ -114,20 +118,26 @@ class Packing(Value, eq=False):
 
 
 def few(rows: int, positions: int) -> tuple[int, int]:
-    """The shape rounded up, so that few shapes occur: a runtime keeps about a megabyte for each with 6 layers.
+    """The shape rounded up, so that few shapes occur: a runtime prepares each, and keeps about a megabyte for it.
 
-    Rows are rounded to multiples of 2 above 8 and of 4 above 32; positions above 16 to eighths of a power of two.
+    Rows are rounded to multiples of 2 above 8 and of 4 above 32; positions above 16 to eighths of a power of two. One
+    row of up to `LINE` positions has one of `LINES`, all of which can be prepared beforehand.
     """
+    if rows == 1 and positions <= LINE:
+        return 1, next(size for size in LINES if size >= positions)
     step = 1 << max(0, (positions - 1).bit_length() - 4)
     each = 1 if rows <= 8 else 2 if rows <= 32 else 4
     return -(-rows // each) * each, -(-positions // step) * step
 
 
-def packed(lengths: np.ndarray, *, width: int) -> Packing:
+def packed(lengths: np.ndarray, *, width: int, line: int = 0) -> Packing:
     """Texts of these lengths (at least 1) in the rows that cost an encoder of this width least; none is cut or split.
 
-    Where texts leave much of a row free, rows of twice and three times the length are tried too.
+    Where texts leave much of a row free, rows of twice and three times the length are tried too. Texts of at most
+    `line` tokens in all are one row.
     """
+    if (total := int(lengths.sum())) <= line:
+        return fitted(lengths, tokens=total)
     least = max(ROW, int(lengths.max(initial=1)))
     packing = fitted(lengths, tokens=least)
     if lengths.sum() >= FULL * packing.rows * packing.tokens:

@@ -10,7 +10,7 @@ from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.errors import BackendError
-from polyhead.text.batch import few, packed, work
+from polyhead.text.batch import LINE, few, packed, work
 
 
 class Shape(Value):
@@ -42,10 +42,12 @@ class Layout:
         self._size, self._is_packed = (texts, tokens + self._more), False
         row, start = np.arange(texts), np.zeros(texts, np.int64)
         if shape.pack and texts > 1:
-            packing = packed(self._lengths + self._more, width=shape.width)
+            line = LINE if shape.fill else 0
+            packing = packed(self._lengths + self._more, width=shape.width, line=line)
             filled = few if shape.fill else lambda *size: size
             padded, beside = filled(*self._size), filled(packing.rows, packing.tokens)
-            if work(*beside, width=shape.width) < work(*padded, width=shape.width):
+            is_line = packing.rows == 1 and packing.tokens <= line
+            if is_line or work(*beside, width=shape.width) < work(*padded, width=shape.width):
                 self._size, self._is_packed = (packing.rows, packing.tokens), True
                 row, start = packing.row, packing.start
         if shape.pack and shape.fill:
@@ -116,7 +118,9 @@ class Layout:
     @cached_property
     def added(self) -> np.ndarray:
         """(rows, 1, 1 or positions, positions) float32: 0 where a position is read, else a low number."""
-        if self._is_packed or (self._more and self._shape.isolated):
+        # Of a row that several texts may share one shape, however many do.
+        is_line = self._shape.pack and self._shape.fill and self._size[0] == 1 and self._size[1] <= LINE
+        if self._is_packed or is_line or (self._more and self._shape.isolated):
             return self._seen()
         texts, stop = len(self.keep), self._more + self.keep.shape[1]
         added = np.full(self._size, np.float32(HIDDEN))

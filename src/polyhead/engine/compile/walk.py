@@ -189,7 +189,7 @@ def _piece(
 
 
 def _words_room(words: int) -> int:
-    """Up to how many words are filled up: a power of two up to 256, and four sizes between it and the next above."""
+    """Up to how many words are filled up: a power of two up to 256, and two sizes between it and the next above."""
     return max(WORDS[0], 1 << (words - 1).bit_length() if words <= 256 else _room(words))
 
 
@@ -242,8 +242,8 @@ def _rooms(longest: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _room(size: int) -> int:
-    """The size, or up to a quarter more above eight: four sizes between a power of two and the next."""
-    step = 1 << max(0, (size - 1).bit_length() - 3)
+    """The size, or up to half more above four: two sizes between a power of two and the next."""
+    step = 1 << max(0, (size - 1).bit_length() - 2)
     return -(-size // step) * step
 
 

@@ -20,7 +20,7 @@ from polyhead.processor import processor, processors
 
 LEVELS = 256
 # OpenVINO keeps kernels of the input shapes that it has seen, 5,000 by default: a server's memory grows with them.
-KEPT_KERNELS = ("CPU_RUNTIME_CACHE_CAPACITY", 256)
+KEPT_KERNELS = ("CPU_RUNTIME_CACHE_CAPACITY", 1024)
 
 
 class Int8Ops(OpenVINOOps):
