@@ -1,7 +1,7 @@
 """Tasks are added, updated, rolled back and removed over HTTP while callers ask at 60 % of what the server can answer.
 
     python -m benchmarks.one_pass_tasks                          once: the tasks
-    python -m benchmarks.server_changes [--changes 200]          an idle machine; a certified change takes seconds
+    python -m benchmarks.server_changes [--changes 200]          an idle machine; under load a change takes seconds
 
 The bundle has 22 tasks. Of these one is updated and rolled back, and a further one comes and goes, in random order. The
 99th percentile is measured before the first change and during all of them. Beside the load a slow caller looks whether
@@ -20,14 +20,15 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from benchmarks.one_pass_tasks import FOLDER, TASKS, bundle_of, copied, train, tweets
-from benchmarks.server_load import CALLERS, Row, load, server
+from benchmarks.server_load import CALLERS, Row, load, resident, server
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.packed import packed
 from polyhead.bundle.read import Bundle
@@ -45,19 +46,25 @@ SECONDS = 30  # of a run of the load generator
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--changes", type=int, default=CHANGES)
+    parser.add_argument("--minutes", type=float, default=600, help="after which no further change is begun")
     parser.add_argument("--precision", default=PRECISION, help="that is served; bfloat16 needs a processor that has it")
     options = parser.parse_args()
     train()
     root, uploads = bundle(), {name: [upload(name, level) for level in LEVELS] for name in (UPDATED, COMING)}
     bodies, rows = FOLDER / "bodies.jsonl", list[Row]()
     bodies.write_text("".join(json.dumps({"inputs": [text]}) + "\n" for text in tweets(4096)))
-    with server(root, "--backend", "openvino", "--precision", options.precision, "--admin", "--no-keys") as (port, _):
+    with server(root, "--backend", "openvino", "--precision", options.precision, "--admin", "--no-keys") as (
+        port,
+        process,
+    ):
         load(port, bodies, callers=16, seconds=5)
         rate = SHARE * load(port, bodies, callers=CALLERS, seconds=15)["a_second"]
         rows += [{"what": "before", **load(port, bodies, rate=rate, seconds=SECONDS)} for _ in range(2)]
-        rows += during(port, bodies, rate, root, uploads, options.changes)
+        changing = partial(during, port, bodies, rate, root, uploads, memory=partial(resident, process.pid))
+        rows += changing(options.changes, options.minutes)
         rows.append({"what": "afterwards", **load(port, bodies, rate=rate, seconds=SECONDS)})
-    lacking = [] if options.changes >= CHANGES else [f"{options.changes} of {CHANGES} changes were asked for"]
+    count = sum(next(row for row in rows if row["what"] == "changes")["made"].values())
+    lacking = [] if count >= CHANGES else [f"{count} of {CHANGES} changes were made"]
     report(NAME, command=command(), rows=rows, claims=claims(rows), lacking=lacking)
 
 
@@ -86,15 +93,25 @@ def upload(name: str, level: float) -> bytes:
     return b"".join(packed(Bundle.open(folder), name))
 
 
-def during(port: int, bodies: Path, rate: float, root: Path, uploads: dict[str, list[bytes]], count: int) -> list[Row]:
+def during(
+    port: int,
+    bodies: Path,
+    rate: float,
+    root: Path,
+    uploads: dict[str, list[bytes]],
+    count: int,
+    minutes: float,
+    *,
+    memory: Callable[[], int],
+) -> list[Row]:
     """The load, again and again, until so many changes are made; what they took, and what answers said."""
     ended, rows, changes = threading.Event(), list[Row](), list[Row]()
     looked, wrong = Counter[str](), list[str]()
     live = {name: {(Bundle.open(root).version(name), Bundle.open(root).record(name).arrays)} for name in (UPDATED,)}
 
     def change() -> None:
-        drawn = random.Random(3)
-        for _ in range(count):
+        drawn, until = random.Random(3), time.monotonic() + 60 * minutes
+        while len(changes) < count and time.monotonic() < until:
             changes.append(changed(port, root, uploads, drawn, live))
         ended.set()
 
@@ -117,7 +134,8 @@ def during(port: int, bodies: Path, rate: float, root: Path, uploads: dict[str, 
     for thread in threads:
         thread.start()
     while not ended.is_set():
-        rows.append({"what": "during", **load(port, bodies, rate=rate, seconds=SECONDS)})
+        outcome = load(port, bodies, rate=rate, seconds=SECONDS)
+        rows.append({"what": "during", "changes": len(changes), "resident": memory(), **outcome})
         say(json.dumps(rows[-1]))
     for thread in threads:
         thread.join()
