@@ -36,6 +36,7 @@ COMMANDS = (
     "benchmarks.server_load",
     "benchmarks.server_rivals",
     "benchmarks.server_one_text",
+    "benchmarks.server_change",
     "benchmarks.server_changes",
     "benchmarks.server_endurance",
     "benchmarks.right_tests",

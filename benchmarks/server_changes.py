@@ -157,11 +157,17 @@ def during(
 
 
 def changed(
-    port: int, root: Path, uploads: dict[str, list[bytes]], drawn: random.Random, live: dict[str, set[tuple[str, str]]]
+    port: int,
+    root: Path,
+    uploads: dict[str, list[bytes]],
+    drawn: random.Random,
+    live: dict[str, set[tuple[str, str]]],
+    *,
+    names: Sequence[str] = (UPDATED, COMING),
 ) -> Row:
-    """One change, drawn among those that the bundle allows now."""
+    """One change of one of these tasks, drawn among those that the bundle allows now."""
     there = Bundle.open(root, verify=False)
-    name = drawn.choice([UPDATED, COMING])
+    name = drawn.choice(names)
     operation = (
         "add" if name not in there.tasks else drawn.choice(["update", "rollback", *(["remove"] * (name == COMING))])
     )

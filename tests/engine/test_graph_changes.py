@@ -346,6 +346,24 @@ def test_graphs_of_tasks_that_were_replaced_go_with_the_last_call_that_needs_the
     assert [one() for one in old] == [None] * len(old)
 
 
+@pytest.mark.parametrize("deterministic", [False, True], ids=["grouped", "deterministic"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_replaced_graphs_go_at_once(kind, deterministic):
+    """A server collects cycles seldom: 55 MB of each change stayed until then."""
+    paths = {"a": pooled("a"), "new": KINDS[kind]}
+    tasks = loaded(paths)
+    gc.disable()
+    try:
+        backend, _ = running(paths, deterministic=deterministic)
+        old = heads_of(backend)
+        tasks = {name: changed(task) for name, task in tasks.items()}
+        backend.replace(tasks)
+        assert_right(backend, tasks)
+        assert old and [one() for one in old] == [None] * len(old)
+    finally:
+        gc.enable()
+
+
 def test_a_call_of_replaced_tasks_takes_nothing_from_a_change_that_compiles():
     backend, runtime = running({"a": pooled("a")})
     merged, moment = plan.merge({"a": pooled("a")}), backend.now()

@@ -53,4 +53,4 @@ def test_rows_of_a_few_texts_that_callers_ask_have_a_shape_that_was_prepared(tmp
 def test_the_shorter_list_is_one_of_single_texts_and_few_batches():
     tokenizer = Tokenizer(TRUNK.tokenizer, TRUNK.settings)
     sizes = [len(texts) for texts in every_head(tokenizer)]
-    assert sizes.count(1) == 7 and max(sizes) == 32 and LINES[-1] == LINE and np.all(np.diff(LINES) > 0)
+    assert sizes.count(1) == 7 and max(sizes) == 5 and LINES[-1] == LINE and np.all(np.diff(LINES) > 0)

@@ -49,7 +49,7 @@ class Admin:
         self.service, self._make = service, make or self._process.make
         self._root = service.session.bundle.root
         self._running: set[asyncio.Task[ChangeAnswer]] = set()
-        self.shadows = Shadows(service.session, chance=random.Random(secrets.randbits(64)))
+        self.shadows = Shadows(service.session, chance=random.Random(secrets.randbits(64)), pace=service.pace)
         service.closing.append(self.close)
         sweep_uploads(self._root)
 

@@ -7,8 +7,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from time import monotonic, time
+from typing import TypeVar
 
 from polyhead.bundle.format import BUNDLE, LIST
 from polyhead.bundle.models import read_models_file
@@ -16,12 +19,14 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.loaded import Changes, LoadedTasks
 from polyhead.engine.session import Session
+from polyhead.serve.pace import ALONE, Pace
 from polyhead.serve.trial import Isolation, check_new, without_paths
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # seconds until content that was refused is tried again
 OVERTAKEN = 10  # attempts at content that changes while it is read
+T = TypeVar("T")
 Mark = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -50,11 +55,15 @@ class BundleChanges:
     same content is tried again after pauses that grow.
     """
 
-    def __init__(self, session: Session, *, seconds: float, warm: Callable[[LoadedTasks], None]) -> None:
+    def __init__(
+        self, session: Session, *, seconds: float, warm: Callable[[LoadedTasks], None], pace: Pace = ALONE
+    ) -> None:
         """`seconds` between two looks at the folder, 0 for none; `warm` answers texts with all tasks of a moment."""
         self._session, self._seconds, self._warm = session, seconds, warm
         self._places = {str(session.bundle.root.resolve()): "the bundle", str(session.bundle.root): "the bundle"}
-        self._isolation = Isolation(tolerance=session.backend.tolerance)
+        self._isolation = Isolation(tolerance=session.backend.tolerance, pace=pace)
+        self._pace = pace
+        self._thread = ThreadPoolExecutor(1, "polyhead-changes")  # a runtime keeps memory for each thread that calls it
         self._taking = threading.Lock()
         self._live: Mark | None = None  # the files as they were last taken over, or found to hold nothing new
         self._refused: tuple[Mark, Exception] | None = None
@@ -79,11 +88,14 @@ class BundleChanges:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
-        await asyncio.to_thread(self._ended)
+        await self._in_thread(self._ended)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def take(self) -> Changes:
         """Takes over what lies on disk now, and gives what changed; raises why it cannot be taken over."""
-        return await asyncio.to_thread(self.take_now)
+        return await self._in_thread(self.take_now)
 
     def take_now(self, *, is_patient: bool = False) -> Changes:
         """The same in this thread. Where it `is_patient`, content that was refused waits for its pause to pass."""
@@ -115,7 +127,7 @@ class BundleChanges:
     async def _watch(self) -> None:
         while True:
             with suppress(Exception):  # it is logged and told
-                await asyncio.to_thread(self.take_now, is_patient=True)
+                await self._in_thread(partial(self.take_now, is_patient=True))
             await asyncio.sleep(self._seconds)
 
     def _mark(self) -> Mark:
@@ -153,7 +165,7 @@ class BundleChanges:
         changed = [*changes.attached, *changes.replaced]
         backend = session.backend
         names: Sequence[str] = [*changed, *written]
-        check_new(new, session.bundle, names, backend=backend.name, precision=backend.precision)
+        check_new(new, session.bundle, names, backend=backend.name, precision=backend.precision, pace=self._pace)
         self._warm(new)
         self._isolation.check(old, new, session.bundle, changed)
 

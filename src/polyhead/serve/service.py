@@ -29,9 +29,9 @@ from polyhead.serve.hidden_tasks import AddedTasks, HiddenTasks
 from polyhead.serve.labels import check_labels
 from polyhead.serve.lag import LoopLag
 from polyhead.serve.metrics import Metrics
+from polyhead.serve.pace import Pace
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.similarity import Similarity
-from polyhead.serve.trial import rested
 from polyhead.serve.warm import every_head, every_shape
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -79,7 +79,8 @@ class Service:
         self.cache = Cache(settings.cache_bytes, vectors=self.vectors) if settings.cache_bytes else None
         self.is_ready = self.is_closing = False
         self.began = monotonic()
-        self.changes = BundleChanges(session, seconds=settings.watch_seconds, warm=self._warm_new)
+        self.pace = Pace(lambda: not self.queue.is_idle)
+        self.changes = BundleChanges(session, seconds=settings.watch_seconds, warm=self._warm_new, pace=self.pace)
         self.drift = DriftWatch(session, self.vectors)
         self.hidden_tasks: list[HiddenTasks] = [self.drift]
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what else ends with it
@@ -297,7 +298,7 @@ class Service:
         """The same with tasks that no caller has yet, beside the queue."""
         names = [*_default(loaded), self.vectors]
         for texts in every_head(self.session.tokenizer):
-            with rested():
+            with self.pace.one_pass():
                 Request(loaded, texts, names).run(loaded)
 
     def _deliver(self, calls: list[Callable[[], None]]) -> None:

@@ -31,6 +31,7 @@ from polyhead.engine.request import Request
 from polyhead.engine.session import Session
 from polyhead.errors import PolyheadError
 from polyhead.serve.http import HttpError
+from polyhead.serve.pace import ALONE, Pace
 from polyhead.serve.trial import built_in, outputs_of, pinned
 from polyhead.serve.uploads import StagedTask, Staging
 from polyhead.tasks.kinds import kind_of
@@ -198,9 +199,9 @@ class Candidate:
 class Shadows:
     """The candidates of a server, one a task at most. `asked` and `take` run on its event loop, and never wait."""
 
-    def __init__(self, session: Session, *, chance: random.Random) -> None:
+    def __init__(self, session: Session, *, chance: random.Random, pace: Pace = ALONE) -> None:
         """`chance` decides which requests a candidate sees."""
-        self._session, self._chance = session, chance
+        self._session, self._chance, self._pace = session, chance, pace
         self.candidates: dict[str, Candidate] = {}  # by the live task's name; changed on the event loop alone
         self._hidden: dict[str, Candidate] = {}
         self._waiting: queue.Queue[tuple[Any, ...] | None] = queue.Queue(WAITING)
@@ -222,7 +223,7 @@ class Shadows:
         try:
             loaded = self._session.loaded
             probes = pinned(bundle, staged.name) or built_in(loaded, [hidden])[hidden]
-            outputs_of(loaded, {hidden: probes})
+            outputs_of(loaded, {hidden: probes}, self._pace)
             cost = added_cost(loaded, [probe.input for probe in probes[:TIMED]], [*others], hidden)
         except BaseException as error:
             self._session.detach(hidden)

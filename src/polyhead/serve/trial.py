@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from time import perf_counter, sleep
 from typing import TypeVar
 
 import numpy as np
@@ -22,11 +20,10 @@ from polyhead.engine.request import Request
 from polyhead.errors import BackendError, IsolationError, PolyheadError
 from polyhead.plan import TRUNK
 from polyhead.seq2seq.answer import missing
+from polyhead.serve.pace import ALONE, AT_ONCE, Pace
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import Question, TaskInput
 
-AT_ONCE = 8  # inputs of one pass: callers' passes run beside these, and must not wait long for the processor
-LONGEST_REST = 0.05  # seconds
 PINNED = 4  # probes of a task that did not change: they show which numbers it reads; its certificate was made of all
 BUILT_IN: tuple[TaskInput, ...] = (
     ("where is my order number 12, and when will it be here?",),
@@ -44,7 +41,9 @@ def built_in(loaded: LoadedTasks, names: Iterable[str]) -> dict[str, list[Probe]
     }
 
 
-def outputs_of(loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]]) -> dict[str, list[np.ndarray]]:
+def outputs_of(
+    loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]], pace: Pace = ALONE
+) -> dict[str, list[np.ndarray]]:
     """Each task's outputs for its own probes, in their order; raises the error of a task that fails on one.
 
     Tasks that read alike are asked together. Tasks that own their models give each text as an array of one string.
@@ -56,7 +55,7 @@ def outputs_of(loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]]) -> di
         for some in _in_parts(inputs, AT_ONCE):
             words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in some]
             request = Request(loaded, [probe.input for probe in some], names, words=words)
-            with rested():
+            with pace.one_pass():
                 columns = _columns(request, loaded)
             for name in names:
                 column = columns[name]
@@ -69,14 +68,6 @@ def outputs_of(loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]]) -> di
         for name in names:
             by_task[name] = [known[name][probe] for probe in probes[name] if probe in known[name]]
     return {name: by_task[name] for name in probes}
-
-
-@contextmanager
-def rested() -> Iterator[None]:
-    """Waits after a pass for as long as it took, so that callers' passes have most of the processors."""
-    began = perf_counter()
-    yield
-    sleep(min(perf_counter() - began, LONGEST_REST))
 
 
 def _columns(request: Request, loaded: LoadedTasks) -> Columns:
@@ -111,16 +102,19 @@ def pinned(bundle: Bundle, name: str, *, most: int | None = None) -> list[Probe]
     return probes if most is None else probes[:: max(1, -(-len(probes) // most))]
 
 
-def check_new(loaded: LoadedTasks, bundle: Bundle, names: Sequence[str], *, backend: str, precision: str) -> None:
+def check_new(
+    loaded: LoadedTasks, bundle: Bundle, names: Sequence[str], *, backend: str, precision: str, pace: Pace = ALONE
+) -> None:
     """Raises the error of a new task that cannot answer built-in inputs or its own probes with finite numbers.
 
     In deterministic mode its answers must be those of its certificate, where that was made under these numerics: the
     same backend and precision on this machine. Raises IsolationError where they are not.
     """
     reading = [name for name in names if name in loaded.records]
-    outputs_of(loaded, built_in(loaded, reading if missing() else names))  # who writes without torch, answers nothing
+    asked = built_in(loaded, reading if missing() else names)  # who writes without torch, answers nothing
+    outputs_of(loaded, asked, pace)
     probes = {name: pinned(bundle, name) for name in reading}
-    outputs = outputs_of(loaded, probes)
+    outputs = outputs_of(loaded, probes, pace)
     for name in reading:
         if len(outputs[name]) < len(probes[name]):
             raise BackendError(f"task '{name}' does not answer all of its probes", task=name)
@@ -148,9 +142,9 @@ def _check_digest(name: str, outputs: Sequence[np.ndarray], answered: Answered, 
 class Isolation:
     """Whether tasks that were left alone answer their probes as before a change; remembers what they answered."""
 
-    def __init__(self, *, tolerance: float) -> None:
+    def __init__(self, *, tolerance: float, pace: Pace = ALONE) -> None:
         """`tolerance` is the backend's, about the reference: two of its answers may differ by twice as much."""
-        self._tolerance = 2 * tolerance
+        self._tolerance, self._pace = 2 * tolerance, pace
         self._known: dict[str, tuple[str, list[Probe], list[np.ndarray]]] = {}  # by task: its record's SHA-256, probes
 
     def check(self, old: LoadedTasks, new: LoadedTasks, bundle: Bundle, changed: Iterable[str]) -> None:
@@ -162,7 +156,7 @@ class Isolation:
         apart = {*changed, *new.hidden}
         left = [name for name in new.records if name in old.records and name in bundle.lines and name not in apart]
         self._learn(old, bundle, left)
-        after = outputs_of(new, {name: self._known[name][1] for name in left})
+        after = outputs_of(new, {name: self._known[name][1] for name in left}, self._pace)
         differing = [name for name in left if not self._is_same(self._known[name][2], after[name], new.deterministic)]
         if differing:
             raise IsolationError(
@@ -181,7 +175,7 @@ class Isolation:
             for name in names
             if name not in self._known or self._known[name][0] != records[name]
         }
-        for name, outputs in outputs_of(old, unknown).items():
+        for name, outputs in outputs_of(old, unknown, self._pace).items():
             self._known[name] = (records[name], unknown[name], outputs)
 
     def _is_same(self, before: Sequence[np.ndarray], after: Sequence[np.ndarray], is_exact: bool) -> bool:

@@ -221,19 +221,9 @@ def program_of(tasks: Sequence[str], roots: Sequence[InputState], calls: Iterabl
     calls = list(calls)
     makers = {key: call for call in calls for _, keys in call.states for key in keys}
     ordered: dict[int, GraphCall] = {}
-
-    def needed(call: GraphCall) -> dict[int, GraphCall]:
-        """The call and what it rests on, without what is there."""
-        if id(call) in ordered:
-            return {}
-        rest: dict[int, GraphCall] = {}
-        for maker in (makers[key] for _, key in call.inputs if key in makers):
-            rest |= needed(maker)
-        return rest | {id(call): call}
-
     heads = [call for call in calls if call.answers]
     while heads:
-        missing = [needed(head) for head in heads]
+        missing = [_needed(head, makers, ordered) for head in heads]
         layers = [sum(call.layers for call in missing_calls.values()) for missing_calls in missing]
         soonest = layers.index(min(layers))
         ordered |= missing[soonest]
@@ -245,3 +235,14 @@ def program_of(tasks: Sequence[str], roots: Sequence[InputState], calls: Iterabl
         calls=tuple(ordered.values()),
         repeated=frozenset(graph for graph in graphs if graphs.count(graph) > 1),
     )
+
+
+def _needed(call: GraphCall, makers: Mapping[Key, GraphCall], there: Mapping[int, GraphCall]) -> dict[int, GraphCall]:
+    """The call and what it rests on, by their ids, without what is there."""
+    # No function within `program_of`: one that calls itself is a cycle, which would keep graphs that are long replaced.
+    if id(call) in there:
+        return {}
+    rest: dict[int, GraphCall] = {}
+    for maker in (makers[key] for _, key in call.inputs if key in makers):
+        rest |= _needed(maker, makers, there)
+    return rest | {id(call): call}
