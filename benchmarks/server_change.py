@@ -40,7 +40,7 @@ def main() -> None:
             drawn = random.Random(turn)
             for number in range(1 + options.changes):
                 row = changed(port, root, uploads, drawn, {}, names=[UPDATED])
-                rows.append({"turn": turn, "change": number, **row})
+                rows.append({"turn": turn, "change": number, **row})  # the same upload again changes nothing
                 say(f"change {number}: {row['operation']}, {row['seconds']:.1f} s {row['error']}")
     report(NAME, command=command(), rows=rows, claims=claims(rows), lacking=[])
 
@@ -48,8 +48,9 @@ def main() -> None:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """The median of the changes after the first of each server; what the first takes stands in the note."""
     failed = sum(bool(row["error"]) for row in rows)
+    changes = [row for row in rows if row["is_changed"]]
     first, after = (
-        np.array([row["seconds"] for row in rows if (row["change"] == 0) is is_first]) for is_first in (True, False)
+        np.array([row["seconds"] for row in changes if (row["change"] == 0) is is_first]) for is_first in (True, False)
     )
     return [
         Claim(

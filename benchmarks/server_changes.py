@@ -171,15 +171,16 @@ def changed(
     operation = (
         "add" if name not in there.tasks else drawn.choice(["update", "rollback", *(["remove"] * (name == COMING))])
     )
-    if operation == "rollback" and len(there.versions(name)) < 2:
-        operation = "update"
-    address, error, began = f"http://127.0.0.1:{port}/v1/tasks/{name}", "", time.perf_counter()
+    if operation == "rollback" and there.versions(name).index(there.version(name)) == 0:
+        operation = "update"  # there is no version before the live one
+    address, error, is_changed = f"http://127.0.0.1:{port}/v1/tasks/{name}", "", False
+    began = time.perf_counter()
     requests = {"rollback": ("POST", f"{address}/rollback", b"{}"), "remove": ("DELETE", address, None)}
     method, url, content = requests.get(operation) or ("PUT", address, drawn.choice(uploads[name]))
     request = urllib.request.Request(url, data=content, method=method)
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            json.load(answer)
+            is_changed = json.load(answer)["is_changed"]
     except urllib.error.HTTPError as failure:
         error = f"{operation} {failure.code}: {failure.read(300).decode(errors='replace')}"
     except OSError as failure:  # else the load would go on for ever
@@ -187,7 +188,7 @@ def changed(
     after = Bundle.open(root, verify=False)
     if name in after.tasks:
         live.setdefault(name, set()).add((after.version(name), after.record(name).arrays))
-    return {"operation": operation, "seconds": time.perf_counter() - began, "error": error}
+    return {"operation": operation, "seconds": time.perf_counter() - began, "error": error, "is_changed": is_changed}
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter, sleep
 
-AT_ONCE = 4  # inputs of one pass
+FEW, MANY = 4, 16  # inputs of one pass while callers ask, and else
 REST = 2.0  # times the pass before it
 LONGEST_REST = 0.2  # seconds
 
@@ -16,6 +16,11 @@ class Pace:
 
     def __init__(self, is_busy: Callable[[], bool] = lambda: False) -> None:
         self._is_busy = is_busy
+
+    @property
+    def at_once(self) -> int:
+        """How many inputs the next pass may have."""
+        return FEW if self._is_busy() else MANY
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:

@@ -41,6 +41,7 @@ from polyhead.text.question import texts_of
 COLLECT_AFTER = (50_000, 20, 50)
 # Python's 5 ms would let the event loop wait so long for the queue's thread, each time that it has waited for a socket.
 SWITCH_AFTER = 0.0005  # seconds
+LULL = 1.0  # seconds without a caller, after which nobody is taken to ask
 TRIMMED_EVERY = 60.0  # seconds between two returns of freed memory to the system
 
 
@@ -79,7 +80,8 @@ class Service:
         self.cache = Cache(settings.cache_bytes, vectors=self.vectors) if settings.cache_bytes else None
         self.is_ready = self.is_closing = False
         self.began = monotonic()
-        self.pace = Pace(lambda: not self.queue.is_idle)
+        self._answered = monotonic()  # when callers' inputs were last answered
+        self.pace = Pace(self._is_busy)
         self.changes = BundleChanges(session, seconds=settings.watch_seconds, warm=self._warm_new, pace=self.pace)
         self.drift = DriftWatch(session, self.vectors)
         self.hidden_tasks: list[HiddenTasks] = [self.drift]
@@ -314,7 +316,12 @@ class Service:
         self.lag.learn(monotonic() - ready)
         _run_all(calls)
 
+    def _is_busy(self) -> bool:
+        """Whether callers wait, or did within the last second."""
+        return not self.queue.is_idle or monotonic() - self._answered < LULL
+
     def _observe(self, facts: BatchFacts) -> None:
+        self._answered = monotonic()
         for observer in self.observers:
             observer(facts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -20,11 +20,11 @@ from polyhead.engine.request import Request
 from polyhead.errors import BackendError, IsolationError, PolyheadError
 from polyhead.plan import TRUNK
 from polyhead.seq2seq.answer import missing
-from polyhead.serve.pace import ALONE, AT_ONCE, Pace
+from polyhead.serve.pace import ALONE, Pace
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import Question, TaskInput
 
-PINNED = 4  # probes of a task that did not change: they show which numbers it reads; its certificate was made of all
+PINNED = 2  # probes of a task that did not change: they show which numbers it reads; its certificate was made of all
 BUILT_IN: tuple[TaskInput, ...] = (
     ("where is my order number 12, and when will it be here?",),
     ("when did the parcel come?", "The parcel was late. It came on Monday."),
@@ -52,19 +52,21 @@ def outputs_of(
     for names in _read_alike(loaded, probes):
         inputs = list(dict.fromkeys(probe for name in names for probe in probes[name]))
         known: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in names}
-        for some in _in_parts(inputs, AT_ONCE):
-            words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in some]
-            request = Request(loaded, [probe.input for probe in some], names, words=words)
+        while inputs:
+            size = pace.at_once
+            asked, inputs = inputs[:size], inputs[size:]
+            words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in asked]
+            request = Request(loaded, [probe.input for probe in asked], names, words=words)
             with pace.one_pass():
                 columns = _columns(request, loaded)
             for name in names:
                 column = columns[name]
-                for error in (error for row, error in column.errors.items() if some[row] in probes[name]):
+                for error in (error for row, error in column.errors.items() if asked[row] in probes[name]):
                     if isinstance(error, PolyheadError):
                         raise error
                     what = f"task '{name}' fails on an input that it must answer"
                     raise BackendError(what, got=type(error).__name__, task=name) from error
-                known[name] |= dict(zip((some[row] for row in column.rows.tolist()), column.outputs, strict=True))
+                known[name] |= dict(zip((asked[row] for row in column.rows.tolist()), column.outputs, strict=True))
         for name in names:
             by_task[name] = [known[name][probe] for probe in probes[name] if probe in known[name]]
     return {name: by_task[name] for name in probes}
@@ -90,10 +92,6 @@ def _read_alike(loaded: LoadedTasks, names: Iterable[str]) -> Iterable[list[str]
         layers = name if is_own or record is None else record.path.embed if record.path.embed.prompts else None
         groups.setdefault((layers, task.pair, task.long_texts, kind_of(task).per_option), []).append(name)
     return groups.values()
-
-
-def _in_parts(values: Sequence[Element], size: int) -> Iterator[Sequence[Element]]:
-    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def pinned(bundle: Bundle, name: str, *, most: int | None = None) -> list[Probe]:
