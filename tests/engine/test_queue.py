@@ -1,7 +1,10 @@
 """Calls that share batches are answered as each alone; late, cancelled and failing calls hold nobody up."""
 
+import gc
 import random
 import threading
+import time
+import weakref
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import msgspec
@@ -443,3 +446,22 @@ def test_what_cannot_be_asked_is_refused_before_it_waits(queue, call, error):
 def test_limits_that_let_nothing_through_are_refused(limits):
     with pytest.raises(ConfigError, match=next(iter(limits))):
         queues.QueueLimits(**limits)
+
+
+def test_what_a_queue_answered_keeps_no_tasks_that_were_replaced(root):
+    """Without a collector of cycles, which a server seldom runs: each change left a whole set of tasks behind."""
+    session = Session(root, backend="reference")
+    queue = Queue(session)
+    gc.disable()
+    try:
+        before = weakref.ref(session.loaded)
+        for some in SETS:
+            assert queue.answers([("good",), ("the lamp is late",)], tasks=some)
+        session.detach("where")
+        assert queue.answers([("good",)])
+        while not queue.is_idle:
+            time.sleep(0.001)
+        queue.close()
+        assert before() is None
+    finally:
+        gc.enable()

@@ -109,9 +109,11 @@ class _OwnFlops:
         """What these tasks add to a pass."""
         if tasks not in self._known:
             own = frozenset(tasks) - self._loaded.hidden
-            self._known[tasks] = partial(self._flops, own)
+            # No method of this object: what it keeps of itself would keep tasks that are long replaced.
+            self._known[tasks] = partial(_flops, self._loaded, own)
         return self._known[tasks]
 
-    def _flops(self, own: frozenset[str], tasks: tuple[str, ...], tokens: int) -> Mapping[str, int]:
-        kept = tuple(name for name in tasks if name in own)
-        return self._loaded.flops(kept, tokens)
+
+def _flops(loaded: LoadedTasks, own: frozenset[str], tasks: tuple[str, ...], tokens: int) -> Mapping[str, int]:
+    kept = tuple(name for name in tasks if name in own)
+    return loaded.flops(kept, tokens)

@@ -1,0 +1,60 @@
+"""Passes beside callers: few inputs and a rest while any wait, many and none else."""
+
+import asyncio
+
+import pytest
+
+from changing import asked, make, served
+from polyhead.serve import pace, service
+from polyhead.serve.pace import ALONE, FEW, MANY, Pace
+
+
+@pytest.fixture
+def rests(monkeypatch):
+    taken = []
+    monkeypatch.setattr(pace, "sleep", taken.append)
+    return taken
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a pass moves."""
+    now = [100.0]
+    monkeypatch.setattr(pace, "perf_counter", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize(("seconds", "rest"), [(0.03, 0.06), (5.0, pace.LONGEST_REST)])
+def test_a_rest_of_twice_the_pass_follows_while_callers_wait(rests, clock, seconds, rest):
+    with Pace(lambda: True).one_pass():
+        clock[0] += seconds
+    assert rests == [pytest.approx(rest)]
+
+
+def test_who_came_during_the_pass_is_waited_for_too(rests):
+    waiting = [False]
+    with Pace(lambda: waiting[0]).one_pass():
+        waiting[0] = True
+    assert len(rests) == 1
+
+
+def test_without_callers_passes_are_large_and_nothing_rests(rests):
+    with ALONE.one_pass():
+        pass
+    assert not rests and ALONE.at_once == MANY > Pace(lambda: True).at_once == FEW
+
+
+def test_a_server_is_busy_until_a_second_after_its_last_answer(tmp_path, monkeypatch):
+    async def scenario():
+        async with served(make(tmp_path / "b", "mood")) as (client, serving):
+            now = [service.monotonic() + 60]
+            monkeypatch.setattr(service, "monotonic", lambda: now[0])
+            assert serving.pace.at_once == MANY
+            await asked(client)
+            while not serving.queue.is_idle:
+                await asyncio.sleep(0.001)
+            assert serving.pace.at_once == FEW
+            now[0] += 1.5
+            assert serving.pace.at_once == MANY
+
+    asyncio.run(scenario())
