@@ -457,6 +457,10 @@ def test_what_a_queue_answered_keeps_no_tasks_that_were_replaced(root):
         before = weakref.ref(session.loaded)
         for some in SETS:
             assert queue.answers([("good",), ("the lamp is late",)], tasks=some)
+        kept = Future()  # a caller who keeps the ticket, as an event loop does
+        queue.submit([("good",)], lambda ticket, kept=kept: kept.set_result(ticket))
+        assert kept.result(30).results
+        del kept
         session.detach("where")
         assert queue.answers([("good",)])
         while not queue.is_idle:
