@@ -5,7 +5,7 @@ from __future__ import annotations
 from polyhead.bundle.read import Bundle
 from polyhead.engine.pinned import Answering
 
-KEPT_BYTES = 512 * 2**20  # of what layers made of probes; 22 tasks with 64 probes each have about 300
+KEPT_BYTES = 512 * 2**20  # of what layers made of probes
 
 
 class Prover:
