@@ -1,11 +1,11 @@
-"""What one certified change of a task takes a server that nobody else asks: the first, and those after it.
+"""Seconds of a certified change of a task on an idle server: the first change, and those after it.
 
     python -m benchmarks.one_pass_tasks      once: the tasks
     python -m benchmarks.server_change       an idle machine
 
 Of 22 tasks one is updated over HTTP, again and again: 64 probes of each task are proven, and the server has taken the
-new version over when it answers. The process of the first change begins, compiles and runs the encoder for all probes;
-those after it use what it left.
+new version over when it answers. The first change starts a process, which compiles graphs and runs the encoder for all
+probes; later changes use the same process.
 """
 
 from __future__ import annotations

@@ -66,10 +66,10 @@ def test_few_texts_stand_in_one_row_of_one_of_sixteen_shapes():
     trunk, seen, rng = tiny_trunk(max_tokens=128), set(), np.random.default_rng(0)
     for _ in range(400):
         lengths = rng.integers(1, 64, size=rng.integers(1, 5)).tolist()
-        found = Layout(tiny_batch(trunk, tuple(lengths)), Shape(first_position=0, segments=2, width=384))
-        rows, positions = found.ids.shape
+        layout = Layout(tiny_batch(trunk, tuple(lengths)), Shape(first_position=0, segments=2, width=384))
+        rows, positions = layout.ids.shape
         assert rows == 1 and 0 <= positions - sum(lengths) < max(8, 1 + sum(lengths) / 4)
-        assert found.added.shape == (1, 1, positions, positions), "also of one text alone"
+        assert layout.added.shape == (1, 1, positions, positions), "also of one text alone"
         seen.add(positions)
     assert seen <= set(LINES) and len(LINES) == 16
 

@@ -1,18 +1,18 @@
-"""What several proofs of one process share, so that each but the first is quick."""
+"""Compiled graphs and hidden states of probes that one process keeps from one proof to the next."""
 
 from __future__ import annotations
 
 from polyhead.bundle.read import Bundle
 from polyhead.engine.pinned import Answering
 
-KEPT_BYTES = 512 * 2**20  # of what layers made of probes
+KEPT_BYTES = 512 * 2**20  # of hidden states of probes
 
 
 class Prover:
-    """What the proofs of one process share: graphs that are compiled, and what layers made of probes.
+    """Keeps compiled graphs and the hidden states of probes from one proof to the next.
 
-    So a second change runs no layer for the probes that the first has run. Nothing is written, and none of it decides
-    what is true: a process without it computes the same.
+    A second change runs no layer for probes that the first has run. Nothing is written, and certificates are the same
+    as without it.
     """
 
     def __init__(self, *, kept_bytes: int = KEPT_BYTES) -> None:

@@ -118,7 +118,7 @@ class Layout:
     @cached_property
     def added(self) -> np.ndarray:
         """(rows, 1, 1 or positions, positions) float32: 0 where a position is read, else a low number."""
-        # Of a row that several texts may share one shape, however many do.
+        # A row that several texts may share has one shape of mask, however many texts share it.
         is_line = self._shape.pack and self._shape.fill and self._size[0] == 1 and self._size[1] <= LINE
         if self._is_packed or is_line or (self._more and self._shape.isolated):
             return self._seen()
