@@ -343,6 +343,43 @@ def test_rows_do_not_depend_on_how_many_are_encoded_at_once(raw, monkeypatch):
     assert [one.row for one in apart] == list(range(30))
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_what_is_asked_again_is_answered_as_before_and_the_last_answers_are_kept(raw, size, monkeypatch):
+    inputs = [texts for texts in random_inputs(3, 60) if len(texts) == size]
+    batches, fresh, keeping, read = [inputs[:9], inputs[9:], []], ours(raw), ours(raw), []
+    original = Tokenizer._chunk
+    keeping.most_kept = 6
+    asked = [
+        (batch, windows, offsets)
+        for windows, offsets in [(None, False), (Windows(size=16, stride=4), True)]
+        for batch in batches
+    ]
+    expected = [fresh.encodings(batch, windows=windows, offsets=offsets) for batch, windows, offsets in asked]
+
+    def chunk(self, inputs, *more, **options):
+        read.append(inputs)
+        return original(self, inputs, *more, **options)
+
+    monkeypatch.setattr(Tokenizer, "_chunk", chunk)
+
+    def ask(batch, windows, offsets):
+        return keeping.encodings(list(batch), windows=windows, offsets=offsets)
+
+    for _ in range(2):
+        for each, reference in zip(asked, expected, strict=True):
+            answer = ask(*each)
+            for field in answer.__struct_fields__:
+                np.testing.assert_array_equal(getattr(answer, field), getattr(reference, field), err_msg=field)
+    assert len(read) == 6, "nothing was read twice"
+    ask(*asked[0])
+    ask(inputs[:1], None, False)  # for which the answer goes that was asked for least recently
+    read.clear()
+    ask(*asked[0])
+    assert not read
+    ask(*asked[1])
+    assert len(read) == 1
+
+
 def test_no_inputs_and_empty_texts_are_fine(raw):
     assert ours(raw).encode([]) == []
     assert_same(ours(raw).encode([("",)])[0], bare(raw).encode(""))

@@ -36,6 +36,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import Input
 
+KEPT_ENCODINGS = 1024  # batches of probes; a bundle of 22 tasks has about 180
 SHOWN = 80  # characters of a probe's text that a certificate keeps
 
 
@@ -48,7 +49,8 @@ class Answering:
         """`backend` None is `backend_here`. What `before` loaded and compiled of the same bundle is taken over.
 
         Then only tasks whose arrays on disk are others are compiled anew; `before` answers no more. Of each precision
-        up to `kept_bytes` of what layers made of probes are kept, so that layers run once for a probe.
+        up to `kept_bytes` of what layers made of probes are kept, so that layers run once for a probe; with any, tokens
+        of probes are kept too.
         """
         self.bundle = bundle
         self.backend = backend or backend_here()
@@ -106,6 +108,8 @@ class Answering:
                 session.backend.ready()
                 if session.backend.kept is not None:
                     session.backend.kept.most = self._kept_bytes
+            if self._kept_bytes:
+                session.tokenizer.most_kept = KEPT_ENCODINGS
             self._sessions[precision] = session
         return self._sessions[precision]
 

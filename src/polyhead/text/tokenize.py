@@ -7,6 +7,7 @@ longest row (`text.batch`) and the limit is the trunk's.
 from __future__ import annotations
 
 import re
+import threading
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -92,6 +93,9 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._templates: dict[int, Template] = {}
+        self.most_kept = 0  # answers of `encodings` that are kept for who asks the same again, the last ones
+        self._kept: dict[tuple[object, ...], Encodings] = {}
+        self._keeping = threading.Lock()
 
     def encode(self, inputs: Sequence[Input], *, windows: Windows | None = None) -> list[Encoded]:
         """Every input in order; with `windows`, several entries for an input that is longer than a window."""
@@ -107,6 +111,20 @@ class Tokenizer:
 
     def encodings(self, inputs: Sequence[Input], *, windows: Windows | None = None, offsets: bool = False) -> Encodings:
         """`encode` in flat arrays, for inputs that are all single texts or all pairs; with `offsets` on request."""
+        if not self.most_kept:
+            return self._encodings(inputs, windows, offsets=offsets)
+        key = (tuple(inputs), windows, offsets)
+        with self._keeping:
+            answer = self._kept.pop(key, None)
+        if answer is None:
+            answer = self._encodings(inputs, windows, offsets=offsets)
+        with self._keeping:
+            self._kept[key] = answer
+            while len(self._kept) > self.most_kept:
+                del self._kept[next(iter(self._kept))]
+        return answer
+
+    def _encodings(self, inputs: Sequence[Input], windows: Windows | None, *, offsets: bool) -> Encodings:
         rows = np.arange(len(inputs))
         spans = _chunks(inputs) if inputs else [(0, 0)]
         return joined([self._chunk(inputs[a:b], rows[a:b], windows, offsets=offsets) for a, b in spans])
