@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from changing import ADMIN, TASKS, TEXTS, TRUNK, add, asked, draft, make, served
+from graphs import NumpyRuntime
 from polyhead.bundle.models import add_model, remove_models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import certified
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.pinned import backend_here
+from polyhead.engine.session import Session
 from polyhead.errors import BackendError, CorruptFile, IsolationError, WrongTrunk
 from polyhead.seq2seq.answer import SummaryTasks
 from polyhead.seq2seq.data import Seq2SeqShape
@@ -154,6 +156,28 @@ def test_a_whole_folder_in_the_place_of_the_old_one_is_taken_over(root, tmp_path
             _, versions = await asked(client)
             assert versions["mood"] == {"version": "v0001", "digest": Bundle.open(root).record("mood").arrays}
             assert versions["mood"]["digest"] != before
+
+    asyncio.run(scenario())
+
+
+def test_what_is_tried_is_what_callers_are_answered_with(tmp_path):
+    """No graph is compiled for the trial alone, and none for the callers after it."""
+    roots = [make(tmp_path / name, "mood", "topics", "urgency", "names") for name in ("a", "b")]
+    bare, runtime = NumpyRuntime(), NumpyRuntime()
+    session = Session(roots[0], backend=bare)
+    session.columns(TEXTS)
+    bare.compiled.clear()
+    add(roots[0], "mood", 8, replace=True)
+    session.refresh()
+
+    async def scenario():
+        async with served(roots[1], backend=runtime, deterministic=False) as (client, service):
+            runtime.compiled.clear()
+            add(roots[1], "mood", 8, replace=True)
+            assert (await service.changes.take()).replaced == ("mood",)
+            assert len(runtime.compiled) == len(bare.compiled) > 0
+            await asked(client)
+            assert len(runtime.compiled) == len(bare.compiled)
 
     asyncio.run(scenario())
 

@@ -56,10 +56,19 @@ class BundleChanges:
     """
 
     def __init__(
-        self, session: Session, *, seconds: float, warm: Callable[[LoadedTasks], None], pace: Pace = ALONE
+        self,
+        session: Session,
+        *,
+        seconds: float,
+        warm: Callable[[LoadedTasks], None],
+        asked: Callable[[LoadedTasks], Sequence[str]],
+        pace: Pace = ALONE,
     ) -> None:
-        """`seconds` between two looks at the folder, 0 for none; `warm` answers texts with all tasks of a moment."""
-        self._session, self._seconds, self._warm = session, seconds, warm
+        """`seconds` between two looks at the folder, 0 for none; `warm` answers texts with the tasks of a moment.
+
+        `asked` are those of them that callers ask together.
+        """
+        self._session, self._seconds, self._warm, self._asked = session, seconds, warm, asked
         self._places = {str(session.bundle.root.resolve()): "the bundle", str(session.bundle.root): "the bundle"}
         self._isolation = Isolation(tolerance=session.backend.tolerance, pace=pace)
         self._pace = pace
@@ -165,9 +174,17 @@ class BundleChanges:
         changed = [*changes.attached, *changes.replaced]
         backend = session.backend
         names: Sequence[str] = [*changed, *written]
-        check_new(new, session.bundle, names, backend=backend.name, precision=backend.precision, pace=self._pace)
+        check_new(
+            new,
+            session.bundle,
+            names,
+            backend=backend.name,
+            precision=backend.precision,
+            pace=self._pace,
+            beside=self._asked(new),
+        )
         self._warm(new)
-        self._isolation.check(old, new, session.bundle, changed)
+        self._isolation.check(old, new, session.bundle, changed, asked=self._asked)
 
     def _refuse(self, mark: Mark, error: Exception) -> None:
         text = without_paths(error, self._places)

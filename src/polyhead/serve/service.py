@@ -82,7 +82,9 @@ class Service:
         self.began = monotonic()
         self._answered = monotonic()  # when callers' inputs were last answered
         self.pace = Pace(self._is_busy)
-        self.changes = BundleChanges(session, seconds=settings.watch_seconds, warm=self._warm_new, pace=self.pace)
+        self.changes = BundleChanges(
+            session, seconds=settings.watch_seconds, warm=self._warm_new, asked=self._asked, pace=self.pace
+        )
         self.drift = DriftWatch(session, self.vectors)
         self.hidden_tasks: list[HiddenTasks] = [self.drift]
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what else ends with it
@@ -298,10 +300,14 @@ class Service:
 
     def _warm_new(self, loaded: LoadedTasks) -> None:
         """The same with tasks that no caller has yet, beside the queue."""
-        names = [*_default(loaded), self.vectors]
+        names = self._asked(loaded)
         for texts in every_head(self.session.tokenizer):
             with self.pace.one_pass():
                 Request(loaded, texts, names).run(loaded)
+
+    def _asked(self, loaded: LoadedTasks) -> list[str]:
+        """What a caller is answered who names no tasks, with the vectors that are kept beside."""
+        return [*_default(loaded), self.vectors]
 
     def _deliver(self, calls: list[Callable[[], None]]) -> None:
         """From the queue's thread to the loop's, all at once; before there is a loop, where they are."""

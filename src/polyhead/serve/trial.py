@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from polyhead.serve.pace import ALONE, Pace
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import Question, TaskInput
 
+OWN = 16  # probes of a changed task; in deterministic mode all, whose digest its certificate has
 PINNED = 2  # probes of a task that did not change: they show which numbers it reads; its certificate was made of all
 BUILT_IN: tuple[TaskInput, ...] = (
     ("where is my order number 12, and when will it be here?",),
@@ -42,21 +43,26 @@ def built_in(loaded: LoadedTasks, names: Iterable[str]) -> dict[str, list[Probe]
 
 
 def outputs_of(
-    loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]], pace: Pace = ALONE
+    loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]], pace: Pace = ALONE, *, beside: Sequence[str] = ()
 ) -> dict[str, list[np.ndarray]]:
     """Each task's outputs for its own probes, in their order; raises the error of a task that fails on one.
 
-    Tasks that read alike are asked together. Tasks that own their models give each text as an array of one string.
+    Tasks that read alike are asked together, and with them those `beside`, where no layer runs for these alone: what
+    callers ask together is compiled together. Tasks that own their models give each text as an array of one string.
     """
     by_task: dict[str, list[np.ndarray]] = {}
     for names in _read_alike(loaded, probes):
+        together = list(names)
+        if _reads_trunk(loaded, names[0]):
+            among = {*names, *(name for name in beside if _reads_trunk(loaded, name))}
+            together = [name for name in loaded.tasks if name in among]
         inputs = list(dict.fromkeys(probe for name in names for probe in probes[name]))
         known: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in names}
         while inputs:
             size = pace.at_once
             asked, inputs = inputs[:size], inputs[size:]
             words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in asked]
-            request = Request(loaded, [probe.input for probe in asked], names, words=words)
+            request = Request(loaded, [probe.input for probe in asked], together, words=words)
             with pace.one_pass():
                 columns = _columns(request, loaded)
             for name in names:
@@ -88,10 +94,21 @@ def _read_alike(loaded: LoadedTasks, names: Iterable[str]) -> Iterable[list[str]
     groups: dict[tuple[object, ...], list[str]] = {}
     for name in names:
         record, task = loaded.records.get(name), loaded.tasks[name]
-        is_own = record is None or any(node.weights != TRUNK or node.delta for node in record.path.layers)
-        layers = name if is_own or record is None else record.path.embed if record.path.embed.prompts else None
+        layers: object = None
+        if not _reads_trunk(loaded, name):
+            is_own = record is None or any(node.weights != TRUNK or node.delta for node in record.path.layers)
+            layers = name if is_own or record is None else record.path.embed
         groups.setdefault((layers, task.pair, task.long_texts, kind_of(task).per_option), []).append(name)
     return groups.values()
+
+
+def _reads_trunk(loaded: LoadedTasks, name: str) -> bool:
+    """Whether the task adds no layer and no prompt to the trunk's."""
+    record = loaded.records.get(name)
+    if record is None:
+        return False
+    path = record.path
+    return not path.embed.prompts and all(node.weights == TRUNK and not node.delta for node in path.layers)
 
 
 def pinned(bundle: Bundle, name: str, *, most: int | None = None) -> list[Probe]:
@@ -101,18 +118,25 @@ def pinned(bundle: Bundle, name: str, *, most: int | None = None) -> list[Probe]
 
 
 def check_new(
-    loaded: LoadedTasks, bundle: Bundle, names: Sequence[str], *, backend: str, precision: str, pace: Pace = ALONE
+    loaded: LoadedTasks,
+    bundle: Bundle,
+    names: Sequence[str],
+    *,
+    backend: str,
+    precision: str,
+    pace: Pace = ALONE,
+    beside: Sequence[str] = (),
 ) -> None:
-    """Raises the error of a new task that cannot answer built-in inputs or its own probes with finite numbers.
+    """Raises the error of a new task that cannot answer built-in inputs or OWN of its probes with finite numbers.
 
-    In deterministic mode its answers must be those of its certificate, where that was made under these numerics: the
-    same backend and precision on this machine. Raises IsolationError where they are not.
+    In deterministic mode it must answer all of its probes, as its certificate says where that was made under these
+    numerics: the same backend and precision on this machine. Raises IsolationError where it does not.
     """
     reading = [name for name in names if name in loaded.records]
     asked = built_in(loaded, reading if missing() else names)  # who writes without torch, answers nothing
-    outputs_of(loaded, asked, pace)
-    probes = {name: pinned(bundle, name) for name in reading}
-    outputs = outputs_of(loaded, probes, pace)
+    outputs_of(loaded, asked, pace, beside=beside)
+    probes = {name: pinned(bundle, name, most=None if loaded.deterministic else OWN) for name in reading}
+    outputs = outputs_of(loaded, probes, pace, beside=beside)
     for name in reading:
         if len(outputs[name]) < len(probes[name]):
             raise BackendError(f"task '{name}' does not answer all of its probes", task=name)
@@ -145,16 +169,24 @@ class Isolation:
         self._tolerance, self._pace = 2 * tolerance, pace
         self._known: dict[str, tuple[str, list[Probe], list[np.ndarray]]] = {}  # by task: its record's SHA-256, probes
 
-    def check(self, old: LoadedTasks, new: LoadedTasks, bundle: Bundle, changed: Iterable[str]) -> None:
+    def check(
+        self,
+        old: LoadedTasks,
+        new: LoadedTasks,
+        bundle: Bundle,
+        changed: Iterable[str],
+        *,
+        asked: Callable[[LoadedTasks], Sequence[str]] = lambda loaded: (),
+    ) -> None:
         """Raises IsolationError that names the tasks which are not among the `changed` and answer otherwise.
 
         In deterministic mode every bit counts, else the tolerance. Tasks that own their models, and hidden ones, are
-        not asked.
+        not compared. `asked` gives what callers ask together, as `beside` of `outputs_of`.
         """
         apart = {*changed, *new.hidden}
         left = [name for name in new.records if name in old.records and name in bundle.lines and name not in apart]
-        self._learn(old, bundle, left)
-        after = outputs_of(new, {name: self._known[name][1] for name in left}, self._pace)
+        self._learn(old, bundle, left, beside=asked(old))
+        after = outputs_of(new, {name: self._known[name][1] for name in left}, self._pace, beside=asked(new))
         differing = [name for name in left if not self._is_same(self._known[name][2], after[name], new.deterministic)]
         if differing:
             raise IsolationError(
@@ -165,7 +197,7 @@ class Isolation:
             )
         self._known = {name: self._known[name] for name in left}
 
-    def _learn(self, old: LoadedTasks, bundle: Bundle, names: Sequence[str]) -> None:
+    def _learn(self, old: LoadedTasks, bundle: Bundle, names: Sequence[str], *, beside: Sequence[str] = ()) -> None:
         """Asks the tasks of which it is not known what they answer."""
         records = {name: bundle.lines[name].record for name in names}
         unknown = {
@@ -173,7 +205,7 @@ class Isolation:
             for name in names
             if name not in self._known or self._known[name][0] != records[name]
         }
-        for name, outputs in outputs_of(old, unknown, self._pace).items():
+        for name, outputs in outputs_of(old, unknown, self._pace, beside=beside).items():
             self._known[name] = (records[name], unknown[name], outputs)
 
     def _is_same(self, before: Sequence[np.ndarray], after: Sequence[np.ndarray], is_exact: bool) -> bool:
