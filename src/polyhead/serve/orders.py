@@ -27,7 +27,7 @@ from polyhead.config import Value
 from polyhead.errors import BundleError, PolyheadError, UnknownTask
 from polyhead.serve.http import ErrorBody, HttpError, body_of, status_of
 
-NICENESS = 10  # of the process that makes a change: answers come first
+NICENESS = 15  # of the process that makes a change: answers come first
 AUTOGROUP = FilePath("/proc/self/autogroup")
 
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from time import perf_counter, sleep
 
 FEW, MANY = 4, 16  # inputs of one pass while callers ask, and else
-REST = 2.0  # times the pass before it
-LONGEST_REST = 0.2  # seconds
+REST = 5.0  # times the pass before it
+LONGEST_REST = 0.5  # seconds
 
 
 class Pace:
