@@ -1,11 +1,14 @@
 """Passes beside callers: few inputs and a rest while any wait, many and none else."""
 
 import asyncio
+import threading
 
 import pytest
 
-from changing import asked, make, served
-from polyhead.serve import pace, service
+from changing import add, asked, make, served
+from graphs import NumpyRuntime
+from polyhead.engine.compile.ops import PAUSE
+from polyhead.serve import changes, pace, service
 from polyhead.serve.pace import ALONE, FEW, MANY, Pace
 
 
@@ -29,6 +32,37 @@ def test_a_rest_of_five_times_the_pass_follows_while_callers_wait(rests, clock, 
     with Pace(lambda: True).one_pass():
         clock[0] += seconds
     assert rests == [pytest.approx(rest)]
+
+
+def test_building_rests_between_parts_while_callers_wait_and_elsewhere_nowhere(rests, clock):
+    waiting = [True]
+    with Pace(lambda: waiting[0]).building():
+        clock[0] += 0.01
+        PAUSE.get()()
+        waiting[0] = False
+        clock[0] += 0.02
+        PAUSE.get()()
+        waiting[0] = True
+        clock[0] += 0.03
+        PAUSE.get()()
+    PAUSE.get()()
+    assert rests == [pytest.approx(5 * 0.01), pytest.approx(5 * 0.03)]
+
+
+def test_the_graph_of_a_change_is_built_in_parts(tmp_path, monkeypatch):
+    """One for each of the tasks; with other callers waiting."""
+    root, parts = make(tmp_path / "b", "mood", "topics", "urgency"), []
+    monkeypatch.setattr(pace, "sleep", lambda seconds: parts.append(threading.current_thread().name))
+
+    async def scenario():
+        async with served(root, backend=NumpyRuntime(), deterministic=False) as (_, serving):
+            monkeypatch.setattr(serving.pace, "_is_busy", lambda: True)
+            monkeypatch.setattr(changes, "check_new", lambda *given, **named: parts.append("built"))
+            add(root, "mood", 8, replace=True)
+            await serving.changes.take()
+
+    asyncio.run(scenario())
+    assert parts.index("built") >= 3 and parts[0].startswith("polyhead-changes")
 
 
 def test_who_came_during_the_pass_is_waited_for_too(rests):

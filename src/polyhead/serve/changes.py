@@ -161,7 +161,8 @@ class BundleChanges:
             session.summaries.models.lines,
         ):
             return Changes(), False
-        changes = session.refresh(check=self._check)
+        with self._pace.building():
+            changes = session.refresh(check=self._check)
         words = [
             f"{field} {', '.join(names)}" for field in Changes.__struct_fields__ if (names := getattr(changes, field))
         ]
