@@ -7,7 +7,7 @@ import pytest
 
 from changing import add, asked, make, served
 from graphs import NumpyRuntime
-from polyhead.engine.compile.ops import PAUSE
+from polyhead.engine.compile.ops import PART
 from polyhead.serve import changes, pace, service
 from polyhead.serve.pace import ALONE, FEW, MANY, Pace
 
@@ -34,23 +34,26 @@ def test_a_rest_of_five_times_the_pass_follows_while_callers_wait(rests, clock, 
     assert rests == [pytest.approx(rest)]
 
 
-def test_building_rests_between_parts_while_callers_wait_and_elsewhere_nowhere(rests, clock):
+def test_building_rests_after_each_part_while_callers_wait(rests, clock):
     waiting = [True]
+
+    def build(seconds):
+        clock[0] += 9  # between parts
+        with PART.get()():
+            clock[0] += seconds
+
     with Pace(lambda: waiting[0]).building():
-        clock[0] += 0.01
-        PAUSE.get()()
+        build(0.01)
         waiting[0] = False
-        clock[0] += 0.02
-        PAUSE.get()()
+        build(0.02)
         waiting[0] = True
-        clock[0] += 0.03
-        PAUSE.get()()
-    PAUSE.get()()
-    assert rests == [pytest.approx(5 * 0.01), pytest.approx(5 * 0.03)]
+        build(0.03)
+    build(0.04)
+    assert rests == [pytest.approx(5 * 0.01), pytest.approx(5 * 0.03)], "none for who builds elsewhere"
 
 
 def test_the_graph_of_a_change_is_built_in_parts(tmp_path, monkeypatch):
-    """One for each of the tasks; with other callers waiting."""
+    """While callers wait: a rest for each of three tasks at least."""
     root, parts = make(tmp_path / "b", "mood", "topics", "urgency"), []
     monkeypatch.setattr(pace, "sleep", lambda seconds: parts.append(threading.current_thread().name))
 

@@ -1,4 +1,4 @@
-"""Compiled graphs and hidden states of probes that one process keeps from one proof to the next."""
+"""Compiled graphs, token ids and hidden states of probes, which one process keeps from one proof to the next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ KEPT_BYTES = 512 * 2**20  # of hidden states of probes
 
 
 class Prover:
-    """Keeps compiled graphs and the hidden states of probes from one proof to the next.
+    """Keeps compiled graphs, and token ids and hidden states of probes, from one proof to the next.
 
     A second change runs no layer for probes that the first has run. Nothing is written, and certificates are the same
     as without it.

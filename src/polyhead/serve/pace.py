@@ -1,4 +1,4 @@
-"""Passes of the encoder, and graphs that are built, beside callers, who must not wait long for the processor."""
+"""Rests after passes of the encoder and parts of new graphs, so that callers get the processor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter, sleep
 
-from polyhead.engine.compile.ops import PAUSE
+from polyhead.engine.compile.ops import PART
 
 FEW, MANY = 4, 16  # inputs of one pass while callers ask, and else
 REST = 5.0  # times the pass, or the part of a graph, before it
@@ -29,27 +29,17 @@ class Pace:
         """Around one pass."""
         began, is_busy = perf_counter(), self._is_busy()
         yield
-        self._rest(began, is_busy=is_busy)
+        if is_busy or self._is_busy():
+            sleep(min(REST * (perf_counter() - began), LONGEST_REST))
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Around graphs that this thread builds: a rest follows each part."""
-        began = perf_counter()
-
-        def pause() -> None:
-            nonlocal began
-            self._rest(began)
-            began = perf_counter()
-
-        token = PAUSE.set(pause)
+        """Around graphs that this thread builds: each part counts as a pass."""
+        token = PART.set(self.one_pass)
         try:
             yield
         finally:
-            PAUSE.reset(token)
-
-    def _rest(self, began: float, *, is_busy: bool = False) -> None:
-        if is_busy or self._is_busy():
-            sleep(min(REST * (perf_counter() - began), LONGEST_REST))
+            PART.reset(token)
 
 
 ALONE = Pace()  # nobody asks

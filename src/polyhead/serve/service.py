@@ -306,7 +306,7 @@ class Service:
                 Request(loaded, texts, names).run(loaded)
 
     def _asked(self, loaded: LoadedTasks) -> list[str]:
-        """What a caller is answered who names no tasks, with the vectors that are kept beside."""
+        """The tasks of a request that names none, and the hidden task that gives vectors."""
         return [*_default(loaded), self.vectors]
 
     def _deliver(self, calls: list[Callable[[], None]]) -> None:

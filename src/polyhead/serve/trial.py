@@ -18,14 +18,14 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.pinned import backend_here, precision_here, probes_of
 from polyhead.engine.request import Request
 from polyhead.errors import BackendError, IsolationError, PolyheadError
-from polyhead.plan import TRUNK
+from polyhead.plan import TRUNK, Embed
 from polyhead.seq2seq.answer import missing
 from polyhead.serve.pace import ALONE, Pace
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import Question, TaskInput
 
-OWN = 16  # probes of a changed task; in deterministic mode all, whose digest its certificate has
-PINNED = 2  # probes of a task that did not change: they show which numbers it reads; its certificate was made of all
+CHANGED = 16  # probes of a changed task; in deterministic mode it is asked all, whose digest its certificate has
+UNCHANGED = 2  # probes of any other task: they show which numbers it reads; its certificate was made of all
 BUILT_IN: tuple[TaskInput, ...] = (
     ("where is my order number 12, and when will it be here?",),
     ("when did the parcel come?", "The parcel was late. It came on Monday."),
@@ -53,8 +53,8 @@ def outputs_of(
     by_task: dict[str, list[np.ndarray]] = {}
     for names in _read_alike(loaded, probes):
         together = list(names)
-        if _reads_trunk(loaded, names[0]):
-            among = {*names, *(name for name in beside if _reads_trunk(loaded, name))}
+        if _added_to_trunk(loaded, names[0]) is None:
+            among = {*names, *(name for name in beside if _added_to_trunk(loaded, name) is None)}
             together = [name for name in loaded.tasks if name in among]
         inputs = list(dict.fromkeys(probe for name in names for probe in probes[name]))
         known: dict[str, dict[Probe, np.ndarray]] = {name: {} for name in names}
@@ -93,22 +93,18 @@ def _read_alike(loaded: LoadedTasks, names: Iterable[str]) -> Iterable[list[str]
     """Tasks that make the same of an input, and run the same layers."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for name in names:
-        record, task = loaded.records.get(name), loaded.tasks[name]
-        layers: object = None
-        if not _reads_trunk(loaded, name):
-            is_own = record is None or any(node.weights != TRUNK or node.delta for node in record.path.layers)
-            layers = name if is_own or record is None else record.path.embed
-        groups.setdefault((layers, task.pair, task.long_texts, kind_of(task).per_option), []).append(name)
+        task = loaded.tasks[name]
+        key = (_added_to_trunk(loaded, name), task.pair, task.long_texts, kind_of(task).per_option)
+        groups.setdefault(key, []).append(name)
     return groups.values()
 
 
-def _reads_trunk(loaded: LoadedTasks, name: str) -> bool:
-    """Whether the task adds no layer and no prompt to the trunk's."""
+def _added_to_trunk(loaded: LoadedTasks, name: str) -> str | Embed | None:
+    """None for a task that runs the trunk alone; its prompts; or its name where it has layers or a model of its own."""
     record = loaded.records.get(name)
-    if record is None:
-        return False
-    path = record.path
-    return not path.embed.prompts and all(node.weights == TRUNK and not node.delta for node in path.layers)
+    if record is None or any(node.weights != TRUNK or node.delta for node in record.path.layers):
+        return name
+    return record.path.embed if record.path.embed.prompts else None
 
 
 def pinned(bundle: Bundle, name: str, *, most: int | None = None) -> list[Probe]:
@@ -127,7 +123,7 @@ def check_new(
     pace: Pace = ALONE,
     beside: Sequence[str] = (),
 ) -> None:
-    """Raises the error of a new task that cannot answer built-in inputs or OWN of its probes with finite numbers.
+    """Raises the error of a new task that cannot answer built-in inputs or 16 of its probes with finite numbers.
 
     In deterministic mode it must answer all of its probes, as its certificate says where that was made under these
     numerics: the same backend and precision on this machine. Raises IsolationError where it does not.
@@ -135,7 +131,7 @@ def check_new(
     reading = [name for name in names if name in loaded.records]
     asked = built_in(loaded, reading if missing() else names)  # who writes without torch, answers nothing
     outputs_of(loaded, asked, pace, beside=beside)
-    probes = {name: pinned(bundle, name, most=None if loaded.deterministic else OWN) for name in reading}
+    probes = {name: pinned(bundle, name, most=None if loaded.deterministic else CHANGED) for name in reading}
     outputs = outputs_of(loaded, probes, pace, beside=beside)
     for name in reading:
         if len(outputs[name]) < len(probes[name]):
@@ -201,7 +197,7 @@ class Isolation:
         """Asks the tasks of which it is not known what they answer."""
         records = {name: bundle.lines[name].record for name in names}
         unknown = {
-            name: pinned(bundle, name, most=PINNED)
+            name: pinned(bundle, name, most=UNCHANGED)
             for name in names
             if name not in self._known or self._known[name][0] != records[name]
         }

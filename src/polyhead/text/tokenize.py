@@ -93,7 +93,7 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._templates: dict[int, Template] = {}
-        self.most_kept = 0  # answers of `encodings` that are kept for who asks the same again, the last ones
+        self.most_kept = 0  # results of `encodings`, the last ones, that are kept
         self._kept: dict[tuple[object, ...], Encodings] = {}
         self._keeping = threading.Lock()
 

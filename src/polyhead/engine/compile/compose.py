@@ -24,7 +24,7 @@ from polyhead.engine.compile.encoder import Arrays, Span, beside_graph, embed_gr
 from polyhead.engine.compile.heads import Slot, answers, folded, output_of, padded
 from polyhead.engine.compile.joint import Unit, is_worth, joint_graph, output_in
 from polyhead.engine.compile.layout import Shape
-from polyhead.engine.compile.ops import PAUSE, Build, Ops, Tensor
+from polyhead.engine.compile.ops import PART, Build, Ops, Tensor
 from polyhead.engine.compile.program import (
     EMBEDDED,
     LAID,
@@ -365,11 +365,12 @@ def slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Seq
     def build(ops: Ops) -> dict[str, Tensor]:
         if not tasks:
             return {}
-        pause, slots = PAUSE.get(), list[Slot | None]()
+        part, slots = PART.get(), list[Slot | None]()
         for arrays in filled:
-            slots.append(None if arrays is None else padded(folded(*arrays, width=form.width), form))
-            pause()
+            with part():
+                slots.append(None if arrays is None else padded(folded(*arrays, width=form.width), form))
         release(array for task in tasks if task.is_mapped for array in task.arrays.values())
-        return answers(ops, form, slots, outputs)
+        with part():
+            return answers(ops, form, slots, outputs)
 
     return build

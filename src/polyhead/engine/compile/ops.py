@@ -7,6 +7,7 @@ float32 where nothing else is said; a runtime may compute them in a lower precis
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -15,8 +16,8 @@ import numpy as np
 Tensor = Any  # a value in a graph that is being built: what the runtime's library calls a node or an output
 InputKind = Literal["int", "float"]  # int64, float32
 Size = int | Tensor  # a known number, or one that is read from another tensor's shape
-# Called between the parts of a graph that is being built, in Python, beside calls that need Python too.
-PAUSE: ContextVar[Callable[[], None]] = ContextVar("polyhead_pause", default=lambda: None)
+# Entered around each part of building a graph. A server rests after each, since Python runs one thread at a time.
+PART: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("polyhead_part", default=nullcontext)
 
 
 class Ops(Protocol):
