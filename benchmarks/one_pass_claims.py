@@ -137,8 +137,9 @@ RATIOS = (
 )
 
 
-def claims(rows: Sequence[Row]) -> tuple[list[Claim], list[str]]:
-    """The claims, and the ids of those whose runs are not there."""
+def claims(rows: Sequence[Row], *, floats: str = BF16) -> tuple[list[Claim], list[str]]:
+    """The claims, and the ids of those whose runs are not there; `floats` is what runs in place of bfloat16."""
+    rows = [{name: BF16 if value == floats else value for name, value in row.items()} for row in rows]
     made = {ratio.id: ratio.claim(rows) for ratio in RATIOS}
     made |= {"engine.slope": slope(rows), "engine.memory": memory(rows), "engine.load": loading(rows)}
     return [claim for claim in made.values() if claim], [id for id, claim in made.items() if not claim]

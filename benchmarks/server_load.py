@@ -4,7 +4,8 @@
     python -m benchmarks.server_load         an idle machine, nothing else running
 
 Each request is one real tweet that 21 tasks answer (the twenty of `one_pass_tasks` that read one text, and a copy of
-one). Server and load generator (`benchmarks/open_loop.py`) share the machine, each in a process of its own.
+one). Server and load generator (`benchmarks/open_loop.py`) share the machine, each in a process of its own. A processor
+with neither bfloat16 nor VNNI has a file and targets of its own.
 """
 
 from __future__ import annotations
@@ -24,18 +25,23 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.one_pass import worker_of
 from benchmarks.one_pass_tasks import FOLDER, bundle_of, train, tweets
 from benchmarks.server_shapes import bert_base
-from polyhead.processor import processors
+from polyhead.processor import processor, processors
 from studies.results import Claim
 from studies.settings import ROOT, command, report, say
 
-NAME, TASKS = "server_load", 22  # of the bundle: one reads pairs, and is not asked
-SERVED = (("minilm", "int8"), ("minilm", "bfloat16"), ("bert-base", "bfloat16"))
+TASKS = 22  # of the bundle: one reads pairs, and is not asked
+IS_FAST = processor().may_have_bfloat16 or processor().has_wide_sums
+SUFFIX = "" if IS_FAST else "_avx2"  # of results files
+FLOATS = "bfloat16" if processor().may_have_bfloat16 else "float32"
+SERVED = (("minilm", "int8"), ("minilm", FLOATS), ("bert-base", FLOATS))
 SHARE = {"minilm": 1, "bert-base": 8}  # one in so many of the texts is enough
 RATES = (10, 20, 40, 60, 80, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1400)
 CALLERS = 128  # at saturation
 LIMIT = 32.0  # milliseconds, of the 99th percentile
+TARGET = 1000 if IS_FAST else 500  # requests a second within it
 Row = dict[str, Any]
 
 
@@ -59,10 +65,12 @@ def main() -> None:
                 rows.append(
                     {**known, "who": f"engine, {shape}, {precision}", "what": "in process", "turn": turn, **alone}
                 )
+            if shape == "minilm":
+                rows.append({**known, "what": "encoder alone", "a_second": encoder_alone(process, precision, texts)})
             rows += curve(port, bodies, known, options)
             rows.append({**known, "what": "memory", "bytes": resident(process.pid)})
         say(json.dumps(rows[-1]))
-    report(NAME, command=command(), rows=rows, claims=claims(rows), lacking=[])
+    report(f"server_load{SUFFIX}", command=command(), rows=rows, claims=claims(rows), lacking=[])
 
 
 def arguments() -> argparse.Namespace:
@@ -158,16 +166,32 @@ def holds(row: Row) -> bool:
 
 def paused(process: subprocess.Popen[bytes], bundle: Path, precision: str, texts: Sequence[str]) -> Row:
     """The engine in a process of its own over the same texts, while the server stands still."""
-    process.send_signal(signal.SIGSTOP)
-    try:
-        words = [sys.executable, "-m", "benchmarks.server_engine", str(bundle), precision]
+    words = [sys.executable, "-m", "benchmarks.server_engine", str(bundle), precision]
+    with stopped(process):
         done = subprocess.run(
             words, cwd=ROOT, input=json.dumps(list(texts)), capture_output=True, text=True, check=True
         )
-    finally:
-        process.send_signal(signal.SIGCONT)
     row: Row = json.loads(done.stdout)
     return row
+
+
+def encoder_alone(process: subprocess.Popen[bytes], precision: str, texts: Sequence[str]) -> float:
+    """Texts a second of the encoder without tasks, over large batches of texts of like length: no server does more."""
+    (FOLDER / "tweets.json").write_text(json.dumps(texts))
+    options = argparse.Namespace(threads=processors())
+    with stopped(process), worker_of(options, f"openvino:{precision}", 0) as worker:
+        worker.run("all", len(texts))
+        return len(texts) / float(worker.run("all", len(texts))["seconds"])
+
+
+@contextlib.contextmanager
+def stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A process stands still meanwhile."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def resident(pid: int) -> int:
@@ -181,34 +205,47 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     made = []
     for shape, precision in dict.fromkeys((str(row["shape"]), str(row["precision"])) for row in rows):
         mine = [row for row in rows if (row["shape"], row["precision"]) == (shape, precision)]
-        highest = max(row["rate"] for row in mine if row["what"] == "highest")
-        served = np.array([row["a_second"] for row in mine if row["what"] == "saturation"])
-        alone = np.array([row["a_second"] for row in mine if row["what"] == "in process"])
-        ratios, named = served / alone, f"{precision}" if shape == "minilm" else shape
+        named = (precision if shape == "minilm" else shape) + SUFFIX.replace("_", "-")
         if shape == "minilm":
-            made.append(
-                Claim(
-                    id=f"server.rate-{named}",
-                    text=f"one-text requests a second, 21 tasks each, 99th percentile at most 32 ms, {named}",
-                    target=1000,
-                    value=round(highest),
-                    unit="requests a second",
-                    holds=bool(highest >= 1000),
-                )
-            )
-        made.append(
-            Claim(
-                id=f"server.saturation-{named}",
-                text=f"texts a second at saturation over those of the engine in process, {named}",
-                target=0.7,
-                value=round(float(np.median(ratios)), 3),
-                unit="ratio",
-                holds=bool(np.median(ratios) >= 0.7),
-                note=f"median of {len(ratios)}, {ratios.min():.3f} to {ratios.max():.3f}; {np.median(served):.0f} and "
-                f"{np.median(alone):.0f} a second; within 32 ms {highest:.0f} a second",
-            )
-        )
+            made.append(rate(mine, precision, named))
+        made.append(saturation(mine, precision if shape == "minilm" else shape, named))
     return made
+
+
+def rate(rows: Sequence[Row], precision: str, named: str) -> Claim:
+    """The highest rate within the limit."""
+    highest = max(row["rate"] for row in rows if row["what"] == "highest")
+    alone = next(row["a_second"] for row in rows if row["what"] == "encoder alone")
+    note = f"the encoder alone, without tasks and without a server, reads {alone:.0f} texts a second here"
+    if highest < TARGET:
+        more = "; processors that multiply more, or more of them, would close it" if alone < 1.5 * TARGET else ""
+        note = f"missed: {note}, in large batches, which take longer than 32 ms{more}"
+    return Claim(
+        id=f"server.rate-{named}",
+        text=f"one-text requests a second, 21 tasks each, 99th percentile at most 32 ms, {precision}",
+        target=TARGET,
+        value=round(highest),
+        unit="requests a second",
+        holds=bool(highest >= TARGET),
+        note=note,
+    )
+
+
+def saturation(rows: Sequence[Row], what: str, named: str) -> Claim:
+    """The rate at saturation over the engine's own."""
+    served = np.array([row["a_second"] for row in rows if row["what"] == "saturation"])
+    alone = np.array([row["a_second"] for row in rows if row["what"] == "in process"])
+    highest, ratios = max(row["rate"] for row in rows if row["what"] == "highest"), served / alone
+    return Claim(
+        id=f"server.saturation-{named}",
+        text=f"texts a second at saturation over those of the engine in process, {what}",
+        target=0.7,
+        value=round(float(np.median(ratios)), 3),
+        unit="ratio",
+        holds=bool(np.median(ratios) >= 0.7),
+        note=f"median of {len(ratios)}, {ratios.min():.3f} to {ratios.max():.3f}; {np.median(served):.0f} and "
+        f"{np.median(alone):.0f} a second; within 32 ms {highest:.0f} a second",
+    )
 
 
 if __name__ == "__main__":

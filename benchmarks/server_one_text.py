@@ -13,9 +13,10 @@ import msgspec
 from benchmarks import one_pass_claims, one_pass_tasks
 from benchmarks.one_pass import Row, arguments, ours, show
 from benchmarks.one_pass_tasks import FOLDER
+from benchmarks.server_load import FLOATS, SUFFIX
 from studies.settings import command, report
 
-NAME, VARIANT, SIZES = "server_one_text", "openvino:bfloat16", (1, 21, 50)
+VARIANT, SIZES = f"openvino:{FLOATS}", (1, 21, 50)
 CLAIMS = {"engine.one-text": "server.one-text", "engine.memory": "server.memory-50-tasks"}
 
 
@@ -26,9 +27,10 @@ def main() -> None:
     (FOLDER / "tweets.json").write_text(json.dumps(one_pass_tasks.tweets(options.texts)))
     rows: list[Row] = ours(options, VARIANT)
     show(rows)
-    measured, _ = one_pass_claims.claims(rows)
-    claims = [msgspec.structs.replace(each, id=CLAIMS[each.id]) for each in measured if each.id in CLAIMS]
-    report(NAME, command=command(), rows=rows, claims=claims, lacking=[])
+    measured, _ = one_pass_claims.claims(rows, floats=VARIANT)
+    own = SUFFIX.replace("_", "-")
+    claims = [msgspec.structs.replace(each, id=CLAIMS[each.id] + own) for each in measured if each.id in CLAIMS]
+    report(f"server_one_text{SUFFIX}", command=command(), rows=rows, claims=claims, lacking=[])
 
 
 if __name__ == "__main__":
