@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.model import TextBatch, stored_value
-from polyhead.nn.layer import Dense, Layer, SelfAttention, by_head, dropped, visible
+from polyhead.nn.dropout import fast_dropout
+from polyhead.nn.layer import Dense, Layer, SelfAttention, by_head, visible
 from polyhead.nn.trunk import Noise, States, Trunk
 from polyhead.plan import Path
 from polyhead.project.recipes import Training
@@ -122,10 +123,10 @@ def attended_with(attention: SelfAttention, hidden: Tensor, mask: Tensor, bias: 
     )
     scores = (query * query.shape[-1] ** -0.5) @ key.mT + bias  # (rows, heads, tokens, tokens)
     weights = scores.float().masked_fill(~visible(mask), -math.inf).softmax(dim=-1)
-    weights = dropped(weights, attention.dropout, attention.training).to(value.dtype)
+    weights = fast_dropout(weights, attention.dropout, attention.training).to(value.dtype)
     out = attention.output((weights @ value).transpose(1, 2).flatten(2))
     assert attention.norm is not None
-    normed: Tensor = attention.norm(hidden + dropped(out, attention.dropout, attention.training))
+    normed: Tensor = attention.norm(hidden + fast_dropout(out, attention.dropout, attention.training))
     return normed
 
 

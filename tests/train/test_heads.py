@@ -11,6 +11,7 @@ import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.nn.load import load_trunk
+from polyhead.nn.runtime import one_thread
 from polyhead.plan import Codec
 from polyhead.project.recipes import Training
 from polyhead.strategies import Branch
@@ -107,6 +108,24 @@ def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypat
     scores = [score_of(prepared.task, trials.held, trial.outputs) for trial in (linear, attention)]
     assert scores[0] > scores[1]
     assert len(attention.fitted.history) == rounds
+
+
+def test_folds_in_several_threads_are_the_folds_of_one_to_the_bit(home, brief):
+    """Dropout included: each thread draws as if it trained alone."""
+    training = msgspec.structs.replace(tiny.TRAINING, epochs=4, dropout=0.3)
+    prepared = prepare(tiny.project(home, "mood", strategy=AUTO, training=training, validation=0.3), home)[0]
+    extractor = Extractor(load_trunk(str(home / "trunk")), folder=home / "cache" / "features", precision="float32")
+    paths = paths_of(prepared, extractor, Codec(name="float32"))
+    extractor.fill([feature for path in paths for feature in wanted(prepared, path, extractor)])
+    candidate, path = list(zip(candidates(prepared, extractor), paths, strict=True))[-1]
+    several = []
+    for threads in (1, 3):
+        trials = Trials(prepared, extractor, checkpoints=None, events=Events(), threads=threads)
+        assert trials.folds > 1 and candidate.solver != "linear"
+        with one_thread():
+            several.append(trials.tried(candidate, path))
+    one, other = several
+    assert one.setting == other.setting and np.array_equal(np.stack(one.outputs), np.stack(other.outputs))
 
 
 def test_a_validation_file_chooses_and_is_never_learned_from(home, tmp_path):

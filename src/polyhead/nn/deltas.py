@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from polyhead import plan
 from polyhead.errors import PlanError
-from polyhead.nn.layer import Dense, Half, Keys, LayerDelta, Prefix, attend, by_head, dropped, visible
+from polyhead.nn.dropout import fast_dropout
+from polyhead.nn.layer import Dense, Half, Keys, LayerDelta, Prefix, attend, by_head, visible
 from polyhead.trunk.shape import Architecture, dense_ends
 
 Map = Callable[[Tensor], Tensor]
@@ -229,7 +230,9 @@ class _Prefixes(Kind):
 
     def prefix(self, rows: int) -> Prefix | None:
         key, value = (
-            dropped(_over_rows(by_head(part.view(-1, *part.shape[-2:]), self.heads), rows), self.dropout, self.training)
+            fast_dropout(
+                _over_rows(by_head(part.view(-1, *part.shape[-2:]), self.heads), rows), self.dropout, self.training
+            )
             for part in (self.key, self.value)
         )
         seen = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.errors import PlanError
+from polyhead.nn.dropout import dropout
 from polyhead.nn.layer import Dense, visible
 from polyhead.plan import Activation
 
@@ -126,5 +127,5 @@ class Head(nn.Module):
         hidden = self.hidden or self._shared[0]
         if hidden is not None:
             features = self.activation(hidden(features))
-        out: Tensor = self.output(functional.dropout(features, self.dropout, self.training))
+        out: Tensor = self.output(dropout(features, self.dropout, self.training))
         return out

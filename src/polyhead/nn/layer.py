@@ -11,6 +11,7 @@ from torch.nn import functional
 from polyhead import plan
 from polyhead.config import Value
 from polyhead.errors import PlanError
+from polyhead.nn.dropout import fast_dropout
 
 Half = Literal["attention", "feed_forward"]
 
@@ -177,7 +178,7 @@ class SelfAttention(nn.Module):
         query = by_head(_mapped(self.query, "attention.query", asking, delta), self.heads)
         mixed = attend(query, keys, seen, dropout=self.dropout if self.training else 0.0, learns=self.training)
         out = _mapped(self.output, "attention.output", mixed, delta)
-        out = dropped(out, self.dropout, self.training)
+        out = fast_dropout(out, self.dropout, self.training)
         out = out if delta is None else delta.within("attention", out)
         return out if self.norm is None else self.norm(asking + out)
 
@@ -200,7 +201,7 @@ class FeedForward(nn.Module):
         for dense in self.between:
             inner = functional.gelu(dense(inner))
         out = _mapped(self.outer, "feed_forward.outer", inner, delta)
-        out = dropped(out, self.dropout, self.training)
+        out = fast_dropout(out, self.dropout, self.training)
         out = out if delta is None else delta.within("feed_forward", out)
         if self.norm is None:
             return out
@@ -249,7 +250,7 @@ def attention_products(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, 
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
     unseen = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, float("-inf"))
     weights = (scores.float() + unseen).softmax(dim=-1)
-    return dropped(weights, dropout).to(value.dtype) @ value
+    return fast_dropout(weights, dropout).to(value.dtype) @ value
 
 
 def visible(mask: Tensor) -> Tensor:
@@ -283,19 +284,3 @@ def fill_normal(module: nn.Module, generator: torch.Generator, *, norm_init: Lit
             nn.init.normal_(value, std=0.02, generator=generator)
         else:
             nn.init.constant_(value, 1.0 if name.endswith("norm.weight") else 0.0)
-
-
-_LEVELS = 1 << 16
-
-
-def dropped(values: Tensor, share: float, training: bool = True) -> Tensor:
-    """Each number is 0 with probability `share`, rounded to 1/65536, else divided by `1 - share`.
-
-    On a CPU four numbers share one draw of torch's generator; on other devices this is torch's own dropout.
-    """
-    if not training or not share or values.device.type != "cpu":
-        return functional.dropout(values, share, training)
-    lost, count = min(round(share * _LEVELS), _LEVELS - 1), values.numel()
-    drawn = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
-    kept = drawn.view(torch.int16)[:count].ge_(lost - _LEVELS // 2).view(values.shape).to(values.dtype)
-    return values * kept.mul_(_LEVELS / (_LEVELS - lost))

@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from polyhead.config import Value
 from polyhead.errors import PlanError, TrunkError
-from polyhead.nn.layer import Dense, Keys, Layer, LayerDelta, dropped, fill_normal
+from polyhead.nn.dropout import fast_dropout
+from polyhead.nn.layer import Dense, Keys, Layer, LayerDelta, fill_normal
 from polyhead.trunk.data import TrunkData, check_arrays
 from polyhead.trunk.shape import Architecture, trunk_arrays
 
@@ -281,7 +282,7 @@ class Embeddings(nn.Module):
         return prompts if self.segment is None else prompts + self.segment.weight[0]
 
     def _ended(self, hidden: Tensor) -> Tensor:
-        hidden = dropped(self.norm(hidden), self.dropout, self.training)
+        hidden = fast_dropout(self.norm(hidden), self.dropout, self.training)
         return hidden if self.project is None else self.project(hidden)
 
     def _segments(self, segments: Tensor | None) -> Tensor:

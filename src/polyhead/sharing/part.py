@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from polyhead.cost.arrays import feed_forward_of
 from polyhead.errors import PlanError
+from polyhead.nn.dropout import dropout as drop
 from polyhead.nn.ends import Attention, Learned, xavier
 from polyhead.nn.ends import Head as HeadModule
 from polyhead.nn.layer import Dense, Layer, fill_normal
@@ -51,7 +52,7 @@ class PooledPart(nn.Module):
         self._rows = own_rows(path) if node.positions == "prompt" else slice(0, 1)
         self.mix = Learned(depth) if node.layers == "learned" else None
         self.pool = Attention(width, node.heads, generator=generator) if node.positions == "attention" else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         inputs = 4 * width if head.separate else width
         self.head = HeadModule(
             inputs,
@@ -66,7 +67,7 @@ class PooledPart(nn.Module):
 
     def features(self, stored: Tensor, mask: Tensor) -> Tensor:
         """(rows, width), or (rows, words, width) for a path that reads words."""
-        mixed = self.mix(stored) if self.mix is not None else stored.mean(dim=2)
+        mixed = self.mix(stored) if self.mix is not None else _mean(stored)
         if self.positions == "tokens":
             return mixed
         if self.positions == "prompt":
@@ -83,8 +84,13 @@ class PooledPart(nn.Module):
 
     def forward(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Outputs (rows, labels), or (rows, words, labels); `second` is the other text of a pair read separately."""
-        outputs: Tensor = self.head(self.dropout(self.inputs(stored, mask, second)))
+        outputs: Tensor = self.head(drop(self.inputs(stored, mask, second), self.dropout, self.training))
         return outputs
+
+
+def _mean(stored: Tensor) -> Tensor:
+    """Over layers; of one layer these numbers themselves, not copied."""
+    return stored[:, :, 0] if stored.shape[2] == 1 else stored.mean(dim=2)
 
 
 class Part(PooledPart):

@@ -52,8 +52,8 @@ def train_task(
 ) -> Trained:
     """Tries a head on each path, and keeps one of them; the test split is read once, by the part that is kept."""
     task, began = prepared.task, time.monotonic()
-    with one_thread():
-        trials = Trials(prepared, source, checkpoints=checkpoints, events=events)
+    with one_thread() as threads:
+        trials = Trials(prepared, source, checkpoints=checkpoints, events=events, threads=threads)
         several = list[Trial]()
         for candidate, path in zip(candidates(prepared, source), paths, strict=True):
             if not trials.is_beaten(candidate):

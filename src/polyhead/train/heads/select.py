@@ -26,6 +26,7 @@ from polyhead.train.data.features import examples_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.heads.choice import FEW, best_of, clearly_less, of_best_rounds, score_of, standard_error
+from polyhead.train.heads.folds import FoldRun, rounds_of
 from polyhead.train.heads.label_words import STRENGTHS, applies, prior_of
 from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, inputs_of, solutions
 from polyhead.train.loop.checkpoint import SUFFIX
@@ -57,12 +58,18 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trials:
-    """Fits the candidates of one task. `held` are the rows that choose: those of validation, with folds all."""
+    """Fits the candidates of one task, folds in `threads`; `held` are rows that choose: of validation, or all folds."""
 
     def __init__(
-        self, prepared: Prepared, source: FeatureSource, *, checkpoints: FilePath | None, events: Events
+        self,
+        prepared: Prepared,
+        source: FeatureSource,
+        *,
+        checkpoints: FilePath | None,
+        events: Events,
+        threads: int = 1,
     ) -> None:
-        self._prepared, self._source = prepared, source
+        self._prepared, self._source, self._threads = prepared, source, threads
         self._checkpoints, self._events = checkpoints, events
         self._folds: list[tuple[Split, Split]] = []
         self._linear: list[Trial] = []  # tried so far
@@ -82,9 +89,8 @@ class Trials:
         parts = folds(whole, FOLDS, stream(seed, "folds", task.name), task)
         if len(parts) < 2:
             return
-        rows = range(len(whole.targets))
         for held in parts:
-            kept = sorted(set(rows) - set(held))
+            kept = sorted(set(range(len(whole.targets))) - set(held))
             self._folds.append((_split(whole.take(kept)), _split(whole.take(held))))
         self.held = whole.take([row for held in parts for row in held])
 
@@ -280,42 +286,36 @@ class Trials:
         A fold alone holds out too few rows to say when to stop.
         """
         task = self._prepared.task
-        label = f"{task.name} ({candidate.name}, {self.folds} folds)"
         runs = []
         for train, left_out in self._folds:
             module = self._module(path)
             course = self._course(module, self._examples(train, path), None)
-            runs.append((module, course, self._examples(left_out, path)))
-        progress = self._events.progress(label, unit="rounds")
+            runs.append(FoldRun(module, course, self._examples(left_out, path)))
+        progress = self._events.progress(f"{task.name} ({candidate.name}, {self.folds} folds)", unit="rounds")
         best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
         rounds = list[list[np.ndarray]]()
-        most, patience = runs[0][1].most, runs[0][1].schedule.patience
+        most, patience = runs[0].course.most, runs[0].course.schedule.patience
         raced = math.ceil(most * RACED)
-        for number in range(1, most + 1):
-            outputs: list[np.ndarray] = []
-            for module, course, held in runs:
-                course.advance(number)
-                outputs += outputs_of(module.eval(), held)
-            score = self._best_shift(outputs, self.held)[0]
-            if score > best_score:
-                best_score, best_round, best_outputs = score, number, outputs
-            if len(self.held.targets) < FEW:
-                rounds.append(outputs)
-            progress.update(number, most, f"{score:.4f}")
-            if number - best_round >= patience or (number == raced and self._far_behind(best_outputs, best_score)):
-                break
-        seconds = progress.finish()
-        fitted = runs[0][1].finish()
-        updates = best_round * fitted.steps
+        with rounds_of(runs, threads=self._threads) as trained:
+            for number, outputs in enumerate(trained, start=1):
+                score = self._best_shift(outputs, self.held)[0]
+                if score > best_score:
+                    best_score, best_round, best_outputs = score, number, outputs
+                if len(self.held.targets) < FEW:
+                    rounds.append(outputs)
+                progress.update(number, most, f"{score:.4f}")
+                if number - best_round >= patience or (number == raced and self._far_behind(best_outputs, best_score)):
+                    break
+        fitted = runs[0].course.finish()
         if rounds:  # of few rows the best of many rounds is better than chance by chance
-            best_outputs = of_best_rounds(task, self.held, rounds, [run[2].count for run in runs])
+            best_outputs = of_best_rounds(task, self.held, rounds, [run.held.count for run in runs])
         return Trial(
             candidate=candidate,
             path=path,
             outputs=best_outputs,
             offset=None,
-            setting=updates,
-            fitted=msgspec.structs.replace(fitted, best_epoch=best_round, seconds=seconds),
+            setting=best_round * fitted.steps,
+            fitted=msgspec.structs.replace(fitted, best_epoch=best_round, seconds=progress.finish()),
             module=None,
         )
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.errors import NotFinite
+from polyhead.nn import dropout
 from polyhead.project.recipes import Schedule, Training
 from polyhead.train.loop.checkpoint import (
     copied,
@@ -175,7 +176,7 @@ class Curriculum:
         begun, self._begun = self._begun, None
         if begun is None:
             begun = _Begun(feed=self.feed.state())
-            torch.manual_seed(self._stream(number))
+            dropout.seed(self._stream(number))
         total = begun.total
         self.module.train()
         for index, update in enumerate(self.feed.updates(number)):
@@ -184,7 +185,7 @@ class Curriculum:
                 self._meter.read(tasks)
                 continue
             if index == begun.updates > 0:
-                torch.manual_seed(self._stream(number, index))
+                dropout.seed(self._stream(number, index))
                 draw_on(begun.random, self.devices.place)  # unless processes or devices are others now
             share = rate_at(number * steps + index, self.schedule.rounds * steps, training.warmup)
             for group in self.optimizer.param_groups:

@@ -1,0 +1,62 @@
+"""Dropout, and from which generator a thread draws for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_LEVELS = 1 << 16
+
+
+class _Own(threading.local):
+    generator: torch.Generator | None = None  # None: torch's, which all threads share
+
+
+_own = _Own()
+
+
+@contextmanager
+def own_generator() -> Iterator[None]:
+    """Inside, dropout of this thread draws from a generator of its own, so that threads may train at once.
+
+    After the same `seed` it draws the numbers that torch's generator would.
+    """
+    before, _own.generator = _own.generator, torch.Generator()
+    try:
+        yield
+    finally:
+        _own.generator = before
+
+
+def seed(number: int) -> None:
+    """Seeds what dropout of this thread draws from; outside `own_generator` that is torch's generator."""
+    if _own.generator is None:
+        torch.manual_seed(number)
+    else:
+        _own.generator.manual_seed(number)
+
+
+def dropout(values: Tensor, share: float, training: bool = True) -> Tensor:
+    """Each number is 0 with probability `share`, else divided by `1 - share`: torch's, from this thread's generator."""
+    if _own.generator is None or not training or not share:
+        return functional.dropout(values, share, training)
+    kept = torch.empty_like(values).bernoulli_(1 - share, generator=_own.generator)
+    return values * kept.div_(1 - share)
+
+
+def fast_dropout(values: Tensor, share: float, training: bool = True) -> Tensor:
+    """The same with `share` rounded to 1/65536, and other numbers drawn.
+
+    On a CPU four numbers share one draw of the generator; on other devices this is torch's own dropout.
+    """
+    if not training or not share or values.device.type != "cpu":
+        return functional.dropout(values, share, training)
+    lost, count = min(round(share * _LEVELS), _LEVELS - 1), values.numel()
+    drawn = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None, generator=_own.generator)
+    kept = drawn.view(torch.int16)[:count].ge_(lost - _LEVELS // 2).view(values.shape).to(values.dtype)
+    return values * kept.mul_(_LEVELS / (_LEVELS - lost))
