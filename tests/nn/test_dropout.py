@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from polyhead.nn.dropout import dropout, fast_dropout, own_generator, seed
+from polyhead.nn.dropout import dropout, fast_dropout, generator, own_generator, seed
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -63,6 +63,7 @@ def test_a_thread_with_a_generator_of_its_own_draws_what_torch_would_and_leaves_
     before = torch.random.get_rng_state()
     with own_generator():
         seed(6)
+        assert torch.equal(generator().get_state(), torch.Generator().manual_seed(6).get_state())
         own = [dropout(values, 0.3) for _ in range(3)] + [fast_dropout(values, 0.3)]
     assert all(map(torch.equal, own, expected))
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -2,10 +2,13 @@
 
 import json
 import math
+import threading
+from contextlib import nullcontext
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 import tiny
 from polyhead.bundle.read import Bundle
@@ -18,6 +21,7 @@ from polyhead.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.split import folds
 from polyhead.tasks.task import Task
+from polyhead.train.data.examples import outputs_of
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.features import wanted
 from polyhead.train.data.prepare import prepare
@@ -25,6 +29,8 @@ from polyhead.train.heads import linear
 from polyhead.train.heads import select as heads
 from polyhead.train.heads.baseline import candidates, paths_of
 from polyhead.train.heads.choice import score_of
+from polyhead.train.heads.folds import rounds_of
+from polyhead.train.heads.run import train_task
 from polyhead.train.heads.select import FOLDS, Trials
 from polyhead.train.loop.events import Events
 from polyhead.train.record import lines
@@ -110,22 +116,54 @@ def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypat
     assert len(attention.fitted.history) == rounds
 
 
-def test_folds_in_several_threads_are_the_folds_of_one_to_the_bit(home, brief):
-    """Dropout included: each thread draws as if it trained alone."""
+def attention_of(home, **changes):
+    """A task of few rows, its features, and the head that is trained in steps."""
     training = msgspec.structs.replace(tiny.TRAINING, epochs=4, dropout=0.3)
     prepared = prepare(tiny.project(home, "mood", strategy=AUTO, training=training, validation=0.3), home)[0]
     extractor = Extractor(load_trunk(str(home / "trunk")), folder=home / "cache" / "features", precision="float32")
     paths = paths_of(prepared, extractor, Codec(name="float32"))
     extractor.fill([feature for path in paths for feature in wanted(prepared, path, extractor)])
     candidate, path = list(zip(candidates(prepared, extractor), paths, strict=True))[-1]
-    several = []
-    for threads in (1, 3):
-        trials = Trials(prepared, extractor, checkpoints=None, events=Events(), threads=threads)
-        assert trials.folds > 1 and candidate.solver != "linear"
-        with one_thread():
-            several.append(trials.tried(candidate, path))
-    one, other = several
-    assert one.setting == other.setting and np.array_equal(np.stack(one.outputs), np.stack(other.outputs))
+    assert candidate.solver != "linear"
+    return prepared, extractor, candidate, path, paths
+
+
+def test_folds_in_several_threads_are_those_of_one_that_draws_from_torchs_generator(home, monkeypatch):
+    """To the bit, dropout included; torch's generator stays as it was."""
+    prepared, extractor, candidate, path, _ = attention_of(home)
+    with one_thread():
+        with monkeypatch.context() as plain:
+            plain.setattr("polyhead.train.heads.folds.own_generator", nullcontext)
+            in_turn = Trials(prepared, extractor, checkpoints=None, events=Events()).tried(candidate, path)
+        before = torch.random.get_rng_state()
+        trials = Trials(prepared, extractor, checkpoints=None, events=Events(), threads=3)
+        at_once = trials.tried(candidate, path)
+    assert trials.folds > 1 and torch.equal(torch.random.get_rng_state(), before)
+    assert in_turn.setting == at_once.setting and np.array_equal(np.stack(in_turn.outputs), np.stack(at_once.outputs))
+
+
+def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_computes_in_one(home, monkeypatch):
+    prepared, extractor, _, _, paths = attention_of(home)
+    seen = []
+
+    def rounds(runs, *, threads):
+        seen.append(threads)
+        return rounds_of(runs, threads=threads)
+
+    def outputs(*given):
+        seen.append((threading.current_thread().name.partition("_")[0], torch.get_num_threads()))
+        return outputs_of(*given)
+
+    monkeypatch.setattr(heads, "rounds_of", rounds)
+    monkeypatch.setattr("polyhead.train.heads.folds.outputs_of", outputs)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        train_task(prepared, paths, extractor, checkpoints=None, events=Events())
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen[0] == 3 and set(seen[1:]) == {("polyhead-folds", 1)}
 
 
 def test_a_validation_file_chooses_and_is_never_learned_from(home, tmp_path):

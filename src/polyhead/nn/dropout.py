@@ -22,7 +22,7 @@ _own = _Own()
 
 @contextmanager
 def own_generator() -> Iterator[None]:
-    """Inside, dropout of this thread draws from a generator of its own, so that threads may train at once.
+    """Inside, dropout on a CPU draws in this thread from a generator of its own, so that threads may train at once.
 
     After the same `seed` it draws the numbers that torch's generator would.
     """
@@ -33,8 +33,13 @@ def own_generator() -> Iterator[None]:
         _own.generator = before
 
 
+def generator() -> torch.Generator:
+    """What dropout on a CPU draws from in this thread."""
+    return _own.generator or torch.default_generator
+
+
 def seed(number: int) -> None:
-    """Seeds what dropout of this thread draws from; outside `own_generator` that is torch's generator."""
+    """Seeds what dropout draws from in this thread; outside `own_generator` that is torch's, of each device."""
     if _own.generator is None:
         torch.manual_seed(number)
     else:
@@ -43,7 +48,7 @@ def seed(number: int) -> None:
 
 def dropout(values: Tensor, share: float, training: bool = True) -> Tensor:
     """Each number is 0 with probability `share`, else divided by `1 - share`: torch's, from this thread's generator."""
-    if _own.generator is None or not training or not share:
+    if _own.generator is None or not training or not share or values.device.type != "cpu":
         return functional.dropout(values, share, training)
     kept = torch.empty_like(values).bernoulli_(1 - share, generator=_own.generator)
     return values * kept.div_(1 - share)

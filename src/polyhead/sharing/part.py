@@ -89,7 +89,7 @@ class PooledPart(nn.Module):
 
 
 def _mean(stored: Tensor) -> Tensor:
-    """Over layers; of one layer these numbers themselves, not copied."""
+    """The mean over layers; of a single layer a view of it."""
     return stored[:, :, 0] if stored.shape[2] == 1 else stored.mean(dim=2)
 
 

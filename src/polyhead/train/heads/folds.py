@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
+import torch
 
 from polyhead.nn.dropout import own_generator
 from polyhead.sharing.part import PooledPart
@@ -16,7 +17,7 @@ from polyhead.train.data.examples import FeatureExamples, outputs_of
 from polyhead.train.loop.fit import Course
 
 
-class FoldRun(NamedTuple):
+class FoldRun(msgspec.Struct, frozen=True, kw_only=True):
     """One fold's head, its training, and the rows that it does not learn from."""
 
     module: PooledPart
@@ -26,16 +27,21 @@ class FoldRun(NamedTuple):
 
 @contextmanager
 def rounds_of(runs: Sequence[FoldRun], *, threads: int) -> Iterator[Iterator[list[np.ndarray]]]:
-    """After each further round the outputs of all rows held out, fold after fold; how many threads changes no bit."""
+    """Trains all folds by one more round at each step; gives the outputs of all rows held out, fold after fold.
+
+    How many `threads` there are changes no bit.
+    """
     rounds = range(1, runs[0].course.most + 1)
     if threads < 2:
-        yield ([row for run in runs for row in _outputs(run, number)] for number in rounds)
+        yield ([row for run in runs for row in _trained(run, number)] for number in rounds)
         return
-    with ThreadPoolExecutor(min(threads, len(runs)), "polyhead-folds") as pool:
-        yield ([row for rows in pool.map(partial(_outputs, number=number), runs) for row in rows] for number in rounds)
+    each = (torch.get_num_threads(),)  # a new thread multiplies with as many as OpenMP has, until it is told
+    with ThreadPoolExecutor(min(threads, len(runs)), "polyhead-folds", torch.set_num_threads, each) as pool:
+        yield ([row for rows in pool.map(partial(_trained, number=number), runs) for row in rows] for number in rounds)
 
 
-def _outputs(run: FoldRun, number: int) -> list[np.ndarray]:
+def _trained(run: FoldRun, number: int) -> list[np.ndarray]:
+    """The outputs for the rows held out, after so many rounds."""
     with own_generator():
         run.course.advance(number)
     return outputs_of(run.module.eval(), run.held)

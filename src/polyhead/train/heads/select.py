@@ -58,7 +58,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trials:
-    """Fits the candidates of one task, folds in `threads`; `held` are rows that choose: of validation, or all folds."""
+    """Fits the candidates of one task, `threads` folds at once. `held` are the rows that choose: with folds all."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class Trials:
         for train, left_out in self._folds:
             module = self._module(path)
             course = self._course(module, self._examples(train, path), None)
-            runs.append(FoldRun(module, course, self._examples(left_out, path)))
+            runs.append(FoldRun(module=module, course=course, held=self._examples(left_out, path)))
         progress = self._events.progress(f"{task.name} ({candidate.name}, {self.folds} folds)", unit="rounds")
         best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
         rounds = list[list[np.ndarray]]()
@@ -306,7 +306,7 @@ class Trials:
                 progress.update(number, most, f"{score:.4f}")
                 if number - best_round >= patience or (number == raced and self._far_behind(best_outputs, best_score)):
                     break
-        fitted = runs[0].course.finish()
+        seconds, fitted = progress.finish(), runs[0].course.finish()
         if rounds:  # of few rows the best of many rounds is better than chance by chance
             best_outputs = of_best_rounds(task, self.held, rounds, [run.held.count for run in runs])
         return Trial(
@@ -315,7 +315,7 @@ class Trials:
             outputs=best_outputs,
             offset=None,
             setting=best_round * fitted.steps,
-            fitted=msgspec.structs.replace(fitted, best_epoch=best_round, seconds=progress.finish()),
+            fitted=msgspec.structs.replace(fitted, best_epoch=best_round, seconds=seconds),
             module=None,
         )
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from polyhead.errors import TrainError
 from polyhead.files import open_plain, opened_folder, remove_leftovers, replacing
+from polyhead.nn import dropout
 
 if TYPE_CHECKING:
     from polyhead.train.loop.devices import Place
@@ -51,7 +52,7 @@ def generator_state(device: str) -> Tensor:
     """The state of the generator that dropout draws from on this device."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_rng_state(device)
-    return torch.get_rng_state()
+    return dropout.generator().get_state()
 
 
 def draw_on(states: Sequence[Tensor], place: Place) -> None:
@@ -64,7 +65,7 @@ def draw_on(states: Sequence[Tensor], place: Place) -> None:
     if torch.device(place.device).type == "cuda":
         torch.cuda.set_rng_state(states[place.rank], place.device)
     else:
-        torch.set_rng_state(states[place.rank])
+        dropout.generator().set_state(states[place.rank])
 
 
 def write_checkpoint(checkpoint: Path, state: dict[str, Any]) -> None:
