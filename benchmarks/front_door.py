@@ -32,6 +32,10 @@ from studies.settings import DATA, ROOT, report, say
 
 ROWS = 2000
 SECONDS, SNIPPET_SECONDS, WORDS, LINES = 300, 40, 25_000, 15
+FOLDS = (
+    "missed: training attention heads on five folds of two tasks took 30 of 51 s, in two threads; folds stacked into one "
+    "model would probably close some (docs/project/log.md)"
+)
 # The first two checks require that X is a matrix; our X is a list of texts. The third requires that predictions for a
 # part of the rows equal those for all rows to 1e-7; our predictions are float32 (tests/api/test_estimators.py).
 EXCEPTIONS = {
@@ -172,7 +176,7 @@ def claims(rows: list[dict]) -> list[Claim]:
         )
     ]
     what = "the README's Python snippet on cores capped to AVX2, median"
-    made.append(at_most("snippet", what, SNIPPET_SECONDS, snippets))
+    made.append(at_most("snippet", what, SNIPPET_SECONDS, snippets, why=FOLDS))
     if checked:
         left = dict.fromkeys(name for row in checked for name in row["exceptions"])
         made.append(
@@ -212,9 +216,13 @@ def claims(rows: list[dict]) -> list[Claim]:
     return made
 
 
-def at_most(name: str, text: str, target: float, seconds: list[float]) -> Claim:
+def at_most(name: str, text: str, target: float, seconds: list[float], *, why: str) -> Claim:
     value = statistics.median(seconds)
-    return Claim(id=f"front-door.{name}", text=text, target=target, value=value, unit="seconds", holds=value <= target)
+    note = f"median of {len(seconds)}, {min(seconds):.1f} to {max(seconds):.1f}" + (
+        "" if value <= target else f"; {why}"
+    )
+    ident, holds = f"front-door.{name}", value <= target
+    return Claim(id=ident, text=text, target=target, value=value, unit="seconds", holds=holds, note=note)
 
 
 if __name__ == "__main__":
