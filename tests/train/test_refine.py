@@ -135,8 +135,8 @@ def test_epsilon_and_dropout_reach_adam_and_every_dropout(home, data, monkeypatc
     search = Search(learning_rates=(1e-3,), epsilons=(1e-8, 1e-3), dropouts=(0.25,))
     refine(prepared(home, "mood"), data, search=search, precision="float32")
     assert seen == [1e-8, 1e-3]
-    shares = {m.p for module in built for m in module.modules() if isinstance(m, torch.nn.Dropout)}
-    assert shares == {0.25}
+    shares = [part.dropout for module in built for part in module.modules() if hasattr(part, "dropout")]
+    assert set(shares) == {0.25} and len(shares) > 2 * len(built)  # the trunk's layers, the part, its head
 
 
 def test_a_head_that_was_left_is_where_every_candidate_starts(home, data):
