@@ -33,8 +33,8 @@ from studies.settings import DATA, ROOT, report, say
 ROWS = 2000
 SECONDS, SNIPPET_SECONDS, WORDS, LINES = 300, 40, 25_000, 15
 FOLDS = (
-    "missed: training attention heads on five folds of two tasks took 30 of 51 s, in two threads; folds stacked into "
-    "one model would probably close some (docs/project/log.md)"
+    "missed: by hand, training attention heads on five folds of two tasks took 30 of 51 s, in two threads; folds "
+    "stacked into one model would probably close some (docs/project/log.md)"
 )
 # The first two checks require that X is a matrix; our X is a list of texts. The third requires that predictions for a
 # part of the rows equal those for all rows to 1e-7; our predictions are float32 (tests/api/test_estimators.py).

@@ -20,7 +20,7 @@ from studies.settings import command, report
 
 VARIANT, SIZES = f"openvino:{FLOATS}", (1, 21, 50)
 FLOAT32 = (
-    "missed: of 14.4 ms layers took 8.7, poolers and heads of all forms in one graph 2.7, and the rest is mostly "
+    "missed: by hand, of 14.4 ms layers took 8.7, poolers and heads of all forms in one graph 2.7; the rest is mostly "
     "Python (docs/project/log.md)"
 )
 CLAIMS = {"engine.one-text": "server.one-text", "engine.memory": "server.memory-50-tasks"}

@@ -15,10 +15,10 @@ def test_the_share_is_dropped_and_the_rest_is_scaled_as_torch_does(share, dtype)
     """Within five standard deviations of a binomial; what is kept is scaled as torch scales it."""
     torch.manual_seed(1)
     count = 1_000_003  # no multiple of four
-    found = fast_dropout(torch.ones(count, dtype=dtype), share)
+    kept = fast_dropout(torch.ones(count, dtype=dtype), share)
     expected = torch.nn.functional.dropout(torch.ones(1000, dtype=dtype), share).max()
-    assert found.dtype == dtype and float(found.max()) == pytest.approx(float(expected), rel=1e-4)
-    assert abs((found == 0).sum() - share * count) < 5 * math.sqrt(count * share * (1 - share))
+    assert kept.dtype == dtype and float(kept.max()) == pytest.approx(float(expected), rel=1e-4)
+    assert abs((kept == 0).sum() - share * count) < 5 * math.sqrt(count * share * (1 - share))
 
 
 def test_neighbours_are_dropped_independently():
@@ -33,10 +33,10 @@ def test_neighbours_are_dropped_independently():
 def test_the_gradient_is_that_of_what_was_kept():
     torch.manual_seed(3)
     values = torch.randn(5, 7, 3, requires_grad=True)
-    found = fast_dropout(values, 0.4)
-    found.sum().backward()
-    torch.testing.assert_close(values.grad, (found != 0) / 0.6, rtol=1e-4, atol=0)
-    torch.testing.assert_close(found, values * values.grad)
+    kept = fast_dropout(values, 0.4)
+    kept.sum().backward()
+    torch.testing.assert_close(values.grad, (kept != 0) / 0.6, rtol=1e-4, atol=0)
+    torch.testing.assert_close(kept, values * values.grad)
 
 
 def test_the_same_seed_drops_the_same_and_another_something_else():
@@ -56,7 +56,7 @@ def test_nothing_is_dropped_or_drawn_outside_training_or_without_a_share():
 
 
 def test_a_thread_with_a_generator_of_its_own_draws_what_torch_would_and_leaves_torchs_alone():
-    """Same seed, same numbers as torch's own dropout, several draws one after another, gradients too."""
+    """Same seed, same numbers as torch's own dropout, several draws one after another."""
     values = torch.randn(31, 7)
     torch.manual_seed(6)
     expected = [torch.nn.functional.dropout(values, 0.3) for _ in range(3)] + [fast_dropout(values, 0.3)]

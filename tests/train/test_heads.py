@@ -116,7 +116,7 @@ def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypat
     assert len(attention.fitted.history) == rounds
 
 
-def attention_of(home, **changes):
+def attention_of(home):
     """A task of few rows, its features, and the head that is trained in steps."""
     training = msgspec.structs.replace(tiny.TRAINING, epochs=4, dropout=0.3)
     prepared = prepare(tiny.project(home, "mood", strategy=AUTO, training=training, validation=0.3), home)[0]

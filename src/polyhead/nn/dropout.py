@@ -34,7 +34,7 @@ def own_generator() -> Iterator[None]:
 
 
 def generator() -> torch.Generator:
-    """What dropout on a CPU draws from in this thread."""
+    """The generator of this thread, from which dropout on a CPU draws."""
     return _own.generator or torch.default_generator
 
 
