@@ -22,7 +22,7 @@ PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(15))
 """Weights of the squared norm, the strongest first, for inputs of mean square 1 a row and a loss that is a mean over
 rows: scikit-learn's C is 1 / (rows * penalty)."""
 
-RISES = 2  # of the loss on rows held out, one after the other: weaker penalties are then not tried
+RISES = 3  # of the loss on rows held out, one after the other: weaker penalties are then not tried
 ITERATIONS = 150  # for each penalty
 AT_ONCE = 256  # examples whose inputs are computed at a time
 MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
