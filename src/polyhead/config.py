@@ -87,7 +87,7 @@ def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
     """JSON bytes as a checked `kind`."""
     try:
         return to_value(msgspec.json.decode(raw), kind, source=source)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON", got=error, do="restore the file or write it again") from None
 
 

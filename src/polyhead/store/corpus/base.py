@@ -11,7 +11,7 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from polyhead.errors import StoreError
 from polyhead.plan import Codec, Path
 
 ID_BYTES = 16
+_Item = TypeVar("_Item")
 
 
 def document_id(texts: Sequence[str], extra: str = "") -> bytes:
@@ -130,6 +131,14 @@ def groups(fragments: Sequence[Fragment], rows: int) -> Iterator[tuple[Fragment,
             group = []
         if fragment is not None:
             group.append(fragment)
+
+
+def with_joined(there: Sequence[_Item], before: Sequence[_Item], joined: _Item) -> list[_Item] | None:
+    """The items with one in the place of some neighbours; None where these are not there any more as they were."""
+    at = next((number for number, each in enumerate(there) if each == before[0]), None)
+    if at is None or list(there[at : at + len(before)]) != list(before):
+        return None
+    return [*there[:at], joined, *there[at + len(before) :]]
 
 
 class PackedRows(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ from polyhead.store.corpus.base import (
     check_results,
     check_schema,
     groups,
+    with_joined,
 )
 from polyhead.store.corpus.versions import (
     Stored,
@@ -248,12 +249,10 @@ class PlainStore(CorpusStore):
             stored = [self._stored(fragment.name) for fragment in group]
             joined = self._join(stored)
             for _ in range(ATTEMPTS):
-                there = list(self._version.fragments)
-                at = next((i for i, each in enumerate(there) if each.name == stored[0].name), None)
-                if at is None or there[at : at + len(stored)] != stored:
+                there = with_joined(self._version.fragments, stored, joined)
+                if there is None:
                     self._discard(joined)  # another process joined them, or added a column
                     break
-                there[at : at + len(stored)] = [joined]
                 if self._commit(msgspec.structs.replace(self._version, fragments=tuple(there))):
                     gone += len(stored) - 1
                     break
