@@ -24,7 +24,7 @@ from polyhead.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
 from polyhead.jobs.price import Price, priced
 from polyhead.plan import Path
 from polyhead.processor import processors
-from polyhead.progress import progress_line
+from polyhead.progress import progress_line, stopped_with
 from polyhead.store.corpus.base import CorpusStore, Fragment
 from polyhead.store.corpus.open import open_corpus
 
@@ -100,7 +100,8 @@ def backfill(
             tell("\n".join(price.lines()))
         began = time.monotonic()
         job.describe()
-        job.fill(executor, show)
+        with stopped_with(lambda: job.filled, "documents with answers"):
+            job.fill(executor, show)
         seconds = time.monotonic() - began
     return BackfillSummary(
         store=str(location),

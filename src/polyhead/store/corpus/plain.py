@@ -112,9 +112,8 @@ class PlainStore(CorpusStore):
         """The store in this folder; raises StoreError where there is none, or one of another format."""
         path = Path(location) / "store.json"
         if not path.exists():
-            raise NoStore(
-                f"there is no store at {location}", do="give the folder of a store, or make one with `create`"
-            )
+            do = "give the folder of a store, or make one: polyhead features extract"
+            raise NoStore(f"there is no store at {location}", do=do)
         return cls(Path(location), read_schema(path))
 
     @property
