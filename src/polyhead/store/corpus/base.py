@@ -20,6 +20,7 @@ from polyhead.config import Value
 from polyhead.cost import row_bytes
 from polyhead.errors import StoreError
 from polyhead.plan import Codec, Path
+from polyhead.plugins import packages_of
 
 ID_BYTES = 16
 _Item = TypeVar("_Item")
@@ -68,6 +69,7 @@ class Schema(Value):
 
     features: tuple[FeatureColumn, ...]
     source: dict[str, str] = {}
+    plugins: dict[str, str] = {}  # packages that register its codecs, where Polyhead itself does not
 
     def column(self, digest: str) -> FeatureColumn:
         """The features of this digest; raises StoreError with those that are kept."""
@@ -93,13 +95,18 @@ def check_schema(there: Schema, wanted: Schema, location: str) -> None:
             )
 
 
-def check_columns(schema: Schema) -> None:
-    """Raises StoreError where features of a new store have no layers or dimensions, or a name that no file can have."""
+def checked_schema(schema: Schema) -> Schema:
+    """The schema of a new store, with the packages that its codecs need.
+
+    Raises StoreError where features have no layers or dimensions, or a name that no file can have.
+    """
     for column in schema.features:
         check_name(column.digest, "features")
         if column.layers < 1 or column.width < 1:
             got = f"{column.layers} and {column.width}"
             raise StoreError("a store needs at least one layer and one dimension", got=got)
+    codecs = {f"codec '{column.codec.name}'": column.codec.format for column in schema.features}
+    return msgspec.structs.replace(schema, plugins=packages_of(codecs))
 
 
 def check_results(column: str, results: Mapping[str, np.ndarray], rows: int) -> None:

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from polyhead.config import from_json, to_json
-from polyhead.errors import ConfigError, NoStore, StoreError
+from polyhead.errors import NoStore, StoreError
 from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, ids_of, packed_rows, plain_array, table_of
 from polyhead.store.corpus.base import (
     CorpusStore,
@@ -32,11 +32,11 @@ from polyhead.store.corpus.base import (
     ResultFacts,
     Schema,
     as_ids,
-    check_columns,
     check_features,
     check_name,
     check_results,
     check_schema,
+    checked_schema,
     groups,
     with_joined,
 )
@@ -47,6 +47,7 @@ from polyhead.store.corpus.lance_files import (
     check_read,
     fragments_in,
     metadata_of,
+    schema_in,
     with_seal,
     write_columns,
     write_fragment,
@@ -72,16 +73,13 @@ class LanceStore(CorpusStore):
         if about is None:
             raise StoreError(f"{location} is a Lance dataset, but no store of features", do="give another location")
         self._turn_to(dataset)
-        try:
-            self.schema = from_json(about, Schema, source=location)
-        except ConfigError as error:
-            raise StoreError(f"{location} is damaged", got=error, do="restore it from a copy") from None
+        self.schema = schema_in(about, location)
         bring_tables(self._lance, location, (column.codec.arrays for column in self.schema.features))
 
     @classmethod
     def create(cls, location: str, schema: Schema) -> Self:
         """Opens the store there, made where there is none; raises StoreError where another one is there."""
-        check_columns(schema)
+        schema = checked_schema(schema)
         lance, arrow = modules()
         empty = with_seal(arrow_schema(arrow, schema), (), 1).empty_table()
         try:

@@ -13,11 +13,14 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from polyhead.config import Value, to_json
-from polyhead.errors import StoreError
+from polyhead.config import Value, from_json, to_json
+from polyhead.errors import PolyheadError, StoreError
+from polyhead.plugins import unregistered
 from polyhead.store.corpus.arrow import ids_of, plain_array
+from polyhead.store.corpus.base import Schema
 
 FORMAT = "2.2"  # of data files: pinned, as older versions of Lance do not read newer ones
 SEAL = b"polyhead:seal"
@@ -66,6 +69,16 @@ def fragments_in(dataset: Any, location: str) -> tuple[LanceFragment, ...]:
     if seal != _seal(dataset.schema, fragments, dataset.version):
         raise changed(location, f"what version {dataset.version} says of its fragments and columns")
     return tuple(fragments)
+
+
+def schema_in(about: bytes, location: str) -> Schema:
+    """What a store keeps, of a version whose seal was checked; StoreError names a codec that nothing registers."""
+    try:
+        return from_json(about, Schema, source=location)
+    except PolyheadError as error:
+        data = msgspec.json.decode(about)
+        missing = unregistered(error, StoreError, location, data.get("plugins") if isinstance(data, dict) else None)
+        raise missing or StoreError(f"{location} is damaged", got=error, do="restore it from a copy") from None
 
 
 def with_seal(schema: Any, fragments: Sequence[LanceFragment], version: int) -> Any:

@@ -51,10 +51,10 @@ from polyhead.store.corpus.base import (
     ResultFacts,
     Schema,
     as_ids,
-    check_columns,
     check_features,
     check_results,
     check_schema,
+    checked_schema,
     groups,
     with_joined,
 )
@@ -97,7 +97,7 @@ class PlainStore(CorpusStore):
     def create(cls, location: str, schema: Schema) -> Self:
         """Opens the store in this folder, made where there is none; raises StoreError where another one is there."""
         folder = Path(location)
-        check_columns(schema)
+        schema = checked_schema(schema)
         with writable(folder, "the store cannot be made"):
             folder.mkdir(parents=True, exist_ok=True)
             for name in FOLDERS:

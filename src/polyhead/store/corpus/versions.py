@@ -15,9 +15,10 @@ from typing import Self, TypeVar
 import msgspec
 import numpy as np
 
-from polyhead.config import Value, from_json, to_json
+from polyhead.config import Value, to_json, to_value
 from polyhead.errors import PolyheadError, StoreError
 from polyhead.files import LARGEST_CONFIG, open_plain, put_if_absent, read_plain, replace_file
+from polyhead.plugins import unregistered
 from polyhead.store.codecs.tables import read_tables, write_tables
 from polyhead.store.corpus.base import ResultFacts, Schema, check_name, is_name
 
@@ -33,8 +34,7 @@ class Sealed(Value):
 
     def sealed(self) -> Self:
         """The same with its digest."""
-        bare = msgspec.structs.replace(self, digest="")
-        return msgspec.structs.replace(bare, digest=hashlib.sha256(to_json(bare)).hexdigest())
+        return msgspec.structs.replace(self, digest=_digest(msgspec.structs.replace(self, digest="")))
 
 
 class StoreFile(Sealed):
@@ -197,12 +197,21 @@ def read_version(path: Path) -> Version:
 def read_sealed(path: Path, kind: type[SealedT]) -> SealedT:
     """A JSON file of the store; raises StoreError that names it where it is not as it was written."""
     try:
-        file = from_json(read_plain(path, limit=LARGEST_CONFIG), kind, source=str(path))
-    except (OSError, PolyheadError, RecursionError) as error:
+        data = msgspec.json.decode(read_plain(path, limit=LARGEST_CONFIG))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(path, str(error)) from None
-    if file != file.sealed():
+    if not isinstance(data, dict) or data.get("digest") != _digest({**data, "digest": ""}):
         raise damaged(path, "it was changed since it was written")
-    return file
+    try:
+        return to_value(data, kind, source=str(path))
+    except PolyheadError as error:
+        schema = data.get("schema")
+        missing = unregistered(error, StoreError, path, schema.get("plugins") if isinstance(schema, dict) else None)
+        raise missing or damaged(path, str(error)) from None
+
+
+def _digest(bare: object) -> str:
+    return hashlib.sha256(to_json(bare)).hexdigest()
 
 
 @contextmanager
