@@ -32,6 +32,18 @@ def test_results_of_another_type_are_refused_until_the_column_is_dropped(store):
     assert labels(store)[0]["label"].tolist() == [0.5, 1, 2]
 
 
+def test_a_column_that_is_dropped_leaves_the_others_as_they_are(store):
+    name = store.fragments[0].name
+    for column in ("topics", "mood", "urgency"):
+        store.put_results(name, column, {"label": np.arange(3) + len(column)})
+    store.drop_results("topics")
+    store.append(*documents(range(3, 6)))
+    store.put_results(store.fragments[1].name, "topics", {"score": np.zeros(3, np.float32)})
+    store.verify()
+    assert [sorted(fragment.results) for fragment in store.fragments] == [["mood", "urgency"], ["topics"]]
+    assert [store.results(name, column)["label"].tolist() for column in ("mood", "urgency")] == [[4, 5, 6], [7, 8, 9]]
+
+
 def test_a_dataset_of_somebody_elses_is_no_store(tmp_path):
     lance, pa = modules()
     lance.write_dataset(pa.table({"x": [1]}), str(tmp_path / "theirs"))

@@ -338,8 +338,9 @@ class LanceStore(CorpusStore):
         for fragment in fragments:
             numbers.setdefault(fragment.name, max(numbers.values(), default=-1) + 1)
         is_kept = {each.name for each in self._fragments} <= {each.name for each in fragments}
-        # A Merge keeps the numbers of fragments; it has to keep all of them, which a compaction does not.
-        operation = operations.Merge if is_kept else operations.Overwrite
+        grows = schema.names[: len(self._dataset.schema)] == self._dataset.schema.names
+        # A Merge keeps the numbers of fragments and fields; it has to keep all, which a compaction and a drop do not.
+        operation = operations.Merge if is_kept and grows else operations.Overwrite
         whole = self._lance.schema.LanceSchema.from_pyarrow(with_seal(schema, fragments, number + 1))
         listed = [metadata_of(fragment, numbers[fragment.name], schema) for fragment in fragments]
         change = operation(whole, listed) if operation is operations.Overwrite else operation(listed, whole)
