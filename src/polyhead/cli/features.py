@@ -267,11 +267,11 @@ def _tell_answerable(encoder: str, store: str, paths: Sequence[TaskPath]) -> Non
     answered = answerable(bundle, kept)
     left = [name for name in bundle.tasks if name not in answered]
     if left:
-        which = "no task" if not answered else f"not {counted(len(left), 'task')}"
+        which = f"not {counted(len(left), 'task')}" if answered else "no task"
+        named = ", ".join(left[:MOST_NAMED]) + (" ..." if len(left) > MOST_NAMED else "")
         note(
-            f"{store} can answer {which} of {encoder}, since it does not keep what they read: to answer "
-            f"{', '.join(left[:MOST_NAMED])}{' ...' if len(left) > MOST_NAMED else ''}, give --tasks and another STORE; "
-            f"to train tasks on what it keeps, use `polyhead train --features {store}`"
+            f"{store} can answer {which} of {encoder}, since it does not keep what they read: to answer {named}, give "
+            f"--tasks and another STORE; to train tasks on what it keeps, use `polyhead train --features {store}`"
         )
 
 
