@@ -24,7 +24,6 @@ from polyhead.processor import processor, processors
 from polyhead.registry import Registry
 from polyhead.trunk.data import TrunkData
 
-
 log = logging.getLogger(__name__)
 
 
@@ -87,8 +86,9 @@ def open_backend(
     """A backend with the trunk and the tasks' arrays loaded; `deterministic` lets it use such algorithms only.
 
     `name` may be a runtime that is ready made, which has a precision of its own: any other raises BackendError. None is
-    `default_backend`, or one that compiles no graphs where a task's codec has no form in them, which is logged. The `precision` None is the one that the tasks were `trained` with, if it is known and this
-    machine has it, or else the backend's own. `scales` gives those of int8 for a backend.
+    `default_backend`, or one that compiles no graphs where a task's codec has no form in them, which is logged. The
+    `precision` None is the one that the tasks were `trained` with, if it is known and this machine has it, or else the
+    backend's own. `scales` gives those of int8 for a backend.
     """
     name = _default_for(tasks) if name is None else name
     if not isinstance(name, str):
