@@ -327,7 +327,7 @@ class _Extraction:
         if not open_codecs:
             return list(paths)
         rows = max(codec.format.sample for codec in open_codecs)
-        self._show(f"fixing codecs from {rows:,} texts of {self._name}")
+        self._show(f"fixing codecs from up to {min(rows, self._survey.rows):,} texts of {self._name}")
         inputs = self._sample(rows)
         if not inputs:
             raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
