@@ -39,7 +39,7 @@ def test_texts_of_a_table_are_those_of_the_same_lines(tmp_path):
     ]
     assert read == [[(text,) for text in texts]] * 3
     (tmp_path / "d.csv").write_text('text\nfine\n""\n')
-    with pytest.raises(DataError, match="d.csv row 3"):
+    with pytest.raises(DataError, match="d.csv row 2"):
         read_texts(str(tmp_path / "d.csv"), None)
     with pytest.raises(DataError, match="message"):
         read_texts(str(tmp_path / "d.csv"), "message")

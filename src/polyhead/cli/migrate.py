@@ -46,7 +46,7 @@ def _texts_options(command: Command) -> Command:
     "--at-least",
     type=click.FloatRange(0, 1),
     metavar="SHARE",
-    help="Fail if a task may agree less often: the lower end of its 95 % interval counts.",
+    help="Fail if a task may agree less often, by its 95 % interval.",
 )
 @click.option("--flips", metavar="FILE", help="Write documents whose answer differs, a JSON object a line.")
 @click.option(
@@ -160,7 +160,7 @@ def labels_command(
     "--at-least",
     type=click.FloatRange(0, 1),
     metavar="SHARE",
-    help="Stay if a task may agree less often: the lower end of its 95 % interval counts.",
+    help="Stay if a task may agree less often, by its 95 % interval.",
 )
 @click.option("--incomplete", is_flag=True, help="Switch also if documents, tasks or answers are lacking.")
 @json_option
