@@ -21,7 +21,7 @@ from polyhead.tasks.guess import (
     looks_like_labels,
     plain,
 )
-from polyhead.tasks.guess_texts import CONTEXTS, NOT_ASKED, in_roles, named_texts, one_text, pair_of, text_columns
+from polyhead.tasks.guess_texts import CONTEXTS, in_roles, is_asked, named_texts, one_text, pair_of, text_columns
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.kinds.multiple_choice import MultipleChoice
 from polyhead.tasks.rows import Row, Rows
@@ -238,7 +238,7 @@ def _rank(name: str) -> int:
 def _candidates(table: Table, tokens: str | None, choices: str | None, texts: set[str | None]) -> list[_Candidate]:
     kept = []
     for name, values in table.values.items():
-        if name in (tokens, choices) or name in texts or name.lower() in NOT_ASKED or not values:
+        if name in (tokens, choices) or name in texts or not is_asked(name) or not values:
             continue
         for test in (_answers, _spans, _tags(table, tokens), _choice(table, choices), _plain_label):
             if (seen := test(name, values)) is not None:
@@ -279,8 +279,8 @@ def _tags(table: Table, tokens: str | None) -> Test:
 
 def _choice(table: Table, choices: str | None) -> Test:
     def test(name: str, values: list[Any]) -> Seen | None:
-        options = table.values.get(choices or "", [])
-        if len(options) != len(values):
+        options = table.values[choices] if choices else []
+        if len(options) != len(values) or not options:
             return None
         if all(_is_option(value, several) for value, several in zip(values, options, strict=True)):
             return CHOICE, f"label: '{name}', one of '{choices}'", "label"
@@ -324,7 +324,7 @@ def _one_hot(table: Table, given: Given) -> list[_Candidate]:
         and all(str(value).lower() in marks for value in values)
         and name not in (given.text, given.text_b)
         and _rank(name) == 2
-        and name.lower() not in NOT_ASKED
+        and is_asked(name)
     )
     columns = given.one_hot or columns
     if len(columns) < 2 or any(name not in table.values for name in columns):

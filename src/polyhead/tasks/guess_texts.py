@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,23 @@ TEXTS = (
     "tweet",
 )
 CONTEXTS = ("context", "passage", "document", "article")
-NOT_ASKED = ("id", "idx", "index", "uid", "guid", "split", "fold", "group", "url", "date", "time", "timestamp", "")
+NOT_ASKED = (
+    "id",
+    "idx",
+    "index",
+    "uid",
+    "guid",
+    "uuid",
+    "split",
+    "fold",
+    "group",
+    "url",
+    "date",
+    "time",
+    "timestamp",
+    "",
+)
+ROW_NUMBER = re.compile(r".*(_id|_ID|Id| id| ID)|[Uu]nnamed: [0-9]+", re.DOTALL)
 PAIRS = (
     ("text", "text_b"),
     ("text_a", "text_b"),
@@ -54,9 +71,14 @@ def named_texts(columns: Mapping[str, Sequence[Any]], taken: Collection[str | No
     return ()
 
 
+def is_asked(name: str) -> bool:
+    """Whether a column may be a text or a label: not one that is called like a number of rows, a place or a time."""
+    return name.lower() not in NOT_ASKED and not ROW_NUMBER.fullmatch(name)
+
+
 def text_columns(columns: Mapping[str, Sequence[Any]], taken: Collection[str | None]) -> list[str]:
     """The columns that hold strings which are no numbers; none that are taken, or called like the number of a row."""
-    names = [name for name in columns if name not in taken and name.lower() not in NOT_ASKED]
+    names = [name for name in columns if name not in taken and is_asked(name)]
     return [name for name in names if columns[name] and _are_texts(columns[name])]
 
 
