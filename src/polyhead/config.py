@@ -221,7 +221,7 @@ def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> 
         f"{source}: unknown key '{key}' in {where}",
         allowed=sorted(names),
         do=_meant(key, path, names, kind)
-        or (_its_table(key, kind) if path == "$" else None)
+        or _its_table(key, kind)
         or nearest(key, names)
         or "remove the key",
         key=key,
