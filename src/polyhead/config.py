@@ -220,10 +220,7 @@ def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> 
     return ConfigError(
         f"{source}: unknown key '{key}' in {where}",
         allowed=sorted(names),
-        do=_meant(key, path, names, kind)
-        or _its_table(key, kind)
-        or nearest(key, names)
-        or "remove the key",
+        do=_meant(key, path, names, kind) or _its_table(key, kind) or nearest(key, names) or "remove the key",
         key=key,
         path=path,
     )

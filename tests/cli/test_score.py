@@ -114,7 +114,7 @@ def test_the_prefix_that_is_advised_lets_a_labelled_table_through(home, tmp_path
         words = ("--tasks", "mood", "--prefix", prefix)
         score(home, table, out, "--tasks", "mood").refuses(f"--prefix {prefix},", f"{prefix}mood")
         assert score(home, table, out, *words).code == 0
-        assert out.read_text().startswith(f"{columns},{prefix}mood\n")
+        assert out.read_text().startswith(f"{columns},{prefix}mood,")
 
 
 def test_a_column_that_makes_what_no_task_reads_is_refused(home, table, tmp_path):

@@ -126,6 +126,7 @@ def test_the_name_of_a_column_tells_codes_from_measures():
         [0.1, 0.5, 0.9] * 9,
         ["0.25", "0.75", "1.0"] * 9,
         [-1.5, 2.5, 3.5] * 9,
+        [len("a" * i) / 3 for i in (4, 5, 7)] * 9,
         [i / 7 for i in range(40)],
         ["12.50", "12.5", "99.99", "7.25", "3.10", "4.20"],
         list(range(0, 3000, 30)),

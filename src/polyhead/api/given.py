@@ -9,6 +9,7 @@ import numpy as np
 
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, nearest
+from polyhead.tasks.guess import is_missing
 from polyhead.text.question import Question
 
 SEQUENCES = (list, tuple, np.ndarray)
@@ -29,7 +30,7 @@ class Table:
                 allowed=list(self.names),
                 do=nearest(name, self.names) or "name the column",
             )
-        return [None if isinstance(cell, float) and np.isnan(cell) else cell for cell in self._column(name)]
+        return [None if is_missing(cell) else cell for cell in self._column(name)]
 
     def answered(self, columns: Mapping[str, list[Any]]) -> Any:
         """A frame of the same library, with the same index where it has one, of these columns; else a dict."""
@@ -82,7 +83,9 @@ def listed(values: object, what: str) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """A number of numpy as one of Python; anything else as it is."""
+    """A number of numpy as one of Python, None for every mark of a missing value; anything else as it is."""
+    if is_missing(value):
+        return None
     return value.item() if isinstance(value, np.generic) else value
 
 

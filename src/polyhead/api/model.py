@@ -13,10 +13,21 @@ from numbers import Real
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import numpy as np
 
 from polyhead.api.given import inputs_of
-from polyhead.api.rows import Labelled, check_inputs, check_labels, columns_for, kind_of_inputs, write_rows
+from polyhead.api.rows import (
+    Labelled,
+    check_inputs,
+    check_labels,
+    columns_for,
+    guess_of,
+    in_words_of_python,
+    kind_of_inputs,
+    split_labels,
+    write_rows,
+)
 from polyhead.api.settings import settings_of
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
@@ -30,7 +41,6 @@ from polyhead.progress import ProgressDisplay
 from polyhead.project.declare import InitOptions, declare
 from polyhead.project.tables import DataFile, Project, TaskEntry, TrunkChoice
 from polyhead.tasks.columns import Source
-from polyhead.tasks.guess import kind_of_labels
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import KINDS, Task, check_name
 from polyhead.text.question import Question
@@ -117,6 +127,7 @@ class Model:
         classes: Sequence[str] | None = None,
         text: str = "text",
         text_b: str | None = None,
+        separator: str | None = None,
         validation: Any = None,
         test: Any = None,
         if_better: bool = False,
@@ -126,7 +137,8 @@ class Model:
 
         `texts` are strings, pairs of them, each a tuple, `Question`s, `Passage`s, or lists of words; or a frame, of
         which `text`, `text_b` and `labels` name columns. `kind` is guessed where it is not given; `classes` are all
-        labels in order, by default those that occur. `validation` and `test` are (texts, labels), or a frame with the
+        labels in order, by default those that occur. Several labels in one string stand between `separator`, which is
+        looked for where it is not given. `validation` and `test` are (texts, labels), or a frame with the
         same columns: the first chooses between heads and may be a share of the texts, the second is only scored.
         `settings` are keys of a `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`.
         With `if_better` a live version stays unless the new one scores better.
@@ -135,7 +147,9 @@ class Model:
         """
         check_name(task)  # before it names a file
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=f"task '{task}'")
-        entry = self._entry(task, rows, kind, classes, settings_of(task, settings))
+        rows = msgspec.structs.replace(rows, separator=separator)
+        with in_words_of_python(task):
+            entry = self._entry(task, rows, kind, classes, settings_of(task, settings))
         for split, given in (("validation", validation), ("test", test)):
             if isinstance(given, str | Real | DataFile):
                 entry[split] = given
@@ -143,10 +157,12 @@ class Model:
                 own, answers = given if isinstance(given, tuple) and len(given) == 2 else (given, labels)
                 what = f"the {split} of task '{task}'"
                 held = Labelled.of(own, answers, text=text, text_b=text_b, what=what)
+                held = split_labels(KINDS[entry["kind"]], held, labels=entry.get("labels", ()))
                 check_inputs(KINDS[entry["kind"]], [rows.inputs[0], *held.inputs])
                 entry[split] = str(FilePath(self._work, "data", f"{task}-{split}.jsonl"))
                 write_rows(FilePath(entry[split]), KINDS[entry["kind"]], held)
-        self._train(TaskEntry(**entry), if_better=if_better)
+        with in_words_of_python(task):
+            self._train(TaskEntry(**entry), if_better=if_better)
         return self
 
     def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:
@@ -229,6 +245,7 @@ class Model:
         """Every metric of the task's kind on these rows."""
         declared = self._known(task)
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
+        rows = split_labels(kind_of(declared), rows, labels=declared.labels)
         kind, file = kind_of(declared), FilePath(self._work, "data", f"{task}-evaluated.jsonl")
         check_inputs(kind, rows.inputs, input_types_of(declared))
         write_rows(file, kind, rows)
@@ -302,18 +319,12 @@ class Model:
             kind, why = guessed
             self._say(f"{task}: kind {kind}, since {why}")
         if kind is None:
-            guess = kind_of_labels(rows.labels)
+            guess = guess_of(task, rows)
             kind = guess.kind
-            if guess.rivals:
-                raise ConfigError(
-                    f"the labels of task '{task}' fit several kinds alike",
-                    got=guess.why,
-                    allowed=[kind, *guess.rivals],
-                    do="give kind=",
-                )
             self._say(f"{task}: kind {kind}, since {guess.why}; `kind=` says otherwise")
         known, file = KINDS.named(kind), FilePath(self._work, "data", f"{task}.jsonl")
         check_inputs(known, rows.inputs)
+        rows = split_labels(known, rows)
         check_labels(known, rows.labels, what=f"task '{task}'")
         write_rows(file, known, rows)
         columns = columns_for(known, rows.inputs)
@@ -322,7 +333,9 @@ class Model:
         }
         if "tags" in columns:
             asked["label"] = columns["tags"]
-        entry = declare(InitOptions(data=str(file), kind=kind, name=task, **asked), file.parent).entry
+        entry = declare(
+            InitOptions(data=str(file), kind=kind, name=task, empty=settings.get("empty"), **asked), file.parent
+        ).entry
         entry |= {"train": str(file)}
         if "pair" in entry and "pair" not in settings:
             del entry["pair"]  # as a project file's default

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -10,10 +12,10 @@ import msgspec
 
 from polyhead.api.given import inputs_of, listed, table_of
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
-from polyhead.errors import BadValue, ConfigError, nearest
+from polyhead.errors import BadValue, ConfigError, PolyheadError, nearest
 from polyhead.files import replace_file
 from polyhead.project.tables import Project
-from polyhead.tasks.guess import plain
+from polyhead.tasks.guess import MULTI_LABEL, Guess, kind_of_labels, plain, separator_between
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Kind
 from polyhead.text.question import Question
@@ -28,6 +30,8 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
 
     inputs: list[Any]
     labels: list[Any]
+    name: str = ""  # of the column of the labels
+    separator: str | None = None  # between several labels in one string; None: as it looks
 
     @classmethod
     def of(cls, texts: object, labels: object, *, text: str, text_b: str | None, what: str) -> Labelled:
@@ -42,7 +46,8 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
             rows = listed(labels, "labels")
         if len(rows) != len(inputs):
             raise BadValue(f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
-        return cls(inputs=inputs, labels=rows)
+        name = labels if isinstance(labels, str) else getattr(labels, "name", None)
+        return cls(inputs=inputs, labels=rows, name=name if isinstance(name, str) else "")
 
 
 def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
@@ -69,6 +74,56 @@ def check_inputs(kind: Kind, inputs: Sequence[Any], reads: tuple[InputType, ...]
                 do="give all rows of a task in one form" if number else "give such rows, or another kind",
                 row=number,
             )
+
+
+def guess_of(task: str, rows: Labelled) -> Guess:
+    """The kind that the labels make; raises ConfigError where they make two, EmptyData where they are none."""
+    if rows.separator is not None:
+        return Guess(kind=MULTI_LABEL, why="their separator is given", separator=rows.separator)
+    guess = kind_of_labels(rows.labels, name=rows.name)
+    if guess.rivals:
+        kinds = [f"kind='{name}'" for name in (guess.kind, *guess.rivals)]
+        what = f"the labels of task '{task}' can be read in {len(kinds)} ways: {guess.why}"
+        raise ConfigError(what, allowed=" or ".join(kinds), do="give one of them")
+    return guess
+
+
+def split_labels(kind: Kind, rows: Labelled, *, labels: Sequence[str] = ()) -> Labelled:
+    """The rows with lists in the place of strings that hold several labels, as cells of a file do.
+
+    Where `labels` are known, a separator is one that leaves none but these; blank strings stay as they are.
+    """
+    cells = [label for label in rows.labels if isinstance(label, str) and label.strip()]
+    if not cells or not (kind.label_is_list and kind.empty_is_none):
+        return rows
+    mark = rows.separator or separator_between(cells, labels)
+    several = [kind.parse(label, mark) if isinstance(label, str) and label.strip() else label for label in rows.labels]
+    several = [[label] if isinstance(label, str) and label.strip() else label for label in several]
+    return msgspec.structs.replace(rows, labels=several)
+
+
+@contextmanager
+def in_words_of_python(task: str) -> Iterator[None]:
+    """Errors speak of arguments and of rows counted from 0, in place of options and of files that nobody gave."""
+
+    def change(words: str) -> str:
+        file = rf"(?:[^\s:]*/)?{re.escape(task)}(-validation|-test)?\.jsonl"
+        words = re.sub(rf"(?:task '{re.escape(task)}', )?{file}(?: row (\d+))?", place, words)
+        words = re.sub(r"--([a-z][a-z-]*) (none|skip|[a-z]+_[a-z]+|regression|tagging|span)\b", argument, words)
+        return re.sub(r"--([a-z][a-z-]*)", argument, words)
+
+    def place(match: re.Match[str]) -> str:
+        split = f"the {match[1][1:]} of " if match[1] else ""
+        return f"{split}task '{task}'" + (f", row {int(match[2]) - 1}" if match[2] else "")
+
+    def argument(match: re.Match[str]) -> str:
+        name = {"label": "labels"}.get(match[1], match[1].replace("-", "_"))
+        return f"{name}='{match[2]}'" if match.re.groups > 1 else f"{name}="
+
+    try:
+        yield
+    except PolyheadError as error:
+        raise error.reworded(change) from None
 
 
 def check_labels(kind: Kind, labels: Sequence[Any], *, what: str) -> None:
@@ -153,4 +208,6 @@ def _write_table(file: FilePath, rows: Any, what: str) -> None:
         rows = [dict(zip(table.names, cells, strict=True)) for cells in zip(*columns, strict=True)]
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
         raise BadValue(f"{what} is no table", got=type(rows).__name__, allowed="a list of dicts, or a frame")
-    replace_file(file, b"".join(encoder.encode(dict(row)) + b"\n" for row in rows))
+    replace_file(
+        file, b"".join(encoder.encode({key: plain(cell) for key, cell in row.items()}) + b"\n" for row in rows)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from polyhead.config import Value
@@ -28,34 +28,11 @@ CODE = re.compile(r"[+-]?0[0-9].*|\+[0-9]{7,}")  # a leading zero, or a telephon
 WHOLE = re.compile(r"[+-]?[0-9]+(\.0)?")  # as frames write whole numbers: with ".0" beside an empty cell
 FEW_NUMBERS = 20  # of so many values or less, which recur, may be names of classes
 CODE_DIGITS = 4  # of whole numbers that all have as many: postcodes, years, codes of goods
-CODES = {
-    "code",
-    "codes",
-    "zip",
-    "zipcode",
-    "postcode",
-    "postal",
-    "plz",
-    "version",
-    "release",
-    "icd",
-    "phone",
-    "telephone",
-}
-CODES |= {"isbn", "ean", "sku", "naics", "sic", "isco"}
-MEASURES = {
-    "score",
-    "scores",
-    "rating",
-    "similarity",
-    "relatedness",
-    "value",
-    "price",
-    "amount",
-    "probability",
-    "percent",
-}
-MEASURES |= {"length", "weight", "temperature"}
+CODE_FRACTION = 3  # digits after the point that a code or a version may have
+CODES = {"code", "codes", "zip", "zipcode", "postcode", "postal", "plz", "phone", "telephone", "icd", "isbn", "ean"}
+CODES |= {"sku", "naics", "sic", "isco", "version", "release"}
+MEASURES = {"score", "scores", "rating", "similarity", "relatedness", "value", "price", "amount", "probability"}
+MEASURES |= {"percent", "length", "weight", "temperature"}
 DAY = r"[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}([ T].*)?|[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{2,4}( .*)?"
 DATE = re.compile(rf"{DAY}|[0-9]{{1,2}}:[0-9]{{2}}(:[0-9.]+)?")
 
@@ -152,6 +129,15 @@ def separator_of(cells: Sequence[str]) -> tuple[str, bool] | None:
     return None
 
 
+def separator_between(cells: Sequence[str], labels: Collection[str]) -> str | None:
+    """The separator that leaves none but `labels`; as `separator_of` where none does, or none are known."""
+    for mark in (None, *SEPARATORS) if labels else ():
+        if all(part.strip() in labels for cell in cells for part in (cell.split(mark) if mark else [cell])):
+            return mark
+    chosen = separator_of(cells)
+    return chosen[0] if chosen else None
+
+
 def _of_lists(values: Sequence[object]) -> Guess:
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     if items and all(isinstance(item, Mapping) for item in items):
@@ -200,7 +186,8 @@ def _of_numbers(values: Sequence[object], *, has_gaps: bool, name: str) -> Guess
         with_point = {cell.endswith(".0") for cell in cells}
         return _of_whole(numbers, len(cells), is_plain=with_point == {False} or (is_made and len(with_point) == 1))
     is_few = len(numbers) <= FEW_NUMBERS and len(cells) >= 2 * len(numbers)
-    is_measured = max(map(abs, numbers)) <= 1 or min(numbers) < 0 or MEASURES.intersection(_words(name))
+    is_fine = max(len(cell.partition(".")[2]) for cell in cells) > CODE_FRACTION
+    is_measured = is_fine or max(map(abs, numbers)) <= 1 or min(numbers) < 0 or MEASURES.intersection(_words(name))
     if is_few and not is_measured:
         why = f"the labels are {_shown(numbers)}, which may be numbers or names"
         return Guess(kind=SINGLE_LABEL, why=why, rivals=(REGRESSION,))
