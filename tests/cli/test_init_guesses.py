@@ -388,6 +388,28 @@ def test_roles_of_columns_are_named_and_labels_alike_are_warned_of(tmp_path):
     assert "differ in case" not in run("init", "y.csv", "-o", "y.toml", cwd=tmp_path).out
 
 
+def test_labels_that_are_missing_values_of_other_programs_are_warned_of(tmp_path):
+    write(tmp_path / "x.csv", rows_of(text=WORDS, mood=["good", "bad", "nan", "NULL"] * 10))
+    done = run("init", "x.csv", cwd=tmp_path)
+    assert done.code == 0 and "that may say that a row has none: 'NULL' and 'nan'" in done.out, done.err
+
+
+def test_whole_numbers_beside_empty_cells_are_one_label_in_every_file(tmp_path):
+    """A frame writes 1.0 in the file with an empty cell, and 1 in the one without."""
+    write(tmp_path / "x.csv", rows_of(text=WORDS, spam=["0.0", "1.0", "", "1.0"] * 10))
+    write(tmp_path / "y.csv", rows_of(text=WORDS, spam=["0", "1"] * 20))
+    write(tmp_path / "z.jsonl", rows_of(text=WORDS, spam=[0.0, 1.0, None, 1.0] * 10))
+    for train, test in (("x.csv", "y.csv"), ("y.csv", "x.csv"), ("z.jsonl", "x.csv"), ("x.csv", "z.jsonl")):
+        done = run("init", train, "--test", test, "-o", "p.toml", "--replace", cwd=tmp_path)
+        assert done.code == 0 and "cannot be learned" not in done.out, done.err
+        (entry,) = [task for task in read_project(tmp_path / "p.toml").tasks if task.name == train[0]]
+        assert (entry.kind, entry.labels) == ("single_label", ("0", "1"))
+        parts = [read(entry.source(file, tmp_path), entry.task()) for file in (train, test)]
+        assert [part.report.used for part in parts] == [40 if file == "y.csv" else 30 for file in (train, test)]
+        assert [int(target) for target in parts[0].targets[:2]] == [0, 1]
+    assert f"{WORDS[0]} -> 0\n" in run("init", "x.csv", "-o", "q.toml", cwd=tmp_path).out
+
+
 def test_the_text_to_ask_is_a_short_one(tmp_path):
     """A whole document of 1,700 characters was printed."""
     long = [f"number {i} " + "and a long story goes on " * 70 for i in range(40)]

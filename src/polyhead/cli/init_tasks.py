@@ -27,6 +27,7 @@ from polyhead.project.tables import Project, TaskEntry
 from polyhead.strategies import Pooled
 from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import KINDS
+from polyhead.tasks.kinds.base import other_spelling
 from polyhead.tasks.read import read
 from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.text.question import Question, texts_of
@@ -35,6 +36,7 @@ SPLITS = {"train": "train", "training": "train", "validation": "validation", "va
 SPLITS |= {"dev": "validation", "test": "test"}
 SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
 SHOWN, WIDTH = 3, 72  # rows, and characters of a text
+NOTHING = ("nan", "null", "<na>", "nat", "na", "n/a", "\\n")  # how programs write a missing value
 SHORT = 60  # characters of the text to ask
 LOOKED_AT = 100  # rows, of which the first that can be used are shown
 
@@ -221,6 +223,8 @@ def _label(entry: TaskEntry, values: Any) -> str:
         entry.tags or entry.spans or entry.answers or (entry.known_kind.label_key if not entry.label else entry.label)
     )
     value = values.get(column, values.get(entry.known_kind.label_key))
+    if isinstance(value, str) and value not in entry.labels and other_spelling(value) in entry.labels:
+        return other_spelling(value)
     if isinstance(value, str) and entry.separator:
         value = [part.strip() for part in value.split(entry.separator) if part.strip()]
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -297,6 +301,9 @@ def _lines(task: Made, output: str) -> list[str]:
         shown = {label if label == label.strip() else repr(label): n for label, n in declared.counts.items()}
         width = max(map(len, shown))
         lines += [f"  {label:<{width}}  {count:>7,}" for label, count in shown.items()]
+        if empty := [label for label in declared.counts if label.strip().lower() in NOTHING]:
+            names = " and ".join(map(repr, empty))
+            lines.append(f"labels that may say that a row has none: {names}; if they do, clear those cells")
         for group in alike(list(declared.counts)):
             names = " and ".join(repr(list(declared.counts)[index]) for index in group)
             lines.append(f"labels that differ in case or spaces alone: {names}; write each label in one way")

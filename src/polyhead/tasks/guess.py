@@ -131,8 +131,9 @@ def separator_of(cells: Sequence[str]) -> tuple[str, bool] | None:
 
 def separator_between(cells: Sequence[str], labels: Collection[str]) -> str | None:
     """The separator that leaves none but `labels`; as `separator_of` where none does, or none are known."""
-    for mark in (None, *SEPARATORS) if labels else ():
-        if all(part.strip() in labels for cell in cells for part in (cell.split(mark) if mark else [cell])):
+    known = set(labels)
+    for mark in (None, *SEPARATORS) if known else ():
+        if all(part.strip() in known for cell in cells for part in (cell.split(mark) if mark else [cell])):
             return mark
     chosen = separator_of(cells)
     return chosen[0] if chosen else None

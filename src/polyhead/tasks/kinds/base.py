@@ -6,6 +6,7 @@ import ast
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import PurePath
 
 import numpy as np
@@ -66,7 +67,7 @@ def label_index(task: Task, label: object, example: Example) -> int:
             do="write it as a string",
         )
     for spelling in (name, other_spelling(name)):
-        if spelling in task.labels:
+        with suppress(ValueError):
             return task.labels.index(spelling)
     raise UnknownLabel(
         f"{where(task, example)}: label '{name}' is not one of the task's",
