@@ -85,7 +85,23 @@ TABLES = {
         table(user_id=often(17, 18, 19, 44, 51), text=ENGLISH, mood=often("a", "b")),
         said(ONE, "text", "mood"),
     ),
+    "names with spaces": ({" text": ENGLISH, " label ": often("a", "b")}, said(ONE, " text", " label ")),
+    "the id of a class": (table(text=ENGLISH, label_id=often(0, 1, 2)), said(ONE, "text", "label_id")),
+    "the id of a class alone": (table(text=ENGLISH, intent_id=often(3, 4)), said(ONE, "text", "intent_id")),
+    "an id beside its class": (
+        table(text=ENGLISH, category_id=often(7, 8), category=often("a", "b")),
+        said(ONE, "text", "category"),
+    ),
+    "a number and its name": (
+        table(text=ENGLISH, label=often(0, 1), label_text=often("neg", "pos")),
+        said(ONE, "text", "label"),
+    ),
+    "the class of a set": (table(sentence=ENGLISH, label=often(0, 1), idx=range(24)), said(ONE, "sentence", "label")),
     # pairs
+    "a second comment in few rows": (
+        table(comment=ENGLISH, comment2=[OTHERS[i] if i % 6 == 0 else "" for i in range(24)], mood=often("a", "b")),
+        said(ONE, "comment", "mood"),
+    ),
     "text, text_b, the first repeats": (
         table(text=REPEATED, text_b=OTHERS, label=often("a", "b")),
         said(ONE, ("text", "text_b"), "label"),
@@ -156,6 +172,10 @@ TABLES = {
         asks("score", "decimal comma", "with a point"),
     ),
     "a decimal comma, few values": (table(text=ENGLISH, note=often("1,5", "2,0")), asks("note", "decimal comma")),
+    "codes between commas": (
+        table(text=ENGLISH, industries=often("01,02", "02", "01,03", "03")),
+        said(SEVERAL, "text", "industries", separator=",", labels=["01", "02", "03"]),
+    ),
     "marks between thousands": (
         table(text=ENGLISH, salary=[f"{i + 1}.{i * 37 + 100}" for i in range(24)]),
         asks("salary", "thousands"),

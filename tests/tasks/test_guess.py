@@ -128,6 +128,7 @@ def test_the_name_of_a_column_tells_codes_from_measures():
         [-1.5, 2.5, 3.5] * 9,
         [len("a" * i) / 3 for i in (4, 5, 7)] * 9,
         [i / 7 for i in range(40)],
+        [f"{1 + i / 6:.3f}" for i in range(24)],
         ["12.50", "12.5", "99.99", "7.25", "3.10", "4.20"],
         list(range(0, 3000, 30)),
     ],

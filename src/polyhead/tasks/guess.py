@@ -65,7 +65,8 @@ def kind_of_labels(labels: Iterable[object], *, name: str = "") -> Guess:
             values = lists if all(isinstance(value, list) for value in lists) else values
     if any(isinstance(value, (list, dict)) for value in values):
         return _of_lists(values)
-    if is_numeric(values):
+    has_lists = any(CODE.fullmatch(str(v)) for v in values) and not all(map(is_number, values))  # "01,02" beside "01"
+    if is_numeric(values) and not has_lists:
         return _of_numbers(values, has_gaps=len(values) < len(rows), name=name)
     return _of_strings([spelled(value) or str(value) for value in values])
 
@@ -215,7 +216,8 @@ def _check_marks(values: Sequence[object]) -> None:
     cells = [value for value in values if isinstance(value, str)]
     marked = [cell for cell in cells if not is_number(cell)]
     pointed = [cell for cell in cells if "." in cell]
-    if not marked and pointed and all(POINTED.fullmatch(cell) for cell in pointed) and len(set(pointed)) > 1:
+    is_long = len(pointed) < len(cells) or any(len(cell.partition(".")[0].lstrip("+-")) > 1 for cell in pointed)
+    if not marked and len(set(pointed)) > 1 and is_long and all(POINTED.fullmatch(cell) for cell in pointed):
         raise ConfigError(
             "the labels may be numbers of three decimals, or whole numbers with '.' between thousands",
             got=pointed[0],

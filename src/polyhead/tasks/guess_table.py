@@ -231,15 +231,19 @@ def _fits(candidate: _Candidate, kind: str) -> bool:
 
 
 def _rank(name: str) -> int:
-    lower = name.lower()
+    lower = name.strip().lower()
     return 0 if lower in LABELS else 1 if lower in LIKE_LABELS or "label" in lower else 2
 
 
 def _candidates(table: Table, tokens: str | None, choices: str | None, texts: set[str | None]) -> list[_Candidate]:
     kept = []
+    asked = [name for name in table.values if is_asked(name) or _rank(name) < 2]
+    asked = asked if {*asked} - {tokens, choices, *texts} else [*table.values]  # an id alone may be that of a class
     for name, values in table.values.items():
-        if name in (tokens, choices) or name in texts or not is_asked(name) or not values:
+        if name in (tokens, choices) or name in texts or name not in asked or not values:
             continue
+        if _rank(name) == 2 and 2 * len(values) < len(table.rows) and len(set(map(str, values))) == len(values):
+            continue  # remarks on a few rows
         for test in (_answers, _spans, _tags(table, tokens), _choice(table, choices), _plain_label):
             if (seen := test(name, values)) is not None:
                 kind, why, key = seen

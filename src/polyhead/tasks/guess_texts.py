@@ -66,14 +66,14 @@ def named_texts(columns: Mapping[str, Sequence[Any]], taken: Collection[str | No
     different = [name for name in names if not looks_like_labels(columns[name])]
     for name in sorted(names, key=_rank):
         is_longest = all(_length(columns[name]) >= _length(columns[other]) for other in different)
-        if _rank(name) < len(TEXTS) and (name.lower() == TEXTS[0] or name in different or is_longest):
+        if _rank(name) < len(TEXTS) and (_rank(name) == 0 or name in different or is_longest):
             return (name,)
     return ()
 
 
 def is_asked(name: str) -> bool:
     """Whether a column may be a text or a label: not one that is called like a number of rows, a place or a time."""
-    return name.lower() not in NOT_ASKED and not ROW_NUMBER.fullmatch(name)
+    return name.strip().lower() not in NOT_ASKED and not ROW_NUMBER.fullmatch(name.strip())
 
 
 def text_columns(columns: Mapping[str, Sequence[Any]], taken: Collection[str | None]) -> list[str]:
@@ -88,10 +88,13 @@ def _are_texts(values: Sequence[object]) -> bool:
 
 def pair_of(columns: Mapping[str, Sequence[Any]], names: Sequence[str]) -> tuple[str, ...]:
     """Two columns that are called like a pair; unless they are called like texts, one of them at least is no label."""
-    by_name = {name.lower(): name for name in names}
+    by_name = {name.strip().lower(): name for name in names}
     for first, second in [*PAIRS, *_numbered(by_name)]:
         if first in by_name and second in by_name:
             pair = by_name[first], by_name[second]
+            counts = sorted(len(columns[name]) for name in pair)
+            if 2 * counts[0] < counts[1]:
+                continue  # most rows have one of them alone
             is_named = (first, second) in PAIRS or first.rstrip("1a_") in (*TEXTS, *CONTEXTS)
             if is_named or not all(looks_like_labels(columns[name]) for name in pair):
                 return pair
@@ -134,7 +137,8 @@ def in_roles(texts: Sequence[str], kind: str | None) -> str:
 
 
 def _rank(name: str) -> int:
-    return TEXTS.index(name.lower()) if name.lower() in TEXTS else len(TEXTS)
+    lower = name.strip().lower()
+    return TEXTS.index(lower) if lower in TEXTS else len(TEXTS)
 
 
 def _length(values: Sequence[str]) -> float:
