@@ -248,3 +248,31 @@ def test_every_refusal_is_one_of_ours(tmp_path):
                 read(tmp_path, "\n".join(kept))
             except PolyheadError as error:
                 assert "polyhead.toml" in str(error)
+
+
+def test_a_key_of_another_table_is_said_to_belong_there(tmp_path):
+    """`learning_rate` in a task was taken for a slip of `long_texts`."""
+    cases = {
+        TASK + "learning_rate = 0.1\n": "put it into the table [training]",
+        TASK + "lr = 0.1\n": "write 'learning_rate' in the table [training]",
+        TASK + "max_tokens = 64\n": "put it into the table [trunk]",
+        'labels = ["a"]\n' + TASK: "put it into the table [[tasks]]",
+        '[trunk]\nname = "minilm"\nmetric = "accuracy"\n' + TASK: "put it into the table [[tasks]]",
+        TASK + "labls = 1\n": "did you mean 'labels'?",
+    }
+    for text, said in cases.items():
+        with pytest.raises(ConfigError) as caught:
+            read(tmp_path, text)
+        assert said in str(caught.value), text
+
+
+@pytest.mark.parametrize("name", ["mood.csv", "mood.TSV", "mood.jsonl.gz", "mood.xlsx", "mood.parquet"])
+def test_a_table_in_place_of_the_project_file_is_told_from_it(tmp_path, name):
+    """It was a TOML file of which a line was to be corrected."""
+    path = tmp_path / name
+    path.write_text("text,mood\na,b\n")
+    with pytest.raises(ConfigError, match="no project file") as caught:
+        read_project(path)
+    assert f"`polyhead init {path}` first" in caught.value.do
+    with pytest.raises(ConfigError, match="no configuration file"):
+        read_project(tmp_path / "gone.csv")

@@ -69,6 +69,7 @@ def train_project(
     only: tuple[str, ...] = (),
     retrain: tuple[str, ...] = (),
     if_better: bool = False,
+    allow_lost_labels: bool = False,
     data: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Outcome:
     """Trains every declared task over the frozen trunk, and says on standard error how far it is.
@@ -103,6 +104,7 @@ def train_project(
             only=only,
             retrain=retrain,
             if_better=if_better,
+            allow_lost_labels=allow_lost_labels,
         )
 
 

@@ -221,6 +221,7 @@ def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> 
         allowed=sorted(names),
         do=_meant(key, path, names, kind)
         or (_its_table(key, structs, "" if path == "$" else f"{where}.") if "[" not in path else None)
+        or _its_table(key, _structs(_options(kind)))
         or nearest(key, names)
         or "remove the key",
         key=key,

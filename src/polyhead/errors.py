@@ -32,7 +32,7 @@ PolyheadError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Self
 
@@ -55,6 +55,16 @@ class PolyheadError(Exception):
         """The same error with a place before its message; `facts` are added to its own."""
         what, facts, error = f"{where}: {self.what}", {**self.facts, **facts}, type(self).__new__(type(self))
         PolyheadError.__init__(error, what, got=self.got, allowed=self.allowed, do=self.do, **facts)
+        return error
+
+    def reworded(self, change: Callable[[str], str]) -> Self:
+        """The same error, its sentences changed: a file or an option is then called what a user calls it."""
+        error, facts = type(self).__new__(type(self)), dict(self.facts)
+        given, allowed, do = (
+            change(part) if isinstance(part, str) else part for part in (self.got, self.allowed, self.do)
+        )
+        facts |= {key: change(facts[key]) for key in ("source",) if isinstance(facts.get(key), str)}
+        PolyheadError.__init__(error, change(self.what), got=given, allowed=allowed, do=do, **facts)
         return error
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+import tracemalloc
 import unittest
 
 import numpy as np
@@ -136,3 +137,114 @@ def test_numbers_in_batches_of_any_size_are_equal_but_for_rounding(trunk):
     fitted = PolyheadRegressor(trunk, training=SHORT, backend="reference").fit(TEXTS, values)
     alone = np.concatenate([fitted.predict(TEXTS[i : i + 1]) for i in range(8)])
     np.testing.assert_allclose(fitted.predict(TEXTS)[:8], alone, rtol=1e-5)
+
+
+MISSING = {
+    "none": [None],
+    "nan": [float("nan"), np.nan, np.float64("nan")],
+    "bytes": [b"the lamp", np.bytes_(b"the lamp")],
+    "blank": ["", "  \n"],
+    "objects": [{"a": 1}, ["a"], object()],
+}
+
+
+def with_bad_cells(cells):
+    """Texts with one of the cells in turn at rows 3 and 7, in each container that keeps them as they are."""
+    pandas = pytest.importorskip("pandas")
+    for cell in cells:
+        texts = [str(text) for text in TEXTS]
+        texts[3] = texts[7] = cell
+        array = np.empty(len(texts), object)
+        array[:] = texts
+        yield from (texts, array, pandas.Series(texts, dtype=object))
+
+
+@pytest.mark.parametrize("kind", [PolyheadClassifier, PolyheadRegressor])
+@pytest.mark.parametrize("what", MISSING)
+def test_what_is_no_text_is_refused_with_its_rows(trunk, fitted, kind, what):
+    """None became the text "None", NaN "nan", and bytes "b'...'": in fit and in predict."""
+    y = MOODS if kind is PolyheadClassifier else np.where(MOODS == "good", 4.5, 1.0)
+    for X in with_bad_cells(MISSING[what]):
+        for call in (
+            lambda X=X: kind(trunk).fit(X, y),
+            lambda X=X: fitted.predict(X),
+            lambda X=X: fitted.predict_proba(X),
+        ):
+            with pytest.raises(ValueError, match="in 2 of 48 rows. Got: rows 3, 7") as raised:
+                call()
+            assert raised.value.rows == (3, 7)
+
+
+def test_missing_values_of_pandas_are_refused(trunk, fitted):
+    pandas = pytest.importorskip("pandas")
+    texts = pandas.array([*map(str, TEXTS[:-1]), pandas.NA], dtype="string")
+    for X in (pandas.Series(texts), pandas.DataFrame({"text": texts})):
+        for call in (lambda X=X: fitted.predict(X), lambda X=X: PolyheadClassifier(trunk).fit(X, MOODS)):
+            with pytest.raises(ValueError, match="a missing value in 1 of 48 rows. Got: rows 47"):
+                call()
+    columns = pandas.DataFrame({"title": TEXTS, "body": [None, *TEXTS[1:]]})
+    with pytest.raises(ValueError, match="rows 0"):
+        PolyheadClassifier(trunk).fit(columns, MOODS)
+
+
+def test_one_column_of_several_may_be_blank(trunk):
+    """A message without a title; a pair needs both."""
+    columns = np.stack([np.where(np.arange(48) % 3 == 0, "", TEXTS), TEXTS], axis=1)
+    joined = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(columns, MOODS)
+    assert joined.predict(columns).shape == (48,)
+    with pytest.raises(ValueError, match="no visible text in 16 of 48 rows"):
+        PolyheadClassifier(trunk, pair="separate").fit(columns, MOODS)
+
+
+@pytest.fixture(scope="module")
+def fitted(trunk):
+    return PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, MOODS)
+
+
+@pytest.mark.parametrize("label", [None, float("nan")], ids=["none", "nan"])
+def test_labels_that_are_missing_are_refused_with_their_rows(trunk, label):
+    moods = [*map(str, MOODS[:-1]), label]
+    for y in (moods, np.array(moods, object)):
+        with pytest.raises(ValueError, match="y has no label in 1 of 48 rows. Got: rows 47"):
+            PolyheadClassifier(trunk).fit(TEXTS, y)
+
+
+def test_a_sparse_matrix_of_labels_is_the_dense_one(trunk):
+    """It was an internal IndexError."""
+    from scipy import sparse
+
+    matrix = np.stack([MOODS == "good", ["lamp" in text for text in TEXTS], np.zeros(48)], axis=1).astype(int)
+    matrix[::5, 2] = 1
+    dense = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, matrix)
+    explicit_zero = sparse.csr_matrix(matrix)
+    explicit_zero.data[0] = 0
+    for y, same in ((sparse.csr_matrix(matrix), True), (sparse.csc_array(matrix), True), (explicit_zero, False)):
+        made = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, y)
+        assert made.classes_.tolist() == [0, 1, 2] and isinstance(made.predict(TEXTS), np.ndarray)
+        assert np.array_equal(made.predict_proba(TEXTS), dense.predict_proba(TEXTS)) == same
+    with pytest.raises(ValueError, match="sparse"):
+        PolyheadClassifier(trunk).fit(TEXTS, sparse.csr_matrix(matrix[:, :1]))
+    with pytest.raises(ValueError, match="sparse"):
+        PolyheadRegressor(trunk).fit(TEXTS, sparse.csr_matrix(matrix[:, :1]))
+
+
+def test_a_long_text_among_short_ones_costs_its_own_size(fitted):
+    """A list of texts became one array of strings, where each takes the room of the longest: gigabytes."""
+    short = [f"the lamp {n} is good" for n in range(3000)]
+    peaks = []
+    for texts in (short, [*short, "good " * 20_000]):
+        tracemalloc.start()
+        fitted._texts(texts, reset=False)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 2_000_000, "100,000 characters, not as many for each of 3,000 texts"
+
+
+def test_numbers_alone_are_told_of_and_labels_in_one_string_too(trunk):
+    matrix = np.arange(96).reshape(48, 2)
+    with pytest.warns(UserWarning, match="numbers alone"):
+        PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(matrix, MOODS)
+    several = np.array(["good; bad", "good", "bad; late", "late"] * 12)
+    with pytest.warns(UserWarning, match="several labels with ';' between them"):
+        made = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, several)
+    assert made.classes_.tolist() == sorted(set(several.tolist()))

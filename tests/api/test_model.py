@@ -79,6 +79,74 @@ def test_kinds_are_guessed_from_labels_and_said(trunk, capsys):
     }
 
 
+@pytest.mark.parametrize("library", ["list", "pandas", "polars"])
+def test_several_labels_in_a_string_are_several_labels(trunk, library):
+    """They were recognised, and then refused with an option of the command line."""
+    texts, moods, things = rows()
+    cells = [
+        f"{mood}; {thing}" if number % 3 else thing
+        for number, (mood, thing) in enumerate(zip(moods, things, strict=True))
+    ]
+    lists = [cell.split("; ") for cell in cells]
+    made = Model(trunk, backend="reference", verbose=False)
+    if library == "list":
+        made.fit("asks", texts, cells, validation=(texts[::3], cells[::3]), test=(texts, cells))
+    else:
+        frames = pytest.importorskip(library)
+        frame = frames.DataFrame({"question": texts, "asks about": cells})
+        made.fit("asks", frame, "asks about", text="question", validation=0.5)
+    made.fit(
+        "lists",
+        texts,
+        lists,
+        **({"validation": (texts[::3], lists[::3])} if library == "list" else {"validation": 0.5}),
+    )
+    assert made.tasks["asks"].kind == "multi_label"
+    assert made.tasks["asks"].labels == made.tasks["lists"].labels == tuple(sorted({"good", "bad", *THINGS}))
+    answers = made.predict(texts)
+    assert answers["asks"] == answers["lists"], "one text, one separator or a list, is one thing to learn from"
+    assert made.evaluate("asks", texts, cells) == made.evaluate("asks", texts, lists)
+    assert made.evaluate("asks", texts[:1], [things[0]]) == made.evaluate("asks", texts[:1], [[things[0]]])
+    with pytest.raises(errors.ConfigError, match=r"labels.str.split"):
+        made.fit("other", texts, cells, separator="/")
+
+
+def test_labels_that_a_frame_made_floats_are_labels(trunk):
+    """Python trained a regression where the command line asked."""
+    pandas = pytest.importorskip("pandas")
+    texts, moods, _ = rows()
+    marks = [None if number % 7 == 0 else int(mood == "good") for number, mood in enumerate(moods)]
+    plain = [None if mark is None else str(mark) for mark in marks]
+    made = Model(trunk, backend="reference", verbose=False).fit("plain", texts, plain)
+    columns = {
+        "floats": pandas.Series(marks, dtype="float64"),
+        "numbers": pandas.Series(marks, dtype="Int64"),
+        "marks": pandas.Series([pandas.NA if mark is None else mark for mark in marks], dtype=object),
+        "array": np.array([np.nan if mark is None else mark for mark in marks]),
+    }
+    for name, column in columns.items():
+        made.fit(name, texts, column)
+        assert (made.tasks[name].kind, made.tasks[name].labels) == ("single_label", ("0", "1"))
+    made.fit("frame", pandas.DataFrame({"text": texts, "spam": columns["numbers"]}), "spam")
+    answers = made.predict(texts)
+    assert all(answers[name] == answers["plain"] for name in (*columns, "frame"))
+    assert made.evaluate("plain", texts, columns["floats"]) == made.evaluate("plain", texts, plain)
+    flags = pandas.Series([None if mark is None else bool(mark) for mark in marks], dtype="boolean")
+    assert made.fit("flags", texts, flags).tasks["flags"].labels == ("false", "true")
+    names = pandas.Series([None if mark is None else ("no", "yes")[mark] for mark in marks])
+    for dtype in ("string", "category"):
+        assert made.fit(dtype, texts, names.astype(dtype)).tasks[dtype].labels == ("no", "yes")
+
+
+def test_codes_in_python_are_labels(trunk):
+    texts, moods, _ = rows()
+    codes = ["007.1" if mood == "good" else "038.11" for mood in moods]
+    made = Model(trunk, backend="reference", verbose=False).fit("icd", texts, codes)
+    assert (made.tasks["icd"].kind, made.tasks["icd"].labels) == ("single_label", ("007.1", "038.11"))
+    with pytest.raises(errors.ConfigError, match="kind='single_label' or kind='regression'"):
+        made.fit("read", texts, [float(code) for code in codes])
+
+
 def test_answers_are_those_of_a_session_over_the_saved_bundle(model, tmp_path):
     texts, _, _ = rows(count=10, seed=3)
     saved = model.save(tmp_path / "saved")
@@ -179,7 +247,9 @@ def test_a_frame_keeps_its_index(model):
 
 def test_arrays_and_series_are_lists(model):
     texts = np.array(["the lamp is good", "the box is late"])
-    assert model.predict(texts) == model.predict(list(texts)) == model.predict(tuple(texts))
+    assert model.predict(texts) == model.predict(list(texts))
+    three = [*texts, "the box is sad"]
+    assert model.predict(np.array(three)) == model.predict(three) == model.predict(tuple(three))
 
 
 def test_pairs_words_questions_and_spans(trunk):
@@ -222,7 +292,8 @@ def test_passages_are_read_as_pairs_of_question_and_context(trunk):
     same = Model(trunk, backend="reference", verbose=False).fit("what", pairs, answers)
     assert same.predict(passages) == made.predict(passages)
     same.fit("mood", pairs, moods)
-    assert same.predict(passages[:1], tasks="mood") == {"mood": [None]}
+    with pytest.raises(errors.BadValue, match="task .mood. reads no input of this form. Got: a question"):
+        same.predict(passages[:1], tasks="mood")
     with pytest.raises(errors.BadValue, match="a question about a context. Allowed: a pair of texts"):
         same.evaluate("mood", passages, moods)
 
@@ -324,6 +395,21 @@ WRONG = {
     "a path": (lambda made, t, m: made.fit("../../a", t, m), errors.BadName, "a"),
     "a name": (lambda made, t, m: made.fit("a/b", t, m), errors.BadName, "a/b"),
     "update of nothing": (lambda made, t, m: made.update("a", t, m), errors.UnknownTask, "no task 'a'"),
+    "ratings": (
+        lambda made, t, m: made.fit("a", t, [len(x) % 5 + 1 for x in t]),
+        errors.ConfigError,
+        "task 'a' can be read in 2 ways.*kind='single_label' or kind='regression'",
+    ),
+    "a separator that may be part of a name": (
+        lambda made, t, m: made.fit("a", t, ["x;y", "z"] * 30),
+        errors.ConfigError,
+        "kind='multi_label' or kind='single_label'",
+    ),
+    "a label that is no number": (
+        lambda made, t, m: made.fit("a", t, [*range(59), "x"], kind="regression"),
+        errors.BadValue,
+        "row 59: 'label' is no number.*another kind=",
+    ),
     "no probabilities": (
         lambda made, t, m: made.fit("a", t, [len(x) / 3 for x in t]).predict_proba(t, "a"),
         errors.BadValue,

@@ -355,6 +355,91 @@ def test_of_several_tasks_empty_is_said_to_those_that_have_several_labels(tmp_pa
     assert [entry.empty for entry in read_project(tmp_path / "polyhead.toml").tasks] == ["none", None]
 
 
+def test_what_an_empty_cell_says_is_for_those_of_several_files_that_may_have_several_labels(tmp_path):
+    """`--empty none` was refused for the others, and without it the file with several labels was."""
+    write(tmp_path / "headlines.csv", rows_of(text=WORDS, section=MARKS))
+    write(tmp_path / "movies.csv", rows_of(text=WORDS, genres=["a;b", "", "a", "b"] * 10))
+    write(tmp_path / "bookings.jsonl", SPANS)
+    write(tmp_path / "pairs.csv", rows_of(text_a=WORDS, text_b=WORDS[::-1], same=MARKS))
+    files = ["headlines.csv", "movies.csv", "bookings.jsonl", "pairs.csv"]
+    run("init", *files, cwd=tmp_path).refuses("movies.csv", "--empty none", "--empty skip")
+    for said, used in (("none", 40), ("skip", 30)):
+        done = run("init", *files, "--empty", said, "-o", f"{said}.toml", cwd=tmp_path)
+        assert done.code == 0, done.err
+        tasks = {task.name: task for task in read_project(tmp_path / f"{said}.toml").tasks}
+        wanted = {"headlines": None, "movies": said, "bookings": None, "pairs": None}
+        assert {name: task.empty for name, task in tasks.items()} == wanted
+        movies = tasks["movies"]
+        assert read(movies.source(movies.train, tmp_path), movies.task()).report.used == used
+    left = run("init", "headlines.csv", "pairs.csv", "--empty", "none", "-o", "x.toml", cwd=tmp_path)
+    left.refuses("--empty none", "no task has several labels")
+    assert not (tmp_path / "x.toml").exists()
+
+
+def test_roles_of_columns_are_named_and_labels_alike_are_warned_of(tmp_path):
+    """`bad` and `bad ` were two lines that looked the same."""
+    write(tmp_path / "x.csv", rows_of(text=WORDS, mood=["good", "bad", "Bad ", "new-york"] * 10))
+    done = run("init", "x.csv", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "label: 'mood', 4 values" in done.out and "text: 'text'" in done.out
+    assert "labels that differ in case or spaces alone: 'Bad ' and 'bad'" in done.out
+    assert "  'Bad '" in done.out and "polyhead check polyhead.toml" in done.out
+    write(tmp_path / "y.csv", rows_of(text=WORDS, mood=["good", "bad"] * 20))
+    assert "differ in case" not in run("init", "y.csv", "-o", "y.toml", cwd=tmp_path).out
+
+
+def test_labels_that_are_missing_values_of_other_programs_are_warned_of(tmp_path):
+    write(tmp_path / "x.csv", rows_of(text=WORDS, mood=["good", "bad", "nan", "NULL"] * 10))
+    done = run("init", "x.csv", cwd=tmp_path)
+    assert done.code == 0 and "that may say that a row has none: 'NULL' and 'nan'" in done.out, done.err
+
+
+def test_whole_numbers_beside_empty_cells_are_one_label_in_every_file(tmp_path):
+    """A frame writes 1.0 in the file with an empty cell, and 1 in the one without."""
+    write(tmp_path / "x.csv", rows_of(text=WORDS, spam=["0.0", "1.0", "", "1.0"] * 10))
+    write(tmp_path / "y.csv", rows_of(text=WORDS, spam=["0", "1"] * 20))
+    write(tmp_path / "z.jsonl", rows_of(text=WORDS, spam=[0.0, 1.0, None, 1.0] * 10))
+    for train, test in (("x.csv", "y.csv"), ("y.csv", "x.csv"), ("z.jsonl", "x.csv"), ("x.csv", "z.jsonl")):
+        done = run("init", train, "--test", test, "-o", "p.toml", "--replace", cwd=tmp_path)
+        assert done.code == 0 and "cannot be learned" not in done.out, done.err
+        (entry,) = [task for task in read_project(tmp_path / "p.toml").tasks if task.name == train[0]]
+        assert (entry.kind, entry.labels) == ("single_label", ("0", "1"))
+        parts = [read(entry.source(file, tmp_path), entry.task()) for file in (train, test)]
+        assert [part.report.used for part in parts] == [40 if file == "y.csv" else 30 for file in (train, test)]
+        assert [int(target) for target in parts[0].targets[:2]] == [0, 1]
+    assert f"{WORDS[0]} -> 0\n" in run("init", "x.csv", "-o", "q.toml", cwd=tmp_path).out
+
+
+def test_the_text_to_ask_is_a_short_one(tmp_path):
+    """A whole document of 1,700 characters was printed."""
+    long = [f"number {i} " + "and a long story goes on " * 70 for i in range(40)]
+    for name, texts in (("short", [*long[:7], "a short one", *long[8:]]), ("long", long)):
+        write(tmp_path / f"{name}.csv", rows_of(text=texts, mood=MARKS))
+        done = run("init", f"{name}.csv", "-o", f"{name}.toml", cwd=tmp_path)
+        *_, text = shlex.split(done.out.splitlines()[-1])
+        assert text == "a short one" if name == "short" else long[0].startswith(text) and 40 < len(text) <= 60
+    write(tmp_path / "pair.csv", rows_of(text=long, text_b=long[::-1], mood=MARKS))
+    done = run("init", "pair.csv", "-o", "pair.toml", cwd=tmp_path)
+    given = json.loads(shlex.split(done.out.splitlines()[-1])[-1])
+    assert long[0].startswith(given["text"]) and long[-1].startswith(given["text_b"])
+    assert all(40 < len(text) <= 60 for text in given.values())
+
+
+@pytest.mark.parametrize("form", ["cp1252", "headerless"])
+def test_a_row_that_cannot_be_read_is_one_of_the_users_file(tmp_path, form):
+    """The file that was written for training was named, and it was gone."""
+    lines = [f"{text} é{';'}{mark}" for text, mark in zip(WORDS, MARKS, strict=True)]
+    head = ["text;mood"] if form == "cp1252" else []
+    content = "\n".join([*head, *lines, "a;b;c", ""])
+    (tmp_path / "x.csv").write_text(content, encoding=form if form == "cp1252" else "utf-8")
+    done = run("init", "x.csv", cwd=tmp_path).refuses("x.csv row", "3 cells, where the header has 2")
+    assert "utf8" not in done.err and "rows.jsonl" not in done.err
+    (tmp_path / "y.csv").write_text("\n".join(["text;mood", *lines, ""]), encoding="cp1252")
+    done = run("init", "y.csv", "--label", "moot", cwd=tmp_path).refuses("y.csv has no column 'moot'", "'mood'")
+    assert "utf8" not in done.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv", "y.csv"]
+
+
 @pytest.mark.parametrize("ending", ["json", "xlsx", "csv"])
 def test_tables_of_every_format_are_trained_evaluated_and_scored(work, ending):
     """Only commands that `init` prints are run, and `score` over the same file."""
@@ -379,7 +464,9 @@ def test_tables_of_every_format_are_trained_evaluated_and_scored(work, ending):
     text = project.read_text().replace('name = "minilm"', 'name = "trunk"')
     project.write_text(text.replace("[[tasks]]", "[training]\nepochs = 1\nprecision = 'float32'\n\n[[tasks]]", 1))
     lines = done.out[done.out.index("next:\n") + 6 :].splitlines()
-    train, evaluate, predict = (shlex.split(line) for line in lines)
+    check, train, evaluate, predict = (shlex.split(line) for line in lines)
+    assert check == ["polyhead", "check", "polyhead.toml"]
+    assert "label_in_text" in run(*check[1:], cwd=work).out  # "good" stands in texts with that label
     for words in (train, evaluate):
         assert words[0] == "polyhead"
         ended = run(*words[1:], cwd=work)

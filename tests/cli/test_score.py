@@ -103,8 +103,18 @@ def test_mistakes_are_said_at_the_start(home, table, tmp_path):
     score(home, table, table).refuses("IN and OUT of this command")
     score(home, table, out, "--precision", "bfloat16").refuses("float32")
     (tmp_path / "labelled.csv").write_text("text,mood\ngood,x\n")
-    score(home, tmp_path / "labelled.csv", out).refuses("same names", "mood", "--prefix")
+    score(home, tmp_path / "labelled.csv", out).refuses("same names", "mood", "--prefix answer_", "answer_mood")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "labelled.csv"]
+
+
+def test_the_prefix_that_is_advised_lets_a_labelled_table_through(home, tmp_path):
+    for columns, prefix in (("text,mood", "answer_"), ("text,mood,answer_mood", "answer_answer_")):
+        table, out = tmp_path / "gold.csv", tmp_path / f"{prefix}.csv"
+        table.write_text(f"{columns}\ngood{',x' * columns.count(',')}\n")
+        words = ("--tasks", "mood", "--prefix", prefix)
+        score(home, table, out, "--tasks", "mood").refuses(f"--prefix {prefix},", f"{prefix}mood")
+        assert score(home, table, out, *words).code == 0
+        assert out.read_text().startswith(f"{columns},{prefix}mood,")
 
 
 def test_a_column_that_makes_what_no_task_reads_is_refused(home, table, tmp_path):

@@ -1,14 +1,16 @@
 """Guesses of a kind: each with a case that makes it and one that does not."""
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import cases
 from polyhead.errors import ConfigError, EmptyData
-from polyhead.tasks.guess import kind_of_labels, separator_of
+from polyhead.tasks.guess import kind_of_labels, plain, separator_of
 
 
 @pytest.mark.parametrize(
@@ -21,7 +23,7 @@ from polyhead.tasks.guess import kind_of_labels, separator_of
         ([1, 2, 3, 4, 5] * 9, "single_label", None, ("regression",)),
         ([0.5, 1.0, 2.25], "regression", None, ()),
         (["0.5", "1e3", "2.25"], "regression", None, ()),
-        ([0.0, 1.0] * 9, "regression", None, ()),
+        ([0.0, 1.0] * 9, "single_label", None, ()),
         (["0.0", "1.0"] * 9, "single_label", None, ("regression",)),
         (["1,2", "2,3,4", "1"] * 9, "multi_label", ",", ()),
         (["['a', 'b']", "[]", "['a']"] * 3, "multi_label", None, ()),
@@ -64,6 +66,118 @@ def test_numbers_with_a_decimal_comma_are_told_from_labels_by_a_person():
     with pytest.raises(ConfigError, match="decimal comma") as caught:
         kind_of_labels(["3", "1,25", "0,5"] * 9)
     assert caught.value.got == "1,25"
+
+
+CODES = {
+    "a leading zero": ["007.1", "008.45", "038.11"],
+    "a leading zero of a whole number": ["01", "02", "12"],
+    "one number in two spellings": ["1.1", "1.10", "2.0"],
+    "one whole number in two spellings": ["250.0", "250.00", "401.9"],
+    "versions of three parts": ["1.2.3", "1.10.0"],
+    "telephone numbers": ["+493012345", "+442071234567"],
+    "letters among numbers": ["E11", "250"],
+    "dates": ["2024-01-31", "2024-02-29"],
+}
+
+
+@cases("labels", CODES.values(), ids=CODES)
+def test_codes_are_labels_and_no_numbers(labels):
+    """007.1 was 7.1, and 1.10 was 1.1."""
+    guess = kind_of_labels(labels * 9)
+    assert (guess.kind, guess.rivals) == ("single_label", ())
+    assert guess.why
+
+
+ASKED = {
+    "ratings": [1, 2, 3, 4, 5],
+    "ratings of frames with an empty cell": [1.0, 2.0, 5.0, None],
+    "half stars": ["1.5", "2.0", "4.5"],
+    "codes that somebody read as numbers": [7.1, 8.45, 38.11],
+    "one number with and without a point": ["1", "1.0", "2"],
+    "two whole numbers with a point": ["0.0", "1.0"],
+    "years": ["2019", "2020", "2024"],
+    "many whole numbers of five digits": [str(10000 + 37 * i) for i in range(40)],
+}
+
+
+@cases("labels", ASKED.values(), ids=ASKED)
+def test_numbers_that_may_be_names_are_left_to_a_person(labels):
+    assert kind_of_labels(labels * 9).rivals == ("regression",)
+
+
+def test_the_name_of_a_column_tells_codes_from_measures():
+    halves, plain_codes = ["1.5", "2.0", "4.5"] * 9, ["10115", "80331", "20095"] * 9
+    assert (kind_of_labels(halves, name="avg_score").kind, kind_of_labels(halves, name="avg_score").rivals) == (
+        "regression",
+        (),
+    )
+    for name in ("zip", "zipCode", "Postal code"):
+        assert (kind_of_labels(plain_codes, name=name).kind, kind_of_labels(plain_codes, name=name).rivals) == (
+            "single_label",
+            (),
+        )
+    with pytest.raises(EmptyData, match="nearly all are different"):
+        kind_of_labels([str(10000 + 37 * i) for i in range(40)], name="zip")
+
+
+@cases(
+    "labels",
+    [
+        [0.1, 0.5, 0.9] * 9,
+        ["0.25", "0.75", "1.0"] * 9,
+        [-1.5, 2.5, 3.5] * 9,
+        [len("a" * i) / 3 for i in (4, 5, 7)] * 9,
+        [i / 7 for i in range(40)],
+        [f"{1 + i / 6:.3f}" for i in range(24)],
+        ["12.50", "12.5", "99.99", "7.25", "3.10", "4.20"],
+        list(range(0, 3000, 30)),
+    ],
+)
+def test_measures_are_numbers_without_a_question(labels):
+    guess = kind_of_labels(labels)
+    assert (guess.kind, guess.rivals) == ("regression", ())
+
+
+@cases(
+    "labels",
+    [
+        [0.0, 1.0, float("nan")],
+        [0, 1, None],
+        ["0.0", "1.0", ""],
+        ["0", "1", None],
+        [np.float32(0), np.float64(1), np.float32("nan")],
+        [np.int64(0), np.bool_(True).astype(int), np.datetime64("NaT")],
+        [Decimal("0"), Decimal("1.0"), Decimal("NaN")],
+    ],
+)
+def test_zero_and_one_are_labels_however_a_frame_writes_them(labels):
+    """pandas makes floats of whole numbers where a cell is empty; Python trained a regression."""
+    guess = kind_of_labels(labels * 9)
+    assert (guess.kind, guess.rivals) == ("single_label", ())
+
+
+def test_every_mark_of_a_missing_value_is_none():
+    pandas = pytest.importorskip("pandas")
+    marks = [None, float("nan"), np.float32("nan"), np.datetime64("NaT"), Decimal("NaN"), pandas.NA, pandas.NaT]
+    assert [plain(mark) for mark in marks] == [None] * len(marks)
+    kept = ["", "nan", 0, 0.0, False, "NA", [], {}]
+    assert [plain(value) for value in kept] == kept
+    for dtype in ("Int64", "boolean", "string", "category", "Float64"):
+        values = {"string": ["a", "b", None], "category": ["a", "b", None]}.get(dtype, [0, 1, None])
+        series = pandas.Series(values * 9, dtype=dtype)
+        assert [plain(value) for value in series][2::3] == [None] * 9
+        assert kind_of_labels(series).kind == "single_label", dtype
+
+
+MARKED = [["1,234", "12,500", "999"], ["1.234,56", "99,5"], ["1 234", "5 678"], ["1.234", "12.500", "999"]]
+
+
+@cases("labels", MARKED)
+def test_marks_between_thousands_never_become_other_numbers(labels):
+    """1.234 may be a thousand and more, or little more than one."""
+    with pytest.raises(ConfigError, match="between thousands") as caught:
+        kind_of_labels(labels * 3)
+    assert caught.value.got in labels
 
 
 def test_a_separator_is_certain_where_labels_come_in_several_combinations():

@@ -218,13 +218,16 @@ def test_an_unknown_metric_is_refused_with_the_known_ones(case):
 
 
 def test_labels_match_by_spelling_and_never_by_value():
+    """But for whole numbers, which a frame writes as 1.0 where a cell of their column is empty."""
     task = Task(name="t", kind="single_label", labels=("0", "1", "true", "false"))
-    given = ["0", 0, "1", 1, True, "true", False]
-    assert [int(kind_of(task).encode(task, label, Example())) for label in given] == [0, 0, 1, 1, 2, 2, 3]
-    for label in (1.0, "True", "01", "1 ", None):
+    given = ["0", 0, "1", 1, True, "true", False, 1.0, "1.0", 0.0]
+    assert [int(kind_of(task).encode(task, label, Example())) for label in given] == [0, 0, 1, 1, 2, 2, 3, 1, 1, 0]
+    for label in (1.5, "True", "01", "1 ", "1.00", "1.", float("nan"), 1e300, None):
         with pytest.raises(BadValue):
             kind_of(task).encode(task, label, Example())
-    assert spelled(1.0) is None
+    assert (spelled(1.0), spelled(-3.0), spelled(0.5)) == ("1", "-3", None)
+    versions = Task(name="t", kind="single_label", labels=("1", "1.0", "2.0"))
+    assert [int(kind_of(versions).encode(versions, label, Example())) for label in ("1", "1.0", 2, 1.0)] == [0, 1, 2, 0]
 
 
 def test_unknown_label_holds_the_label_and_the_known_ones():

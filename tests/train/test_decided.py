@@ -14,7 +14,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
-from polyhead.errors import ConfigError, CorruptFile, UnknownTask
+from polyhead.errors import BundleError, ConfigError, CorruptFile, UnknownTask
 from polyhead.project.recipes import FineTune, Joint, Search
 from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
@@ -387,3 +387,63 @@ def test_a_damaged_list_of_attempts_is_named(train, raw):
     with pytest.raises(CorruptFile, match=FILE) as caught:
         train(training=OTHER)
     assert "delete it" in caught.value.do
+
+
+def rows_of(labels, count=24):
+    """Rows of a task `mood`, of these labels in turn."""
+    return [
+        {"text": f"the {labels[i % len(labels)]} text number {i}", "mood": labels[i % len(labels)]}
+        for i in range(count)
+    ]
+
+
+@pytest.fixture
+def classes(home, tmp_path):
+    """Trains a task on rows of some labels, of which the project declares its own: the bundle after it."""
+
+    def run(taught, declared=None, *, kind="single_label", label=lambda name: name, **asked):
+        rows = [{"text": row["text"], "mood": label(row["mood"])} for row in rows_of(taught)]
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (entry,) = tiny.project(home, "mood", training=POOR).tasks
+        labels = tuple(declared or taught)
+        fields = {"kind": kind, "label": "mood", "labels": labels, "train": str(tmp_path / "rows.jsonl")}
+        entry = msgspec.structs.replace(entry, **fields, validation=0.25, test=None, positive=None, metric=None)
+        project = msgspec.structs.replace(tiny.project(home, "mood"), tasks=(entry,), bundle=str(tmp_path / "bundle"))
+        train_project(project, folder=home, cache=tmp_path / "cache", events=Events(), **asked)
+        return Bundle.open(tmp_path / "bundle")
+
+    run.root = tmp_path / "bundle"
+    return run
+
+
+@pytest.mark.parametrize("declared", [None, ("a", "b", "c", "x", "y")], ids=["undeclared", "declared"])
+def test_a_version_that_loses_labels_goes_live_only_where_that_is_said(classes, declared):
+    """Rows of new classes alone replaced a task that knew three by one that answered everything with two."""
+    classes(("a", "b", "c"))
+    before = content(classes.root)
+    with pytest.raises(BundleError, match="3 of the 3 labels of its live version v0001 have no row") as raised:
+        classes(("x", "y"), declared)
+    assert raised.value.lost == ("a", "b", "c") and "--allow-lost-labels" in str(raised.value)
+    assert content(classes.root) == before
+    bundle = classes(("x", "y"), declared, allow_lost_labels=True)
+    assert bundle.version("mood") == "v0002" and bundle.versions("mood") == ["v0001", "v0002"]
+    unseen = bundle.tasks["mood"].trained_with.get("no_rows", [])
+    assert unseen == ([] if declared is None else ["a", "b", "c"])
+
+
+def test_labels_that_no_row_ever_had_are_not_lost(classes):
+    """What a person let go once is not asked for again."""
+    classes(("a", "b"), ("a", "b", "never"))
+    bundle = classes(("b", "a", "x"), ("a", "b", "never", "x"))
+    assert bundle.version("mood") == "v0002"
+    with pytest.raises(BundleError, match="1 of the 3 labels .* has no row"):
+        classes(("a", "b"), ("a", "b", "x"))
+    classes(("a", "b"), ("a", "b", "x"), allow_lost_labels=True)
+    assert classes(("b", "a", "b"), ("a", "b", "x")).version("mood") == "v0004"
+
+
+def test_several_labels_a_row_are_lost_one_by_one(classes):
+    classes(("a", "b", "c"), kind="multi_label", label=lambda name: [name, "c"])
+    with pytest.raises(BundleError, match="1 of the 3 labels") as raised:
+        classes(("a", "c"), ("a", "b", "c"), kind="multi_label", label=lambda name: [name])
+    assert raised.value.lost == ("b",)

@@ -9,18 +9,23 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+import warnings
 from functools import cache
+from numbers import Number
 from typing import Any, Self
 
 import numpy as np
 
 from polyhead.api.model import Model
-from polyhead.errors import MissingExtra
+from polyhead.engine.answers import Column
+from polyhead.errors import BadValue, MissingExtra
+from polyhead.tasks.guess import is_missing, separator_of
 from polyhead.tasks.kinds.multi_label import MultiLabel
 from polyhead.tasks.kinds.regression import Regression
 from polyhead.tasks.kinds.single_label import SingleLabel
 
 try:
+    from scipy.sparse import csr_matrix, issparse
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils.multiclass import check_classification_targets, type_of_target
     from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
@@ -70,14 +75,12 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _texts(self, X: Any, *, reset: bool) -> list[Any]:
         """The texts of an array (rows,), or of columns: joined by line breaks, or with `pair` the two of a pair."""
-        if hasattr(X, "to_numpy"):
-            names = getattr(X, "columns", None)
-            X = X.to_numpy()
-        else:
-            names = None
-        array = check_array(X, dtype=None, ensure_2d=False, estimator=self)
-        if array.ndim == 1 and array.dtype.kind in "fiub":
-            raise ValueError("X is a row of numbers, where texts are expected. Reshape your data")
+        names = getattr(X, "columns", None)
+        if isinstance(X, list | tuple):
+            X = np.array(X, object)  # texts as one array of strings would each take the room of the longest
+        array = X.to_numpy() if hasattr(X, "to_numpy") else X
+        are_objects = getattr(getattr(array, "dtype", None), "kind", "") == "O"
+        array = check_array(array, dtype=None, ensure_2d=False, ensure_all_finite=not are_objects, estimator=self)
         columns = 1 if array.ndim == 1 else array.shape[1]
         if reset:
             self.n_features_in_ = columns
@@ -91,6 +94,12 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         if self.pair is not None and columns != 2:
             raise ValueError(f"pair={self.pair!r} compares two columns of texts, and X has {columns}")
         rows = array.reshape(len(array), -1).tolist()
+        if all(isinstance(cell, Number) for row in rows for cell in row):
+            if array.ndim == 1:
+                raise ValueError("X is a row of numbers, where texts are expected. Reshape your data")
+            if reset:
+                warnings.warn(f"X holds numbers alone, and {type(self).__name__} reads them as texts", stacklevel=4)
+        _check_texts(rows, whole=self.pair is not None)
         if self.pair is not None:
             return [tuple(map(str, row)) for row in rows]
         return ["\n".join(map(str, row)) for row in rows]
@@ -104,49 +113,115 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         self.model_ = model.fit(TASK, texts, answers, kind=kind, **chosen)
         return self
 
-    def _asked(self, X: Any) -> list[Any]:
+    def _column(self, X: Any) -> Column:
+        """The answers, one for each row. Raises the error of a row that has none."""
         check_is_fitted(self, "model_")
-        return self._texts(X, reset=False)
+        column = self.model_.session.columns(self._texts(X, reset=False), tasks=[TASK])[TASK]
+        for error in column.errors.values():
+            raise error
+        return column
+
+
+def _check_texts(rows: list[list[Any]], *, whole: bool) -> None:
+    """Raises ValueError that names the rows without a text, and those with what is none.
+
+    Each row has cells, of which one at least holds visible text; all of them with `whole`.
+    """
+    faults: dict[str, list[int]] = {"a missing value": [], "neither texts nor numbers": [], "no visible text": []}
+    for number, row in enumerate(rows):
+        visible = [str(cell).strip() != "" for cell in row if isinstance(cell, str | Number)]
+        if any(map(is_missing, row)):
+            faults["a missing value"].append(number)
+        elif len(visible) < len(row):
+            faults["neither texts nor numbers"].append(number)
+        elif not (all(visible) if whole else any(visible)):
+            faults["no visible text"].append(number)
+    for fault, numbers in faults.items():
+        if numbers:
+            shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+            raise _BadRows(
+                f"X has {fault} in {len(numbers):,} of {len(rows):,} rows",
+                got=f"rows {shown}",
+                allowed="texts",
+                do="leave these rows out, or fill them with a text",
+                rows=tuple(numbers),
+            )
+
+
+class _BadRows(BadValue, ValueError):
+    """Rows that cannot be used: an error of ours, and one that scikit-learn's tools expect."""
 
 
 class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
     """One label of several for each text, or any number of them where `y` is a 0/1 matrix (rows, labels).
 
     X is an array or list of texts (rows,), or an array or frame (rows, columns) whose columns are joined; with
-    `pair="joined"` or `"separate"` its two columns are the texts of a pair. Other settings are those of a `[[tasks]]`
-    table. Fitted: `classes_`, and `model_`, whose `save` writes a bundle.
+    `pair="joined"` or `"separate"` its two columns are the texts of a pair. Missing and empty texts are refused. The
+    matrix may be sparse. Other settings are those of a `[[tasks]]` table. Fitted: `classes_`, and `model_`, whose
+    `save` writes a bundle.
     """
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learns the labels of these texts. Raises ValueError where X or y cannot be used."""
+        """Learns the labels of these texts. Raises ValueError, with the rows, where X or y cannot be used."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        _check_labelled(y)
         if type_of_target(y) == "multilabel-indicator":
-            matrix = np.asarray(y)
-            self.classes_ = np.arange(matrix.shape[1])
-            names = [str(label) for label in self.classes_]
-            labels = [[names[column] for column in np.flatnonzero(row)] for row in matrix]
-            return self._fitted(X, labels, MultiLabel.name, classes=names)
+            return self._fit_matrix(X, csr_matrix(y) if issparse(y) else csr_matrix(np.asarray(y)))
+        if issparse(y):
+            raise ValueError("a sparse y is a matrix of 0 and 1 (rows, labels), with two labels or more")
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         self.classes_, indices = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"{type(self).__name__} needs two classes or more; the data contains one class only")
+        several = separator_of([label for label in self.classes_ if isinstance(label, str)])
+        if several is not None and several[1]:
+            warnings.warn(
+                f"y seems to hold several labels with {several[0]!r} between them, and each different string is one "
+                "class. For labels of their own give a 0/1 matrix (MultiLabelBinarizer)",
+                stacklevel=2,
+            )
         names = [str(number) for number in range(len(self.classes_))]
         return self._fitted(X, [names[index] for index in indices], SingleLabel.name, classes=names)
 
+    def _fit_matrix(self, X: Any, matrix: csr_matrix) -> Self:
+        matrix.eliminate_zeros()
+        self.classes_ = np.arange(matrix.shape[1])
+        names = [str(label) for label in self.classes_]
+        rows = np.split(matrix.indices, matrix.indptr[1:-1])
+        return self._fitted(
+            X, [[names[column] for column in sorted(row)] for row in rows], MultiLabel.name, classes=names
+        )
+
     def predict(self, X: Any) -> np.ndarray:
-        """The labels (rows,), of the type of y; with a matrix y one (rows, labels) of 0 and 1."""
-        texts = self._asked(X)
-        column = self.model_.session.columns(texts, tasks=[TASK])[TASK]
+        """The labels (rows,), of the type of y; with a matrix y one (rows, labels) of 0 and 1, which is dense."""
+        column = self._column(X)
         if column.labels is not None:
             return column.labels.astype(int)
-        return self.classes_[column.label]
+        return np.asarray(self.classes_[column.label])
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (rows, classes), in the order of `classes_`."""
-        texts = self._asked(X)
-        return self.model_.predict_proba(texts, TASK)
+        scores = self._column(X).scores
+        assert scores is not None
+        return scores
+
+
+def _check_labelled(y: Any) -> None:
+    """Raises ValueError that names the rows of y without a label; numbers are looked at by scikit-learn."""
+    kind = getattr(getattr(y, "dtype", None), "kind", "O")
+    if issparse(y) or kind not in "OT" or getattr(y, "ndim", 1) != 1:
+        return
+    values = list(y)
+    if missing := [number for number, value in enumerate(values) if is_missing(value)]:
+        shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        raise _BadRows(
+            f"y has no label in {len(missing):,} of {len(values):,} rows",
+            got=f"rows {shown}",
+            do="leave these rows out",
+            rows=tuple(missing),
+        )
 
 
 class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
@@ -161,6 +236,8 @@ class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
         """Learns the numbers of these texts. Raises ValueError where X or y cannot be used."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        if issparse(y):
+            raise ValueError("y is a sparse matrix, and a number for each text is expected: y.toarray().ravel()")
         y = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64)
         low, high = float(y.min()), float(y.max())
         if not low < high:
@@ -169,7 +246,6 @@ class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> np.ndarray:
         """The numbers (rows,), float64."""
-        texts = self._asked(X)
-        values = self.model_.session.columns(texts, tasks=[TASK])[TASK].value
+        values = self._column(X).value
         assert values is not None
         return values

@@ -9,9 +9,12 @@ import numpy as np
 
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, nearest
+from polyhead.tasks.guess import is_missing
 from polyhead.text.question import Question
 
 SEQUENCES = (list, tuple, np.ndarray)
+_INPUTS = "a text, a pair of texts, a Question, a Passage, or a list of words"
+_DROP = "drop the row, or name the column that holds the texts"
 
 
 class Table:
@@ -29,7 +32,7 @@ class Table:
                 allowed=list(self.names),
                 do=nearest(name, self.names) or "name the column",
             )
-        return [None if isinstance(cell, float) and np.isnan(cell) else cell for cell in self._column(name)]
+        return [None if is_missing(cell) else cell for cell in self._column(name)]
 
     def answered(self, columns: Mapping[str, list[Any]]) -> Any:
         """A frame of the same library, with the same index where it has one, of these columns; else a dict."""
@@ -67,7 +70,10 @@ def table_of(value: object) -> Table | None:
 
 
 def listed(values: object, what: str) -> list[Any]:
-    """The values one by one; arrays of two dimensions give tuples. Raises BadValue for what holds none."""
+    """The values one by one, None where there is nothing; arrays of two dimensions give tuples.
+
+    Raises BadValue for what holds none.
+    """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise BadValue(
             f"{what} are given one a row",
@@ -82,14 +88,16 @@ def listed(values: object, what: str) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """A number of numpy as one of Python; anything else as it is."""
+    """A number of numpy as one of Python, None where there is nothing; anything else as it is."""
+    if is_missing(value):
+        return None
     return value.item() if isinstance(value, np.generic) else value
 
 
 def inputs_of(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Table | None]:
-    """The inputs of these texts, and the table that they come from, where they do.
+    """The inputs of these texts, None for a row without one, and the table that they come from, where they do.
 
-    `text` and `text_b` name the columns of a table. Raises BadValue for a row without a text, with its number.
+    `text` and `text_b` name the columns of a table. Raises BadValue for a row that is no input, with its number.
     """
     table = table_of(texts)
     if table is None:
@@ -98,18 +106,34 @@ def inputs_of(texts: object, *, text: str = "text", text_b: str | None = None) -
         rows = table.column(text)
     else:
         rows = list(zip(table.column(text), table.column(text_b), strict=True))
-    if not rows:
-        raise EmptyData("there is no text", do="give one text or more")
+    rows = [None if _lacks_text(row) else row for row in rows]
     for number, row in enumerate(rows):
-        if not _is_input(row):
-            raise BadValue(
-                f"row {number} is no text",
-                got=row,
-                allowed="a text, a pair of texts, a Question, a Passage, or a list of words",
-                do="drop the row, or name the column that holds the texts",
-                row=number,
-            )
+        if row is not None and not _is_input(row):
+            raise BadValue(f"row {number} is no text", got=row, allowed=_INPUTS, do=_DROP, row=number)
     return [row[0] if isinstance(row, tuple) and len(row) == 1 else row for row in rows], table
+
+
+def every_input_of(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Table | None]:
+    """The same where each row must have a text: raises EmptyData where there is no row, BadValue for one without."""
+    inputs, table = inputs_of(texts, text=text, text_b=text_b)
+    if not inputs:
+        raise EmptyData("there is no text", do="give one text or more")
+    if missing := [number for number, row in enumerate(inputs) if row is None]:
+        raise without_text(missing, len(inputs))
+    return inputs, table
+
+
+def without_text(rows: Sequence[int], count: int) -> BadValue:
+    """The error for rows without a text, of so many rows in all."""
+    which = f"row {rows[0]} has" if len(rows) == 1 else f"{len(rows):,} of {count:,} rows have"
+    shown = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
+    return BadValue(
+        f"{which} no text", got=f"rows {shown}", allowed=_INPUTS, do="drop these rows", row=rows[0], rows=tuple(rows)
+    )
+
+
+def _lacks_text(row: object) -> bool:
+    return any(map(is_missing, row)) if isinstance(row, tuple) else is_missing(row)
 
 
 def _is_input(row: object) -> bool:

@@ -7,34 +7,42 @@ import shutil
 import sys
 import tarfile
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
-from polyhead.api.given import inputs_of
-from polyhead.api.rows import Labelled, check_inputs, check_labels, columns_for, kind_of_inputs, write_rows
+from polyhead.api.asked import as_input, cells_by_task, is_alone, words_of
+from polyhead.api.given import Table, inputs_of
+from polyhead.api.rows import (
+    Labelled,
+    check_inputs,
+    check_labels,
+    columns_for,
+    entry_of,
+    kind_of_rows,
+    put_before,
+    rows_in_memory,
+    with_lists,
+    write_rows,
+    write_splits,
+)
 from polyhead.api.settings import settings_of
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
+from polyhead.engine.answers import Columns
 from polyhead.engine.evaluate import evaluation_of
-from polyhead.engine.inputs import Passage, input_types_of
+from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Result, Session
-from polyhead.errors import BadValue, ConfigError, UnknownTask, nearest
+from polyhead.errors import BadValue, BundleError, ConfigError, UnknownTask, nearest
 from polyhead.progress import ProgressDisplay
-from polyhead.project.declare import InitOptions, declare
-from polyhead.project.tables import DataFile, Project, TaskEntry, TrunkChoice
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.columns import Source
-from polyhead.tasks.guess import kind_of_labels
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import KINDS, Task, check_name
-from polyhead.text.question import Question
-from polyhead.text.words import joined
+from polyhead.tasks.task import KINDS, Kind, Task, check_name
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
@@ -73,6 +81,7 @@ class Model:
         weakref.finalize(self, shutil.rmtree, self._work, ignore_errors=True)
         self.folder = FilePath(self._work, "bundle") if folder is None else FilePath(folder).resolve()
         self._open: Session | None = None
+        self._fitting, self._rows = threading.RLock(), dict[tuple[str, str], FilePath]()  # rows of (task, version)
 
     @classmethod
     def load(cls, folder: FilePath | str, **options: Any) -> Model:
@@ -111,7 +120,7 @@ class Model:
         self,
         task: str,
         texts: Any,
-        labels: Any,
+        labels: Any = None,
         *,
         kind: str | None = None,
         classes: Sequence[str] | None = None,
@@ -119,7 +128,9 @@ class Model:
         text_b: str | None = None,
         validation: Any = None,
         test: Any = None,
+        add: bool = False,
         if_better: bool = False,
+        allow_lost_labels: bool = False,
         **settings: Any,
     ) -> Self:
         """Learns a task, or a new version of one; no other task's answers move.
@@ -129,24 +140,42 @@ class Model:
         labels in order, by default those that occur. `validation` and `test` are (texts, labels), or a frame with the
         same columns: the first chooses between heads and may be a share of the texts, the second is only scored.
         `settings` are keys of a `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`.
-        With `if_better` a live version stays unless the new one scores better.
 
-        Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit.
+        With `add` the rows that the live version learned from in this model count too, none of which is encoded again.
+        With `if_better` a live version stays unless the new one scores better. Labels of the live version that have no
+        row now are refused, unless `allow_lost_labels` lets them go.
+
+        Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit, BundleError for lost
+        labels.
         """
+        if not isinstance(task, str):
+            raise BadValue(
+                "the first argument is the name of the task",
+                got=type(task).__name__,
+                allowed="fit(name, texts, labels)",
+                do="name the task, such as model.fit('mood', texts, labels)",
+            )
         check_name(task)  # before it names a file
-        rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=f"task '{task}'")
-        entry = self._entry(task, rows, kind, classes, settings_of(task, settings))
-        for split, given in (("validation", validation), ("test", test)):
-            if isinstance(given, str | Real | DataFile):
-                entry[split] = given
-            elif given is not None:
-                own, answers = given if isinstance(given, tuple) and len(given) == 2 else (given, labels)
-                what = f"the {split} of task '{task}'"
-                held = Labelled.of(own, answers, text=text, text_b=text_b, what=what)
-                check_inputs(KINDS[entry["kind"]], [rows.inputs[0], *held.inputs])
-                entry[split] = str(FilePath(self._work, "data", f"{task}-{split}.jsonl"))
-                write_rows(FilePath(entry[split]), KINDS[entry["kind"]], held)
-        self._train(TaskEntry(**entry), if_better=if_better)
+        what, chosen = f"task '{task}'", settings_of(task, settings)
+        rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=what)
+        live = self.tasks.get(task)
+        known = KINDS.named(kind or (live and live.kind) or kind_of_rows(rows, say=self._say, what=task))
+        rows = with_lists(rows, known)
+        check_inputs(known, rows.inputs)
+        # In a folder of its own: another thread may fit the same task.
+        file = FilePath(tempfile.mkdtemp(prefix="rows-", dir=self._work), f"{task}.jsonl")
+        write_rows(file, known, rows)
+        held = {"validation": validation, "test": test}
+        chosen |= write_splits(file, known, rows, held, labels, text=text, text_b=text_b)
+        with self._fitting:
+            before = self._put_earlier(task, known, file) if add else 0
+            if not before:
+                check_labels(known, rows.labels, what=what)
+            with rows_in_memory(file, before=before):
+                entry = entry_of(task, known, rows, file, live=self.tasks.get(task), classes=classes) | chosen
+                outcome = self._train(TaskEntry(**entry), if_better=if_better, allow_lost_labels=allow_lost_labels)
+            if task in outcome.trained:
+                self._rows[task, self.versions[task]] = file
         return self
 
     def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:
@@ -177,64 +206,73 @@ class Model:
         self.session.refresh()
 
     def predict(
-        self, texts: Any, *, tasks: Iterable[str] | str | None = None, text: str = "text", text_b: str | None = None
+        self,
+        texts: Any,
+        *,
+        tasks: Iterable[str] | str | None = None,
+        text: str = "text",
+        text_b: str | None = None,
+        scores: bool = False,
     ) -> Any:
         """The answers: for one text {task: answer}, for several {task: [answer, ...]}, for a frame a frame like it.
 
-        `texts` are what `fit` takes, of any types together; one alone is a string, a `Question` or a `Passage`, since
-        a tuple holds several. An answer is what its task's labels were: a label, a list of them, a number, spans; for
-        a `Question` the option's index. It is None where a task does not fit an input. One pass of the encoder answers
-        all tasks of a text.
-        """
-        if isinstance(texts, str | Question | Passage):
-            several = self.predict([texts], tasks=tasks)
-            return {name: answers[0] for name, answers in several.items()}
-        inputs, table = inputs_of(texts, text=text, text_b=text_b)
-        columns = self.session.columns([_read(given) for given in inputs], tasks=_names(tasks), words=_words(inputs))
-        answers: dict[str, list[Any]] = {}
-        for name, column in columns.tasks.items():
-            if len(column.rows) or tasks is not None:
-                kind, cells = kind_of(column.task), list[Any]([None] * len(inputs))
-                for row, answer in zip(column.rows.tolist(), column.answers, strict=True):
-                    cells[row] = kind.cell_of(answer)
-                answers[name] = cells
-        return answers if table is None else table.answered(answers)
+        `texts` are what `fit` takes, of any types together; one alone is a string, a `Question`, a `Passage`, or a
+        tuple of two texts, which is a pair. An answer is what its task's labels were: a label, a list of them, a
+        number, spans; for a `Question` the option's index. It is None for a text that is missing or empty, and where a
+        task does not read an input; `results` says why. With `scores` the probability of each label stands beside the
+        answer, in `TASK.scores`. One pass of the encoder answers all tasks of a text.
 
-    def predict_proba(self, texts: Any, task: str, *, text: str = "text", text_b: str | None = None) -> np.ndarray:
-        """Probabilities, float32 (texts, labels), in the order of `tasks[task].labels`; NaN for what it does not read.
-
-        Raises BadValue for a task whose kind has none.
+        Raises BadValue where a task that is named, or every task, reads none of the texts.
         """
-        self._known(task)
-        inputs, _ = inputs_of(texts, text=text, text_b=text_b)
-        scores = self.session.columns([_read(given) for given in inputs], tasks=[task])[task].scores
+        columns, inputs, table, alone = self._columns(texts, tasks, text=text, text_b=text_b)
+        cells = cells_by_task(columns, inputs, are_named=tasks is not None, has_scores=scores)
+        if alone:
+            return {name: answers[0] for name, answers in cells.items()}
+        return cells if table is None else table.answered(cells)
+
+    def predict_proba(
+        self, texts: Any, task: str | None = None, *, text: str = "text", text_b: str | None = None
+    ) -> Any:
+        """Probabilities, float32 (texts, labels), in the order of `tasks[task].labels`; for a frame a frame like it.
+
+        The columns of a frame are the labels. `task` may be left out where there is one. A text that is missing, empty
+        or not read by the task has NaN. Raises BadValue for a task whose kind has no probabilities.
+        """
+        task = self._only(task)
+        columns, _, table, _ = self._columns(texts, task, text=text, text_b=text_b)
+        scores = columns[task].scores
         if scores is None:
             raise BadValue(
                 f"task '{task}' has no probability for each label",
                 got=f"kind '{self.tasks[task].kind}'",
                 do="ask `results`, which has all that it answers",
             )
-        return scores
+        by_label = dict(zip(self.tasks[task].labels, scores.T.tolist(), strict=True))
+        return scores if table is None else table.answered(by_label)
 
     def results(
         self, texts: Any, *, tasks: Iterable[str] | str | None = None, text: str = "text", text_b: str | None = None
     ) -> list[Result]:
-        """Everything about each text: answers with scores, versions, receipts, and why a task has no answer."""
-        inputs, _ = inputs_of(texts, text=text, text_b=text_b)
-        return self.session.predict([_read(given) for given in inputs], tasks=_names(tasks), words=_words(inputs))
+        """Everything about each text: answers with scores, versions, receipts, and why a task has no answer.
+
+        `texts` are what `predict` takes; one alone gives a list of one result.
+        """
+        return self._columns(texts, tasks, text=text, text_b=text_b)[0].results()
 
     def evaluate(
         self, task: str, texts: Any, labels: Any, *, text: str = "text", text_b: str | None = None
     ) -> dict[str, float]:
         """Every metric of the task's kind on these rows."""
-        declared = self._known(task)
+        kind = kind_of(declared := self._known(task))
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
-        kind, file = kind_of(declared), FilePath(self._work, "data", f"{task}-evaluated.jsonl")
+        rows = with_lists(rows, kind, known=declared.labels)
         check_inputs(kind, rows.inputs, input_types_of(declared))
-        write_rows(file, kind, rows)
         columns: dict[str, Any] = dict(columns_for(kind, rows.inputs))
-        source = Source(path=str(file), **columns)
-        return evaluation_of(self.session, task, source).score.scores
+        with tempfile.TemporaryDirectory(dir=self._work) as folder:
+            file = FilePath(folder, f"{task}.jsonl")
+            write_rows(file, kind, rows)
+            with rows_in_memory(file):
+                return evaluation_of(self.session, task, Source(path=str(file), **columns)).score.scores
 
     def save(self, folder: FilePath | str) -> FilePath:
         """Writes the bundle to a new folder, for `Model.load`, `polyhead serve` and every other command."""
@@ -291,63 +329,60 @@ class Model:
             )
         return self.tasks[task]
 
-    def _entry(
-        self, task: str, rows: Labelled, kind: str | None, classes: Sequence[str] | None, settings: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """The `[[tasks]]` table, with the labels found, those of the live version first."""
-        live = self.tasks.get(task)
-        if kind is None and live is not None:
-            kind = live.kind
-        if kind is None and (guessed := kind_of_inputs(rows.inputs)) is not None:
-            kind, why = guessed
-            self._say(f"{task}: kind {kind}, since {why}")
-        if kind is None:
-            guess = kind_of_labels(rows.labels)
-            kind = guess.kind
-            if guess.rivals:
-                raise ConfigError(
-                    f"the labels of task '{task}' fit several kinds alike",
-                    got=guess.why,
-                    allowed=[kind, *guess.rivals],
-                    do="give kind=",
-                )
-            self._say(f"{task}: kind {kind}, since {guess.why}; `kind=` says otherwise")
-        known, file = KINDS.named(kind), FilePath(self._work, "data", f"{task}.jsonl")
-        check_inputs(known, rows.inputs)
-        check_labels(known, rows.labels, what=f"task '{task}'")
-        write_rows(file, known, rows)
-        columns = columns_for(known, rows.inputs)
-        asked: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans")} | {
-            "text_b": columns.get("text_b")
-        }
-        if "tags" in columns:
-            asked["label"] = columns["tags"]
-        entry = declare(InitOptions(data=str(file), kind=kind, name=task, **asked), file.parent).entry
-        entry |= {"train": str(file)}
-        if "pair" in entry and "pair" not in settings:
-            del entry["pair"]  # as a project file's default
-        if classes is not None:
-            entry["labels"] = list(classes)
-        elif live is not None and live.labels:
-            entry["labels"] = [*live.labels, *(label for label in entry["labels"] if label not in live.labels)]
-        entry |= settings
-        return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    def _columns(
+        self, texts: Any, tasks: Iterable[str] | str | None, *, text: str, text_b: str | None
+    ) -> tuple[Columns, list[Any], Table | None, bool]:
+        """The answers, the inputs, the table that they come from, and whether it was one input alone."""
+        names = None if tasks is None else [tasks] if isinstance(tasks, str) else list(tasks)
+        alone = is_alone(texts, {name: self._known(name) for name in (self.tasks if names is None else names)})
+        inputs, table = inputs_of([texts] if alone else texts, text=text, text_b=text_b)
+        columns = self.session.columns(list(map(as_input, inputs)), tasks=names, words=words_of(inputs))
+        return columns, inputs, table, alone
 
-    def _train(self, entry: TaskEntry, *, if_better: bool) -> Outcome:
+    def _only(self, task: str | None) -> str:
+        """The task, or where none is named the only one."""
+        if task is not None:
+            return self._known(task).name
+        if len(self.tasks) != 1:
+            raise UnknownTask("no task is named, and the model has not just one", allowed=sorted(self.tasks))
+        return next(iter(self.tasks))
+
+    def _put_earlier(self, task: str, kind: Kind, file: FilePath) -> int:
+        """Writes the rows of the live version before those of the file; gives their number."""
+        live = self.versions.get(task)
+        if live is None:
+            return 0
+        if (task, live) not in self._rows or self.tasks[task].kind != kind.name:
+            raise ConfigError(
+                f"there are no earlier rows to add to: this model did not learn version {live} of task '{task}' so",
+                got="add=True",
+                allowed="a task that this very model learned, of the same kind",
+                do="give the earlier rows together with the new ones",
+            )
+        return put_before(file, self._rows[task, live], what=f"task '{task}'")
+
+    def _train(self, entry: TaskEntry, *, if_better: bool, allow_lost_labels: bool) -> Outcome:
         from polyhead import train_project
         from polyhead.train.loop.events import Events
 
         is_there = (self.folder / BUNDLE).exists()
         trunk = str(self.folder) if is_there else self.trunk
         project = Project(tasks=(entry,), bundle=str(self.folder), trunk=TrunkChoice(name=trunk))
-        outcome = train_project(
-            project,
-            folder=self._work,
-            cache=self._cache or FilePath(self._work, "cache"),
-            events=None if self.verbose else Events(),
-            retrain=() if if_better else (entry.name,),
-            if_better=if_better,
-        )
+        try:
+            outcome = train_project(
+                project,
+                folder=self._work,
+                cache=self._cache or FilePath(self._work, "cache"),
+                events=None if self.verbose else Events(),
+                retrain=() if if_better else (entry.name,),
+                if_better=if_better,
+                allow_lost_labels=allow_lost_labels,
+            )
+        except BundleError as error:
+            if "lost" not in error.facts:
+                raise
+            do = "learn from the earlier rows too: add=True; or let the labels go: allow_lost_labels=True"
+            raise BundleError(error.what, got=error.got, do=do, **error.facts) from None
         if self._open is not None:
             self._open.refresh()
         return outcome
@@ -363,21 +398,3 @@ def _unpacked(options: Mapping[str, Any], packed: bytes) -> Model:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             archive.extractall(model.folder.parent, filter="data")
     return model
-
-
-def _names(tasks: Iterable[str] | str | None) -> list[str] | None:
-    if tasks is None:
-        return None
-    return [tasks] if isinstance(tasks, str) else list(tasks)
-
-
-def _read(given: Any) -> Any:
-    """The input as a session takes it: words as the text that they make."""
-    return joined(given)[0] if isinstance(given, list) else given
-
-
-def _words(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
-    """The places of the words of inputs that are lists of words."""
-    if not any(isinstance(given, list) for given in inputs):
-        return None
-    return [joined(given)[1] if isinstance(given, list) else None for given in inputs]

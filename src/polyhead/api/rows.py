@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
 
-from polyhead.api.given import inputs_of, listed, table_of
+from polyhead.api.given import every_input_of, listed, table_of
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
-from polyhead.errors import BadValue, ConfigError, nearest
+from polyhead.errors import BadValue, ConfigError, PolyheadError, nearest
 from polyhead.files import replace_file
-from polyhead.project.tables import Project
-from polyhead.tasks.guess import plain
+from polyhead.project.declare import InitOptions, declare
+from polyhead.project.tables import DataFile, Project
+from polyhead.tasks.guess import kind_of_labels, plain, separator_between
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.task import Kind
+from polyhead.tasks.task import Kind, Task
 from polyhead.text.question import Question
 
 SPANS, TOKENS, TAGS = "spans", "tokens", "tags"  # columns of labelled words
@@ -28,11 +33,12 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
 
     inputs: list[Any]
     labels: list[Any]
+    name: str = ""  # of the column of the labels
 
     @classmethod
     def of(cls, texts: object, labels: object, *, text: str, text_b: str | None, what: str) -> Labelled:
         """Of lists, or of a table, whose column of labels is then named. Raises BadValue where their numbers differ."""
-        inputs, table = inputs_of(texts, text=text, text_b=text_b)
+        inputs, table = every_input_of(texts, text=text, text_b=text_b)
         if table is not None and isinstance(labels, str):
             rows = table.column(labels)
         elif labels is None or isinstance(labels, str):
@@ -42,7 +48,8 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
             rows = listed(labels, "labels")
         if len(rows) != len(inputs):
             raise BadValue(f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
-        return cls(inputs=inputs, labels=rows)
+        name = labels if isinstance(labels, str) else getattr(labels, "name", None)
+        return cls(inputs=inputs, labels=rows, name=name if isinstance(name, str) else "")
 
 
 def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
@@ -52,6 +59,149 @@ def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
     asked = input_type_of(inputs[0])
     name = next(kind.name for kind in KINDS.values() if asked in types_read(kind, over_pairs="pair" in kind.uses))
     return name, f"the first input is {IN_WORDS[asked]}"
+
+
+def kind_of_rows(rows: Labelled, *, say: Callable[[str], None], what: str) -> str:
+    """The kind that inputs and labels show, which is said; raises ConfigError where labels fit several alike."""
+    known = kind_of_inputs(rows.inputs)
+    if known is not None:
+        say(f"{what}: kind {known[0]}, since {known[1]}")
+        return known[0]
+    guess = kind_of_labels(rows.labels, name=rows.name)
+    if guess.rivals:
+        kinds = [guess.kind, *guess.rivals]
+        raise ConfigError(
+            f"the labels of task '{what}' can be read in {len(kinds)} ways: {guess.why}",
+            allowed=" or ".join(f"kind='{kind}'" for kind in kinds),
+            do="give one of them",
+        )
+    say(f"{what}: kind {guess.kind}, since {guess.why}; `kind=` says otherwise")
+    return guess.kind
+
+
+def with_lists(rows: Labelled, kind: Kind, *, known: Collection[str] = ()) -> Labelled:
+    """The rows with lists for labels that stand in one string, where the kind takes several labels a row.
+
+    Where the labels of the task are `known`, what separates them leaves none but these. Raises BadValue for a string
+    that cannot be read so.
+    """
+    cells = [label for label in rows.labels if isinstance(label, str) and label.strip()]
+    if not cells or not kind.label_is_list:
+        return rows
+    mark = separator_between(cells, known) if kind.empty_is_none else None
+    labels: list[Any] = []
+    for number, label in enumerate(rows.labels):
+        several: Any = kind.parse(label, mark) if isinstance(label, str) and label.strip() else label
+        several = [several] if isinstance(several, str) and several in known else several
+        if isinstance(several, str):
+            raise BadValue(
+                f"row {number}: kind '{kind.name}' takes a list of labels",
+                got=label,
+                allowed="a list, empty where no label applies, or None where nobody labelled the row",
+                do="give lists, such as labels.str.split('; ')",
+                row=number,
+            )
+        labels.append([part for part in several if part] if isinstance(label, str) else label)
+    return msgspec.structs.replace(rows, labels=labels)
+
+
+def entry_of(
+    task: str, kind: Kind, rows: Labelled, file: FilePath, *, live: Task | None, classes: Sequence[str] | None
+) -> dict[str, Any]:
+    """The `[[tasks]]` table of rows that were written to this file: labels of the live version first, then new ones.
+
+    `classes` are all labels in order, where they are given.
+    """
+    columns = columns_for(kind, rows.inputs)
+    named: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans", "text_b")}
+    if "tags" in columns:
+        named["label"] = columns["tags"]
+    entry = declare(InitOptions(data=str(file), kind=kind.name, name=task, **named), file.parent).entry
+    entry.pop("pair", None)  # it is as a project file's default
+    if classes is not None:
+        entry["labels"] = list(classes)
+    elif live is not None and live.labels:
+        entry["labels"] = [*live.labels, *(label for label in entry["labels"] if label not in live.labels)]
+    entry["train"] = str(file)
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+
+
+def write_splits(
+    file: FilePath,
+    kind: Kind,
+    train: Labelled,
+    splits: Mapping[str, Any],
+    labels: object,
+    *,
+    text: str,
+    text_b: str | None,
+) -> dict[str, Any]:
+    """The other splits as an entry names them: rows are written beside the file of train, and in the form of its rows.
+
+    Rows are (texts, labels), or a frame with the columns of train. A share and a file stay as they are.
+    """
+    named: dict[str, Any] = {}
+    known = {name for names in train.labels if isinstance(names, list) for name in names if isinstance(name, str)}
+    for split, given in splits.items():
+        if isinstance(given, str | Real | DataFile):
+            named[split] = given
+        elif given is not None:
+            own, answers = given if isinstance(given, tuple) and len(given) == 2 else (given, labels)
+            rows = Labelled.of(own, answers, text=text, text_b=text_b, what=f"the {split} of task '{file.stem}'")
+            check_inputs(kind, [train.inputs[0], *rows.inputs])
+            named[split] = str(file.with_name(f"{file.stem}-{split}.jsonl"))
+            write_rows(FilePath(named[split]), kind, with_lists(rows, kind, known=known))
+    return named
+
+
+def put_before(file: FilePath, earlier: FilePath, *, what: str) -> int:
+    """Writes the rows of an earlier file before those of a file; gives their number.
+
+    Raises BadValue where these have other columns.
+    """
+    rows, before = file.read_bytes(), earlier.read_bytes()
+    forms = [{*json.loads(each[: each.index(b"\n")])} & {PAIR, SPANS, TOKENS} for each in (before, rows)]
+    if forms[0] != forms[1]:
+        raise BadValue(
+            f"{what} has rows of another form than those that it learned from before",
+            got=f"rows with {sorted(forms[1]) or 'one text'}",
+            allowed=f"rows with {sorted(forms[0]) or 'one text'}",
+            do="give rows of that form, or fit all rows anew",
+        )
+    replace_file(file, before + rows)
+    return before.count(b"\n")
+
+
+@contextmanager
+def rows_in_memory(file: FilePath, *, before: int = 0) -> Iterator[None]:
+    """Errors about rows of the file name rows of the call: number 0 is that after `before` earlier ones."""
+
+    def named(match: re.Match[str]) -> str:
+        number = int(match[1]) - 1 - before
+        return f"row {number}" if number >= 0 else f"row {number + before} of those before"
+
+    try:
+        yield
+    except PolyheadError as error:
+        if file.name not in error.what:
+            raise
+        what = re.sub(rf"\S*{re.escape(file.name)} row (\d+)", named, error.what)
+        what = re.sub(rf"\S*{re.escape(file.name)}", "the rows", what)
+        allowed, do = map(_in_arguments, (error.allowed, error.do))
+        facts = {name: value for name, value in error.facts.items() if name != "source"}
+        if isinstance(row := facts.get("row"), int):
+            facts["row"] = row - 1 - before
+        raised = type(error).__new__(type(error))
+        PolyheadError.__init__(raised, what, got=error.got, allowed=allowed, do=do, **facts)
+        raise raised from None
+
+
+def _in_arguments(words: Any) -> Any:
+    """A sentence with arguments in the place of options of the command line: `--empty none` is `empty='none'`."""
+    if not isinstance(words, str):
+        return words
+    values = "|".join((*KINDS, "none", "skip"))
+    return re.sub(r"--([a-z]+)", r"\1=", re.sub(rf"--([a-z]+) ({values})\b", r"\1='\2'", words))
 
 
 def check_inputs(kind: Kind, inputs: Sequence[Any], reads: tuple[InputType, ...] | None = None) -> None:
@@ -101,11 +251,18 @@ def write_rows(file: FilePath, kind: Kind, rows: Labelled) -> None:
     label = columns.get("tags") or columns.get("spans") or kind.label_key
     lines = []
     for number, (given, answer) in enumerate(zip(rows.inputs, rows.labels, strict=True)):
-        cells = {**cells_of(kind, given), label: answer}
         try:
-            lines.append(encoder.encode(cells) + b"\n")
+            written = encoder.encode(answer)
+        except UnicodeEncodeError:
+            what = f"the label of row {number} holds half of a character (a lone surrogate)"
+            raise BadValue(what, got=repr(answer), allowed="characters", do="correct the label", row=number) from None
         except (TypeError, ValueError) as error:
             raise BadValue(f"the label of row {number} is no plain value", got=str(error), row=number) from None
+        cells = cells_of(kind, given)
+        try:
+            lines.append(encoder.encode({**cells, label: msgspec.Raw(written)}) + b"\n")
+        except UnicodeEncodeError:  # a lone surrogate, which JSON can spell: it is replaced when it is read
+            lines.append(json.dumps({**cells, label: json.loads(written)}).encode() + b"\n")
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, b"".join(lines))
 
@@ -153,4 +310,6 @@ def _write_table(file: FilePath, rows: Any, what: str) -> None:
         rows = [dict(zip(table.names, cells, strict=True)) for cells in zip(*columns, strict=True)]
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
         raise BadValue(f"{what} is no table", got=type(rows).__name__, allowed="a list of dicts, or a frame")
-    replace_file(file, b"".join(encoder.encode(dict(row)) + b"\n" for row in rows))
+    replace_file(
+        file, b"".join(encoder.encode({key: plain(cell) for key, cell in row.items()}) + b"\n" for row in rows)
+    )

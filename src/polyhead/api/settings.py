@@ -49,6 +49,8 @@ def settings_of(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _meant(name: str) -> str | None:
     """Advice for a name that other libraries use for one of our settings; None for an unknown name."""
+    if name == "separator":
+        return "leave it out where it is ';', '|' or ',', or give lists of labels: labels.str.split('/')"
     key = "training." + name if name in Training.__struct_fields__ else MEANT.get(other_name(name), "")
     table, _, own = key.rpartition(".")
     if table == "training":

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator
 from polyhead.check.finding import Finding
 from polyhead.check.part import Part, listed
 from polyhead.tasks.guess import is_number, looks_like_labels
-from polyhead.tasks.guess_table import LABELS, LIKE_LABELS, NOT_ASKED, Table
+from polyhead.tasks.guess_table import LABELS, LIKE_LABELS, Table
+from polyhead.tasks.guess_texts import is_asked
 
 FEW = 20  # rows with a value
 MOST_VALUES = 100  # of a column that looks like labels by its values alone
@@ -46,7 +47,7 @@ def _is_constant(table: Table, name: str) -> bool:
 
 def _looks_like_labels(table: Table, name: str) -> bool:
     values, lower = table.values[name], name.lower()
-    if lower in NOT_ASKED or len(values) < FEW:
+    if not is_asked(name) or len(values) < FEW:
         return False
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     if any(isinstance(item, (dict, list)) for item in items) or not items:
@@ -63,7 +64,7 @@ def _tells(part: Part, table: Table, name: str) -> bool:
     """Whether the column's values recur, and nearly every row's label follows from them."""
     column = part.source.label
     pairs = [(str(row[name]), str(row[column])) for row in table.rows if row.get(name) is not None and row.get(column)]
-    if len(pairs) < FEW or name.lower() in NOT_ASKED:
+    if len(pairs) < FEW or not is_asked(name):
         return False
     values = Counter(value for value, _ in pairs)
     if len(values) < 2 or len(values) * OFTEN > len(pairs):

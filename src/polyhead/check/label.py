@@ -74,15 +74,19 @@ def _folded(label: str) -> str:
     return re.sub(r"[\s_\-]+", "", folded) if any(map(str.isalpha, folded)) else folded
 
 
+def alike(labels: Sequence[str]) -> list[list[int]]:
+    """Indices of labels that differ in case, spaces, hyphens and underscores alone, those of each together."""
+    groups: dict[str, list[int]] = {}
+    for index, label in enumerate(labels):
+        groups.setdefault(_folded(label), []).append(index)
+    return [indices for indices in groups.values() if len(indices) > 1]
+
+
 def variants(part: Part) -> Iterator[Finding]:
     """Declared labels that differ in case, spaces or hyphens alone, or of which one looks like a slip of another."""
     if not part.has_classes or not part.is_train:
         return
-    alike: dict[str, list[int]] = {}
-    for index, label in enumerate(part.task.labels):
-        alike.setdefault(_folded(label), []).append(index)
-    several = [indices for indices in alike.values() if len(indices) > 1]
-    if several:
+    if several := alike(part.task.labels):
         groups = [" and ".join(f"'{part.task.labels[i]}' ({part.counts[i]:,})" for i in group) for group in several]
         what = f"labels differ in case or spaces alone: {'; '.join(groups[:5])}"
         rarer = {i for group in several for i in group if i != max(group, key=lambda index: int(part.counts[index]))}

@@ -92,7 +92,7 @@ def _kind(layout: Layout, table: Table, asked: dict[str, Any]) -> Guess | None:
         why = f"cells hold labels with '{asked['separator']}' between them, as given"
         return msgspec.structs.replace(guess, kind=_several(), why=why, separator=asked["separator"], rivals=())
     try:
-        guess = kind_of_labels(labels)
+        guess = kind_of_labels([row.get(layout.label) for row in table.rows], name=layout.label)
     except ConfigError as error:
         raise error.at(f"'{layout.label}' of {asked['data']}") from None
     if guess.rivals:

@@ -6,24 +6,28 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from polyhead.check.label import alike
 from polyhead.cli.given import looks_like_a_path
 from polyhead.cli.guessed import Guessed, as_rows, guessed
 from polyhead.cli.output import counted
 from polyhead.cli.project_text import with_task
 from polyhead.config import Value
-from polyhead.errors import EmptyData
+from polyhead.errors import ConfigError, EmptyData, PolyheadError
 from polyhead.project.declare import Declared, clean_name, declare
 from polyhead.project.recipes import Frozen
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.strategies import Pooled
 from polyhead.tasks.columns import Source
+from polyhead.tasks.kinds import KINDS
+from polyhead.tasks.kinds.base import other_spelling
 from polyhead.tasks.read import read
 from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.text.question import Question, texts_of
@@ -32,6 +36,8 @@ SPLITS = {"train": "train", "training": "train", "validation": "validation", "va
 SPLITS |= {"dev": "validation", "test": "test"}
 SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
 SHOWN, WIDTH = 3, 72  # rows, and characters of a text
+NOTHING = ("nan", "null", "<na>", "nat", "na", "n/a", "\\n")  # how programs write a missing value
+SHORT = 60  # characters of the text to ask
 LOOKED_AT = 100  # rows, of which the first that can be used are shown
 
 
@@ -57,6 +63,21 @@ def declared_tasks(
         raise
 
 
+@contextmanager
+def _named_as_given(sources: dict[str, str]) -> Iterator[None]:
+    """Errors name the user's files in place of those that were written for them, which will be gone."""
+
+    def change(words: str) -> str:
+        for target, source in sources.items():
+            words = words.replace(target, source).replace(Path(target).name, Path(source).name)
+        return words
+
+    try:
+        yield
+    except PolyheadError as error:
+        raise error.reworded(change) if sources else error from None
+
+
 def _declared(
     data: Sequence[str], options: dict[str, Any], before: str, output: str, written: dict[Path, bool], *, replace: bool
 ) -> tuple[str, list[Made]]:
@@ -69,22 +90,31 @@ def _declared(
         own_name = name_of(files)
         asked = {key: value for key, value in options.items() if key != "labels"} | files
         asked |= {key: options[key] for key in ("validation", "test") if options[key]}
-        notes: tuple[str, ...] = ()
+        notes, sources = tuple[str, ...](), dict[str, str]()
         name = asked["name"] or own_name
         for key in ("data", "validation", "test"):
             if asked[key]:
-                asked[key], said = as_rows(asked[key], folder, written, replace=replace)
+                source = asked[key]
+                asked[key], said = as_rows(source, folder, written, replace=replace)
+                sources |= {asked[key]: source} if asked[key] != source else {}
                 notes += said
         for label in labels:
             own = clean_name(label) if label and len(labels) > 1 else name
-            guess = guessed(asked | {"label": label, "name": own})
-            if len(labels) > 1 and asked["empty"] == "none" and not guess.options.known_kind.empty_is_none:
-                guess = msgspec.structs.replace(guess, options=msgspec.structs.replace(guess.options, empty=None))
-            declared = declare(guess.options, folder)
+            with _named_as_given(sources):
+                guess = guessed(asked | {"label": label, "name": own})
+                if len(groups) * len(labels) > 1 and not guess.options.known_kind.empty_is_none:
+                    guess = msgspec.structs.replace(guess, options=msgspec.structs.replace(guess.options, empty=None))
+                declared = declare(guess.options, folder)
             after, dropped = with_task(after, declared.entry, output, replace=replace)
             others = tuple(other for other in guess.others if other not in labels)
             guess = Guessed(options=guess.options, whys=guess.whys, others=others)
             made.append(Made(guessed=guess, declared=declared, notes=notes, dropped=dropped))
+    if options["empty"] and all(task.guessed.options.empty is None for task in made):
+        raise ConfigError(
+            "no task has several labels, so an empty cell cannot say that none of them applies",
+            got=f"--empty {options['empty']}",
+            do="leave --empty out: rows without a label are skipped",
+        )
     return after, made
 
 
@@ -131,7 +161,7 @@ def summary(made: Sequence[Made], after: str, output: str) -> list[str]:
     folder, lines, first = Path(output).resolve().parent, list[str](), ""
     for task in made:
         (entry,) = [e for e in project.tasks if e.name == task.declared.entry["name"]]
-        shown, example = _rows(entry, task, folder)
+        shown, example = _rows(entry, folder)
         first = first or example
         lines += [*_lines(task, output), *shown]
     has_test = all(entry.test for entry in project.tasks)
@@ -141,6 +171,7 @@ def summary(made: Sequence[Made], after: str, output: str) -> list[str]:
         *lines,
         *_plan(project),
         "next:",
+        f"  polyhead check {config}",
         f"  polyhead train {config}",
         f"  polyhead evaluate {config}" + ("" if has_test else " --split validation"),
         f"  polyhead predict {bundle} {_quoted(first)}",
@@ -155,7 +186,7 @@ def _plan(project: Project) -> list[str]:
     return [f"train learns a small head for each task over the encoder '{project.trunk.name}', which stays as it is"]
 
 
-def _rows(entry: TaskEntry, task: Made, folder: Path) -> tuple[list[str], str]:
+def _rows(entry: TaskEntry, folder: Path) -> tuple[list[str], str]:
     """The first rows of train as the task reads them, and the first input as an argument that `predict` takes."""
     assert isinstance(entry.train, str)
     source: Source = entry.source(entry.train, folder)
@@ -177,7 +208,7 @@ def _rows(entry: TaskEntry, task: Made, folder: Path) -> tuple[list[str], str]:
         texts = " | ".join(_short(text) for text in texts_of(item))
         options = f" [{' / '.join(map(_short, item.options))}]" if isinstance(item, Question) else ""
         lines.append(f"  {texts}{options} -> {values.get(number, '')}")
-    return lines, _example(entry, examples.inputs[0])
+    return lines, _example(entry, examples.inputs)
 
 
 def _soft(entry: TaskEntry) -> tuple[str, ...]:
@@ -192,6 +223,8 @@ def _label(entry: TaskEntry, values: Any) -> str:
         entry.tags or entry.spans or entry.answers or (entry.known_kind.label_key if not entry.label else entry.label)
     )
     value = values.get(column, values.get(entry.known_kind.label_key))
+    if isinstance(value, str) and value not in entry.labels and other_spelling(value) in entry.labels:
+        return other_spelling(value)
     if isinstance(value, str) and entry.separator:
         value = [part.strip() for part in value.split(entry.separator) if part.strip()]
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -204,18 +237,29 @@ def _short(text: str) -> str:
     return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
 
 
-def _example(entry: TaskEntry, item: Any) -> str:
-    """An input as JSON, or as it stands where it is one plain text that names no file and no option."""
+def _example(entry: TaskEntry, inputs: Sequence[Any]) -> str:
+    """The first short input, else the beginning of one, as an argument: JSON, or one plain text as it stands.
+
+    A plain text names no file and no option.
+    """
+    lengths = [sum(map(len, [*texts_of(item), *getattr(item, "options", ())])) for item in inputs]
+    item = next((item for item, length in zip(inputs, lengths, strict=True) if length <= SHORT), inputs[0])
     if isinstance(item, Question):
-        fields: dict[str, object] = {"question": item.text, "options": list(item.options)}
-        return json.dumps(fields | ({"context": item.context} if item.context else {}), ensure_ascii=False)
-    first, *second = texts_of(item)
+        options = list(map(_beginning, item.options))
+        fields: dict[str, object] = {"question": _beginning(item.text), "options": options}
+        return json.dumps(fields | ({"context": _beginning(item.context)} if item.context else {}), ensure_ascii=False)
+    first, *second = map(_beginning, texts_of(item))
     if second:
         keys = ("question", "context") if entry.known_kind.context_column else ("text", "text_b")
         return json.dumps(dict(zip(keys, (first, second[0]), strict=True)), ensure_ascii=False)
     is_plain = first.isprintable() and first.lstrip()[:1] not in ("{", '"', "-")
     is_file = looks_like_a_path(first) or os.path.exists(first)
     return first if is_plain and not is_file else json.dumps({"text": first})
+
+
+def _beginning(text: str) -> str:
+    """The text, cut at a space where it is long."""
+    return text if len(text) <= SHORT else text[:SHORT].rpartition(" ")[0] or text[:SHORT]
 
 
 def _quoted(text: str) -> str:
@@ -240,7 +284,8 @@ def _lines(task: Made, output: str) -> list[str]:
             f"other columns look like labels: {', '.join(others)}; to add a task of each, run init with {several}"
         )
     if "validation" not in entry:
-        lines.append("validation: a tenth of train is held out; below 1,000 rows five folds")
+        folds = "" if KINDS[entry["kind"]].owns_model else "; below 1,000 rows five folds"
+        lines.append(f"validation: a tenth of train is held out{folds}")
     if entry.get("empty") == "none":
         lines.append(
             'empty: a cell without text says that none of the labels applies; write empty = "skip" if it says that '
@@ -251,10 +296,17 @@ def _lines(task: Made, output: str) -> list[str]:
     if "range" in entry:
         lines.append(f"range: {entry['range'][0]:g} to {entry['range'][1]:g}, as found; widen it if more can occur")
     if declared.counts:
-        width = max(map(len, declared.counts))
         what = "spans (B- and I- tags)" if "spans" in entry else "labels"
         lines.append(f"{what}, and how often train has them; check that none is misspelt, missing or rare:")
-        lines += [f"  {label:<{width}}  {count:>7,}" for label, count in declared.counts.items()]
+        shown = {label if label == label.strip() else repr(label): n for label, n in declared.counts.items()}
+        width = max(map(len, shown))
+        lines += [f"  {label:<{width}}  {count:>7,}" for label, count in shown.items()]
+        if empty := [label for label in declared.counts if label.strip().lower() in NOTHING]:
+            names = " and ".join(map(repr, empty))
+            lines.append(f"labels that may say that a row has none: {names}; if they do, clear those cells")
+        for group in alike(list(declared.counts)):
+            names = " and ".join(repr(list(declared.counts)[index]) for index in group)
+            lines.append(f"labels that differ in case or spaces alone: {names}; write each label in one way")
     if declared.unseen:
         lines.append(f"not in train, so it cannot be learned: {', '.join(declared.unseen)}")
     return lines

@@ -20,7 +20,7 @@ from polyhead.config import Value
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.guess import SINGLE_LABEL
-from polyhead.tasks.guess_table import TEXTS
+from polyhead.tasks.guess_texts import TEXTS
 
 if TYPE_CHECKING:
     from polyhead.check.labelling import LabelFile, Text

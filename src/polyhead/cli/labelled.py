@@ -16,7 +16,7 @@ from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.tasks.columns import Source, no_column
 from polyhead.tasks.guess_table import Given, Table, layout_of, table_of
-from polyhead.tasks.kinds.base import spelled
+from polyhead.tasks.kinds.base import other_spelling, spelled
 from polyhead.tasks.task import Task, kind_of
 from polyhead.text.question import Question, texts_of
 
@@ -148,7 +148,12 @@ def _column_of_labels(task: Task, table: Table) -> str:
 
 def _are_labels(value: object, task: Task) -> bool:
     several = value if isinstance(value, list) else str(spelled(value)).replace("|", ";").replace(",", ";").split(";")
-    return spelled(value) in task.labels or all(str(spelled(part)).strip() in task.labels for part in several)
+    return _is_label(value, task) or all(_is_label(str(spelled(part)).strip(), task) for part in several)
+
+
+def _is_label(value: object, task: Task) -> bool:
+    name = spelled(value)
+    return name in task.labels or (name is not None and other_spelling(name) in task.labels)
 
 
 def _labels(given: Sequence[str], tasks: Mapping[str, Task], names: Sequence[str]) -> dict[str | None, str]:

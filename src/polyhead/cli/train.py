@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     "--if-better", is_flag=True, help="Keep a task's live version unless the new one scores higher on held-out rows."
 )
 @click.option(
+    "--allow-lost-labels",
+    is_flag=True,
+    help="Train a new version also where labels of the live one have no row now: it does not answer them.",
+)
+@click.option(
     "--features",
     metavar="STORE",
     type=store_place,
@@ -62,6 +67,7 @@ def command(
     tasks: tuple[str, ...],
     retrain: tuple[str, ...],
     if_better: bool,
+    allow_lost_labels: bool,
     features: str | None,
     bundle: str | None,
     seed: int | None,
@@ -112,6 +118,7 @@ def command(
             only=only,
             retrain=again,
             if_better=if_better,
+            allow_lost_labels=allow_lost_labels,
             features=features,
             actor=actor,
         )

@@ -303,9 +303,18 @@ def kept_columns(path: str, survey: Survey, wanted: Sequence[str] | None, answer
         raise ConfigError(
             "columns of the file and columns that are added have the same names",
             got=twice,
-            do="give the added ones other names with --prefix, or choose the columns to --keep",
+            do=f"add --prefix {_free_prefix(kept, added)}, so that the added ones are called "
+            f"{', '.join(_free_prefix(kept, added) + name for name in added[:3])}; or choose the columns to --keep",
         )
     return kept
+
+
+def _free_prefix(kept: Collection[str], added: Sequence[str]) -> str:
+    """A prefix by which no added column is called like a column of the file."""
+    prefix = "answer_"
+    while any(prefix + name in kept for name in added):
+        prefix += "answer_"
+    return prefix
 
 
 def _named(argument: str, columns: Collection[str]) -> tuple[str, ...]:

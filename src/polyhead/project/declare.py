@@ -6,7 +6,7 @@ import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.kinds.base import as_float, spelled
+from polyhead.tasks.kinds.base import as_float, other_spelling, spelled
 from polyhead.tasks.read import ReadReport, read
 from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.tasks.shares import parsed
@@ -23,6 +23,7 @@ from polyhead.tasks.split import split
 from polyhead.tasks.task import Kind
 
 MOST_LABELS = 1000
+POINT_ZERO = re.compile(r"-?[0-9]+\.0")  # a whole number as frames write it in a column of floats
 
 
 class InitOptions(Value):
@@ -92,7 +93,7 @@ def declare(options: InitOptions, folder: Path) -> Declared:
     is_declared = "labels" in kind.uses or "range" in kind.uses  # others answer by the input
     values: list[list[object]] = []  # of every label, by file
     if is_declared and not options.one_hot:
-        values = [list(_labels_in(options, name)) for name in options.files]
+        values = [_without_points(list(_labels_in(options, name))) for name in options.files]
     entry: dict[str, Any] = {"name": options.name or _name_of(options.data), "kind": options.kind}
     counts: dict[str, int] = {}
     unseen: tuple[str, ...] = ()
@@ -104,8 +105,11 @@ def declare(options: InitOptions, folder: Path) -> Declared:
         counts = ones_of(options.data, options.one_hot)
         entry["labels"] = list(options.one_hot)
     elif is_declared:
-        labels = _ordered(options, {str(value) for part in values for value in part})
         seen = Counter(map(str, values[0]))
+        values[1:] = [[_as_before(str(value), seen) for value in part] for part in values[1:]]
+        labels = _ordered(options, {str(value) for part in values for value in part})
+        if len(labels) < kind.least_labels:
+            raise _all_alike(options, next(iter(labels), "no label"))
         counts = {label: seen[label] for label in (sorted(seen) if options.spans else labels)}
         unseen = tuple(sorted({str(value) for part in values[1:] for value in part} - set(seen)))
         entry["labels"] = labels
@@ -221,8 +225,20 @@ def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
     return reports
 
 
+def _without_points(values: list[object]) -> list[object]:
+    """The labels without None; 1 for 1.0 where an empty cell made a frame write whole numbers so."""
+    labels = [value for value in values if value is not None]
+    made = len(labels) < len(values) and all(isinstance(v, str) and POINT_ZERO.fullmatch(v) for v in labels)
+    return [str(value).removesuffix(".0") for value in labels] if made else labels
+
+
+def _as_before(label: str, before: Collection[str]) -> str:
+    """The label as earlier files spell it."""
+    return other if label not in before and (other := other_spelling(label)) in before else label
+
+
 def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
-    """Every label of the file, as often as it occurs."""
+    """Every label of the file, as often as it occurs, and None for a row without one."""
     rows, has_label, has_row, empty = Rows(path, (options.column,)), False, False, 0
     for row in rows:
         has_row = True
@@ -233,6 +249,8 @@ def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
         if value is not None and value != "" and not is_none:
             has_label = True
             yield from _labels_of(options, value, from_cells=rows.has_cells, where=f"{path} row {row.number}")
+        else:
+            yield None
     if empty and options.empty is None:
         raise ConfigError(
             f"{path}: '{options.column}' is empty in {empty:,} of its rows, which may say two things",
@@ -289,7 +307,9 @@ def _range(options: InitOptions, numbers: list[float]) -> list[float]:
 
 def _all_alike(options: InitOptions, value: object) -> ConfigError:
     what = f"every row of {options.data} has the same '{options.column}'"
-    return ConfigError(what, got=value, do="name another column", fault="constant_label")
+    allowed = f"at least {max(2, options.known_kind.least_labels)} different labels"
+    do = f"add rows with another '{options.column}', or name another column"
+    return ConfigError(what, got=value, allowed=allowed, do=do, fault="constant_label")
 
 
 def _ordered(options: InitOptions, names: set[str]) -> list[str]:

@@ -18,7 +18,7 @@ from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut, 
 from polyhead.seq2seq.data import Summarizer
 from polyhead.strategies import Pooled, Strategy
 from polyhead.tasks.columns import Source
-from polyhead.tasks.rows import DATASETS
+from polyhead.tasks.rows import DATASETS, FORMATS
 from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
 
 LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens around them
@@ -245,6 +245,9 @@ def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
 @typed
 def read_project(path: Path | str) -> Project:
     """The file as a checked project; every declared task is checked too. Errors name the file."""
+    if str(path).lower().endswith(FORMATS[:-1]) and os.path.exists(path):
+        do = f"`polyhead init {path}` first: it writes the project file"
+        raise ConfigError(f"{path} is a table or another file of data, and no project file", do=do)
     project = read_toml(path, Project)
     for number, entry in enumerate(project.tasks):
         try:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from decimal import Decimal
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError, EmptyData
@@ -21,8 +20,21 @@ TAGGING, SPAN = Tagging.name, Span.name
 SEPARATORS = (";", "|", ",")  # between the labels of a cell
 MOST_LABELS = 1000  # different values of more are texts
 LONGEST_LABEL = 80  # mean characters; longer values are texts
-COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")  # half of the world's decimal mark
-FEW_NUMBERS = 20  # whole numbers of so many values or less may be names of classes
+COMMA = r"[0-9]+,[0-9]+"  # half of the world's decimal mark
+THOUSANDS = r"[0-9]{1,3}([.,' \u00a0\u2019\u202f][0-9]{3})+([.,][0-9]+)?"
+MARKED = re.compile(f"[+-]?({COMMA}|{THOUSANDS})")  # numbers as no program writes them
+POINTED = re.compile(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}")  # thousands, or three digits after the point
+CODE = re.compile(r"[+-]?0[0-9].*|\+[0-9]{7,}")  # a leading zero, or a telephone number
+WHOLE = re.compile(r"[+-]?[0-9]+(\.0)?")  # as frames write whole numbers: with ".0" beside an empty cell
+FEW_NUMBERS = 20  # of so many values or less, which recur, may be names of classes
+CODE_DIGITS = 4  # of whole numbers that all have as many: postcodes, years, codes of goods
+CODE_FRACTION = 3  # digits after the point that a code or a version may have
+CODES = {"code", "codes", "zip", "zipcode", "postcode", "postal", "plz", "phone", "telephone", "icd", "isbn", "ean"}
+CODES |= {"sku", "naics", "sic", "isco", "version", "release"}
+MEASURES = {"score", "scores", "rating", "similarity", "relatedness", "value", "price", "amount", "probability"}
+MEASURES |= {"percent", "length", "weight", "temperature"}
+DAY = r"[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}([ T].*)?|[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{2,4}( .*)?"
+DATE = re.compile(rf"{DAY}|[0-9]{{1,2}}:[0-9]{{2}}(:[0-9.]+)?")
 
 
 class Guess(Value):
@@ -34,15 +46,17 @@ class Guess(Value):
     rivals: tuple[str, ...] = ()
 
 
-def kind_of_labels(labels: Iterable[object]) -> Guess:
+def kind_of_labels(labels: Iterable[object], *, name: str = "") -> Guess:
     """The kind of a task with these labels, one a row; None and blank strings are rows without a label.
 
     A label is a string, a number, a bool (numpy's too) or a list: of strings, of `{start, end, label}` or of
     `{text, start}`. A string may also be a table's cell: a number, a JSON list, several labels with a separator.
+    `name` is that of their column, which tells codes from measures.
     Raises EmptyData if there is no label, or if the values are all different or too long, so that they are no labels,
-    ConfigError for numbers with a decimal comma, which may be pairs of labels.
+    ConfigError for numbers with a decimal comma or with marks between thousands, which may mean two things.
     """
-    values = [value for value in map(plain, labels) if value is not None and not is_blank(value)]
+    rows = list(map(plain, labels))
+    values = [value for value in rows if value is not None and not is_blank(value)]
     if not values:
         raise EmptyData("there is no label to guess a kind from", do="give a label for each text")
     if all(isinstance(value, str) for value in values):
@@ -51,20 +65,16 @@ def kind_of_labels(labels: Iterable[object]) -> Guess:
             values = lists if all(isinstance(value, list) for value in lists) else values
     if any(isinstance(value, (list, dict)) for value in values):
         return _of_lists(values)
-    if all(is_number(value) or COMMA.fullmatch(str(value)) for value in values) and not all(map(is_number, values)):
-        raise ConfigError(
-            "the labels may be numbers with a decimal comma, or whole numbers with ',' between them",
-            got=next(value for value in values if not is_number(value)),
-            allowed=f"kind '{MULTI_LABEL}' for several labels; numbers with a point",
-            do="say the kind, or write the numbers with a point",
-        )
-    if all(map(is_number, values)):
-        return _of_numbers([str(value) for value in values], typed=any(isinstance(value, float) for value in values))
+    has_lists = any(CODE.fullmatch(str(v)) for v in values) and not all(map(is_number, values))  # "01,02" beside "01"
+    if is_numeric(values) and not has_lists:
+        return _of_numbers(values, has_gaps=len(values) < len(rows), name=name)
     return _of_strings([spelled(value) or str(value) for value in values])
 
 
 def plain(value: object) -> object:
-    """A scalar or array of numpy, and NaN, as what Python calls it."""
+    """A scalar or array of numpy as what Python calls it, and None for every mark of a missing value."""
+    if is_missing(value):
+        return None
     if not isinstance(value, (str, list, dict)):
         for method in ("tolist", "item"):
             if hasattr(value, method):
@@ -72,7 +82,21 @@ def plain(value: object) -> object:
                 break
     if isinstance(value, (tuple, set, frozenset)):
         return list(value)
-    return None if isinstance(value, float) and math.isnan(value) else value
+    if isinstance(value, Decimal):
+        value = int(value) if value == value.to_integral_value() else float(value)
+    return None if is_missing(value) else value
+
+
+def is_missing(value: object) -> bool:
+    """True for None, NaN of any type, and what pandas writes where there is nothing: NA and NaT."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(value, (str, bytes, int)) or hasattr(value, "__len__"):
+        return False
+    try:
+        return bool(value != value)  # as NaN alone is
+    except (TypeError, ValueError):
+        return False
 
 
 def is_blank(value: object) -> bool:
@@ -106,6 +130,16 @@ def separator_of(cells: Sequence[str]) -> tuple[str, bool] | None:
     return None
 
 
+def separator_between(cells: Sequence[str], labels: Collection[str]) -> str | None:
+    """The separator that leaves none but `labels`; as `separator_of` where none does, or none are known."""
+    known = set(labels)
+    for mark in (None, *SEPARATORS) if known else ():
+        if all(part.strip() in known for cell in cells for part in (cell.split(mark) if mark else [cell])):
+            return mark
+    chosen = separator_of(cells)
+    return chosen[0] if chosen else None
+
+
 def _of_lists(values: Sequence[object]) -> Guess:
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     if items and all(isinstance(item, Mapping) for item in items):
@@ -118,24 +152,99 @@ def _of_lists(values: Sequence[object]) -> Guess:
     return Guess(kind=MULTI_LABEL, why="each label is a list of labels")
 
 
-def _of_numbers(cells: Sequence[str], *, typed: bool) -> Guess:
-    """`typed`: some are floats, which cannot be the name of a class."""
-    numbers = {float(cell) for cell in cells}
-    is_whole = all(cell.lstrip("+-").isdigit() for cell in cells)
-    if is_whole and len(numbers) <= 2:
+def is_numeric(values: Sequence[object]) -> bool:
+    """True where all values are numbers, some perhaps with a decimal comma or marks between thousands."""
+    return all(is_number(value) or (isinstance(value, str) and MARKED.fullmatch(value)) for value in values)
+
+
+def are_codes(values: Sequence[object], name: str = "") -> str | None:
+    """Why values that look like numbers are names: they hold marks of codes, or their column is called so."""
+    cells = [value for value in values if isinstance(value, str)]
+    if code := next((cell for cell in cells if CODE.fullmatch(cell)), None):
+        return f"'{code}' is no number, but a code"
+    spellings: dict[float, str] = {}
+    for cell in cells:
+        before = spellings.setdefault(float(cell), cell) if is_number(cell) else cell
+        if cell != before and not (WHOLE.fullmatch(cell) and WHOLE.fullmatch(before)):
+            return f"'{before}' and '{cell}' would be one number"
+    return f"'{name}' names codes" if CODES.intersection(_words(name)) else None
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
+
+
+def _of_numbers(values: Sequence[object], *, has_gaps: bool, name: str) -> Guess:
+    """`has_gaps`: some rows have no value, beside which frames write whole numbers with '.0'."""
+    cells = [str(value) for value in values]
+    if looks_like_labels(cells) and (why := are_codes(values, name)) is not None:
+        return Guess(kind=SINGLE_LABEL, why=f"{why}: {len(set(cells)):,} different labels")
+    if CODES.intersection(_words(name)) or any(CODE.fullmatch(value) for value in values if isinstance(value, str)):
+        raise _no_labels(cells)
+    _check_marks(values)
+    numbers = {float(str(value)) for value in values}
+    if all(WHOLE.fullmatch(cell) for cell in cells):
+        is_made = has_gaps or not any(isinstance(value, str) for value in values)
+        with_point = {cell.endswith(".0") for cell in cells}
+        return _of_whole(numbers, len(cells), is_plain=with_point == {False} or (is_made and len(with_point) == 1))
+    is_few = len(numbers) <= FEW_NUMBERS and len(cells) >= 2 * len(numbers)
+    is_fine = max(len(cell.partition(".")[2]) for cell in cells) > CODE_FRACTION
+    is_measured = is_fine or max(map(abs, numbers)) <= 1 or min(numbers) < 0 or MEASURES.intersection(_words(name))
+    if is_few and not is_measured:
+        why = f"the labels are {_shown(numbers)}, which may be numbers or names"
+        return Guess(kind=SINGLE_LABEL, why=why, rivals=(REGRESSION,))
+    return Guess(kind=REGRESSION, why=f"the labels are {len(numbers):,} different numbers")
+
+
+def _of_whole(numbers: set[float], rows: int, *, is_plain: bool) -> Guess:
+    """`is_plain`: each number is spelled in one way, as whole numbers are."""
+    recurs = rows >= 2 * len(numbers)
+    if is_plain and len(numbers) <= 2:
         return Guess(kind=SINGLE_LABEL, why=f"the labels are {_shown(numbers)}")
-    if is_whole and numbers == set(range(len(numbers))) and len(cells) >= 2 * len(numbers):
+    if is_plain and numbers == set(range(len(numbers))) and recurs:
         return Guess(kind=SINGLE_LABEL, why=f"the labels are the whole numbers 0 to {len(numbers) - 1}")
-    if not is_whole and len(numbers) <= 2 and not typed:
-        return Guess(kind=SINGLE_LABEL, why=f"the labels are {_shown(numbers)}", rivals=(REGRESSION,))
-    if not is_whole or len(numbers) > FEW_NUMBERS or len(cells) < 2 * len(numbers):
-        return Guess(kind=REGRESSION, why=f"the labels are {len(numbers):,} different numbers")
-    why = f"the labels are {len(numbers)} whole numbers, {min(numbers):g} to {max(numbers):g}"
-    return Guess(kind=SINGLE_LABEL, why=why, rivals=(REGRESSION,))
+    digits = {len(f"{abs(number):.0f}") for number in numbers}
+    has_width = len(digits) == 1 and min(digits) >= CODE_DIGITS and len(numbers) <= MOST_LABELS
+    if len(numbers) <= 2 or (recurs and (len(numbers) <= FEW_NUMBERS or has_width)):
+        why = f"the labels are {len(numbers)} whole numbers, {min(numbers):.15g} to {max(numbers):.15g}"
+        return Guess(kind=SINGLE_LABEL, why=why, rivals=(REGRESSION,))
+    return Guess(kind=REGRESSION, why=f"the labels are {len(numbers):,} different numbers")
+
+
+def _check_marks(values: Sequence[object]) -> None:
+    """Raises ConfigError for a decimal comma, and for marks between thousands that would be read as something else."""
+    cells = [value for value in values if isinstance(value, str)]
+    marked = [cell for cell in cells if not is_number(cell)]
+    pointed = [cell for cell in cells if "." in cell]
+    is_long = len(pointed) < len(cells) or any(len(cell.partition(".")[0].lstrip("+-")) > 1 for cell in pointed)
+    if not marked and len(set(pointed)) > 1 and is_long and all(POINTED.fullmatch(cell) for cell in pointed):
+        raise ConfigError(
+            "the labels may be numbers of three decimals, or whole numbers with '.' between thousands",
+            got=pointed[0],
+            allowed=f"kind '{REGRESSION}', which reads {pointed[0]} as about {float(pointed[0]):.1f}",
+            do="say the kind, or write the numbers without marks between thousands",
+        )
+    if marked:
+        raise ConfigError(
+            "the labels may be numbers with a decimal comma or with marks between thousands, or whole numbers with ',' "
+            "between them",
+            got=marked[0],
+            allowed=f"kind '{MULTI_LABEL}' for several labels; numbers with a point and without other marks",
+            do="say the kind, or write the numbers with a point: 4.5 for 4,5 and 1234.5 for 1.234,5",
+        )
 
 
 def _shown(numbers: set[float]) -> str:
-    return " and ".join(f"{number:g}" for number in sorted(numbers))
+    several = [f"{number:.15g}" for number in sorted(numbers)]
+    return " and ".join(several) if len(several) < 4 else f"{len(several)} numbers, {several[0]} to {several[-1]}"
+
+
+def _no_labels(cells: Sequence[str]) -> EmptyData:
+    return EmptyData(
+        "the values are no labels: nearly all are different, or they are long",
+        got=f"{len(set(cells)):,} different values in {len(cells):,} rows, such as {cells[0][:60]!r}",
+        do="give the labels, or say the kind if they are labels",
+    )
 
 
 def _of_strings(cells: Sequence[str]) -> Guess:
@@ -143,14 +252,9 @@ def _of_strings(cells: Sequence[str]) -> Guess:
         mark, is_certain = chosen
         why = f"cells hold several labels with '{mark}' between them"
         return Guess(kind=MULTI_LABEL, why=why, separator=mark, rivals=() if is_certain else (SINGLE_LABEL,))
-    counts = Counter(cells)
     if not looks_like_labels(cells):
-        raise EmptyData(
-            "the values are no labels: nearly all are different, or they are long",
-            got=f"{len(counts):,} different values in {len(cells):,} rows, such as {cells[0][:60]!r}",
-            do="give the labels, or say the kind if they are labels",
-        )
-    return Guess(kind=SINGLE_LABEL, why=f"{len(counts)} different labels in {len(cells):,} rows")
+        raise _no_labels(cells)
+    return Guess(kind=SINGLE_LABEL, why=f"{len(set(cells))} different labels in {len(cells):,} rows")
 
 
 def looks_like_labels(values: Sequence[object]) -> bool:

@@ -9,26 +9,25 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError
-from polyhead.tasks.guess import MULTI_LABEL, SINGLE_LABEL, SPAN, TAGGING, is_blank, is_number, looks_like_labels, plain
+from polyhead.tasks.guess import (
+    DATE,
+    MULTI_LABEL,
+    SINGLE_LABEL,
+    SPAN,
+    TAGGING,
+    are_codes,
+    is_blank,
+    is_numeric,
+    looks_like_labels,
+    plain,
+)
+from polyhead.tasks.guess_texts import CONTEXTS, in_roles, is_asked, named_texts, one_text, pair_of, text_columns
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.kinds.multiple_choice import MultipleChoice
 from polyhead.tasks.rows import Row, Rows
 
 CHOICE = MultipleChoice.name
 MOST_ROWS = 20_000  # that are looked at, evenly spread over a file
-TEXTS = (
-    "text",
-    "sentence",
-    "message",
-    "content",
-    "body",
-    "review",
-    "utterance",
-    "comment",
-    "question",
-    "query",
-    "tweet",
-)
 LABELS = ("label", "labels", "tags", "spans", "answers", "entities")
 LIKE_LABELS = (
     "class",
@@ -45,19 +44,6 @@ LIKE_LABELS = (
 )
 CHOICES = ("choices", "options", "endings", "candidates")
 TOKENS = ("tokens", "words")
-CONTEXTS = ("context", "passage", "document", "article")
-NOT_ASKED = ("id", "idx", "index", "uid", "guid", "split", "fold", "group", "url", "date", "time", "timestamp", "")
-PAIRS = (
-    ("text", "text_b"),
-    ("text_a", "text_b"),
-    ("premise", "hypothesis"),
-    ("question", "passage"),
-    ("question", "context"),
-    ("question", "sentence"),
-    ("query", "document"),
-    ("query", "passage"),
-)
-ENDS = (("1", "2"), ("a", "b"), ("A", "B"), ("_left", "_right"))
 
 
 class Given(Value):
@@ -146,7 +132,9 @@ def layout_of(table: Table, given: Given) -> Layout:
     choices = given.choices or _choices(table, given)
     if given.label and given.label not in table.values:
         return Layout(kind=given.kind, **_given(given), whys=())  # whoever reads it says what is missing
-    chosen, others = _label(table, given, tokens, choices)
+    labels = {given.label, given.spans, given.answers, *given.one_hot}
+    named = () if given.text else named_texts(table.values, {tokens, choices, *labels})
+    chosen, others = _label(table, given, tokens, choices, {given.text, given.text_b, *named})
     if chosen is None:
         return Layout(kind=given.kind, **_given(given))
     own: dict[str, Any] = {}
@@ -157,9 +145,10 @@ def layout_of(table: Table, given: Given) -> Layout:
         own["tokens"] = tokens
     else:
         own["choices"] = choices if kind == CHOICE else None
-        texts, why = _texts(table, given, {*chosen.columns, *others, choices or "", tokens or ""}, kind)
+        taken = {*chosen.columns, *others, choices, tokens}
+        texts = (given.text,) if given.text else _texts(table, taken, kind)
         own |= dict(zip(("text", "text_b"), texts, strict=False))
-        whys.append(why)
+        whys.append("" if given.text else in_roles(texts, kind))
     own |= _given(given)
     return Layout(kind=kind, **own, whys=tuple(why for why in whys if why), others=tuple(others))
 
@@ -194,9 +183,11 @@ def _are_lists(values: Sequence[Any], of: type) -> bool:
     return bool(values) and all(isinstance(v, list) and all(isinstance(item, of) for item in v) for v in values)
 
 
-def _label(table: Table, given: Given, tokens: str | None, choices: str | None) -> tuple[_Candidate | None, list[str]]:
-    """The label, and other columns that look like labels."""
-    candidates = [*_candidates(table, tokens, choices, {given.text, given.text_b}), *_one_hot(table, given)]
+def _label(
+    table: Table, given: Given, tokens: str | None, choices: str | None, texts: set[str | None]
+) -> tuple[_Candidate | None, list[str]]:
+    """The label, and other columns that look like labels; none of `texts` is one."""
+    candidates = [*_candidates(table, tokens, choices, texts), *_one_hot(table, given)]
     named = given.one_hot or tuple(name for name in (given.spans, given.answers, given.label) if name)[:1]
     if named:
         for candidate in candidates:
@@ -240,15 +231,19 @@ def _fits(candidate: _Candidate, kind: str) -> bool:
 
 
 def _rank(name: str) -> int:
-    lower = name.lower()
+    lower = name.strip().lower()
     return 0 if lower in LABELS else 1 if lower in LIKE_LABELS or "label" in lower else 2
 
 
 def _candidates(table: Table, tokens: str | None, choices: str | None, texts: set[str | None]) -> list[_Candidate]:
     kept = []
+    asked = [name for name in table.values if is_asked(name) or _rank(name) < 2]
+    asked = asked if {*asked} - {tokens, choices, *texts} else [*table.values]  # an id alone may be that of a class
     for name, values in table.values.items():
-        if name in (tokens, choices) or name in texts or name.lower() in NOT_ASKED or not values:
+        if name in (tokens, choices) or name in texts or name not in asked or not values:
             continue
+        if _rank(name) == 2 and 2 * len(values) < len(table.rows) and len(set(map(str, values))) == len(values):
+            continue  # remarks on a few rows
         for test in (_answers, _spans, _tags(table, tokens), _choice(table, choices), _plain_label):
             if (seen := test(name, values)) is not None:
                 kind, why, key = seen
@@ -263,14 +258,14 @@ def _answers(name: str, values: list[Any]) -> Seen | None:
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     if items and all(isinstance(i, dict) and "text" in i and ("start" in i or "answer_start" in i) for i in items):
         is_labelled = any("label" in item for item in items)
-        return None if is_labelled else (SPAN, f"'{name}' holds answers in a context", "answers")
+        return None if is_labelled else (SPAN, f"answers: '{name}', each with its place in a context", "answers")
     return None
 
 
 def _spans(name: str, values: list[Any]) -> Seen | None:
     items = [item for value in values if isinstance(value, list) for item in value]
     if items and all(isinstance(item, dict) and {"start", "end", "label"} <= set(item) for item in items):
-        return TAGGING, f"'{name}' holds labelled spans of the text", "spans"
+        return TAGGING, f"spans: '{name}', labelled spans of the text", "spans"
     return None
 
 
@@ -280,7 +275,7 @@ def _tags(table: Table, tokens: str | None) -> Test:
             return None
         lengths = [len(value) for value in table.values[tokens]]
         if lengths == [len(value) for value in values]:
-            return TAGGING, f"'{name}' holds a tag for each of '{tokens}'", "label"
+            return TAGGING, f"tags: '{name}', one for each of '{tokens}'", "label"
         return None
 
     return test
@@ -288,11 +283,11 @@ def _tags(table: Table, tokens: str | None) -> Test:
 
 def _choice(table: Table, choices: str | None) -> Test:
     def test(name: str, values: list[Any]) -> Seen | None:
-        options = table.values.get(choices or "", [])
-        if len(options) != len(values):
+        options = table.values[choices] if choices else []
+        if len(options) != len(values) or not options:
             return None
         if all(_is_option(value, several) for value, several in zip(values, options, strict=True)):
-            return CHOICE, f"'{name}' names one of '{choices}'", "label"
+            return CHOICE, f"label: '{name}', one of '{choices}'", "label"
         return None
 
     return test
@@ -308,16 +303,19 @@ def _plain_label(name: str, values: list[Any]) -> Seen | None:
     if all(isinstance(value, list) for value in values):
         items = [item for value in values for item in value]
         if items and all(isinstance(item, (str, int)) for item in items) and looks_like_labels(items):
-            return MULTI_LABEL, f"'{name}' holds lists of labels", "label"
+            return MULTI_LABEL, f"labels: '{name}', a list in each row", "label"
         return None
     if any(isinstance(value, (list, dict)) for value in values):
         return None
-    if all(map(is_number, values)):
+    different = f"{len({str(value) for value in values}):,}"
+    if is_numeric(values) and (are_codes(values, name) is None):
         is_id = len(set(values)) == len(values) and all(str(value).isdigit() for value in values) and rank == 2
-        return None if is_id else (None, f"'{name}' holds numbers", "label")
+        return None if is_id else (None, f"label: '{name}', {different} numbers", "label")
+    if rank == 2 and all(DATE.fullmatch(str(value)) for value in values):
+        return None
     several = [part.strip() for value in values for part in str(value).replace("|", ";").split(";")]
     if looks_like_labels(values) or (rank < 2 and looks_like_labels(several)) or name.lower() in ("label", "labels"):
-        return None, f"'{name}' holds {len({str(value) for value in values}):,} different values", "label"
+        return None, f"label: '{name}', {different} values", "label"
     return None
 
 
@@ -330,62 +328,22 @@ def _one_hot(table: Table, given: Given) -> list[_Candidate]:
         and all(str(value).lower() in marks for value in values)
         and name not in (given.text, given.text_b)
         and _rank(name) == 2
-        and name.lower() not in NOT_ASKED
+        and is_asked(name)
     )
     columns = given.one_hot or columns
     if len(columns) < 2 or any(name not in table.values for name in columns):
         return []
     sums = [sum(str(row.get(name)).lower() in ("1", "true", "1.0") for name in columns) for row in table.rows]
     kind = SINGLE_LABEL if set(sums) == {1} else MULTI_LABEL
-    why = f"{len(columns)} columns hold 0 and 1 alone, a label each"
+    why = f"labels: {', '.join(columns)}: columns of 0 and 1, a label each"
     return [_Candidate(columns=columns, kind=kind, rank=1, why=why, key="one_hot")]
 
 
-def _texts(table: Table, given: Given, taken: set[str], kind: str | None) -> tuple[tuple[str, ...], str]:
-    """The column of the text, or of both texts of a pair."""
-    names = [name for name in table.values if name not in taken and name.lower() not in NOT_ASKED]
-    names = [n for n in names if table.values[n] and _are_texts(table.values[n])]
-    if given.text:
-        return (given.text,), ""
-    if kind in (SPAN, CHOICE):
-        context = next((name for name in names if name.lower() in CONTEXTS), None)
-        rest = [name for name in names if name != context]
-        question = _one_text(table, rest)
-        return ((question, context) if context and question else (question,) if question else ()), ""
-    by_name = {name.lower(): name for name in names}
-    for first, second in [*PAIRS, *_numbered(by_name)]:
-        if first in by_name and second in by_name:
-            pair = by_name[first], by_name[second]
-            return pair, f"'{pair[0]}' and '{pair[1]}' are two texts that are asked about together"
-    text = _one_text(table, names)
-    return ((text,), f"'{text}' holds the text") if text else ((), "")
-
-
-def _are_texts(values: Sequence[object]) -> bool:
-    return all(isinstance(value, str) for value in values) and not all(map(is_number, values))
-
-
-def _numbered(by_name: dict[str, str]) -> list[tuple[str, str]]:
-    return [
-        (name, name.removesuffix(first) + second)
-        for name in by_name
-        for first, second in ENDS
-        if name.endswith(first) and len(name) > len(first)
-    ]
-
-
-def _one_text(table: Table, names: Sequence[str]) -> str | None:
-    ranks = {name: TEXTS.index(name.lower()) if name.lower() in TEXTS else len(TEXTS) for name in names}
-    lengths = {name: sum(map(len, table.values[name])) / len(table.values[name]) for name in names}
-    known = sorted((name for name in names if ranks[name] < len(TEXTS)), key=ranks.__getitem__)
-    if known:
-        return known[0]
-    longest = sorted(names, key=lengths.__getitem__, reverse=True)
-    if len(longest) > 1 and lengths[longest[0]] < 2 * lengths[longest[1]]:
-        first, second = longest[:2]
-        raise ConfigError(
-            f"two columns of {table.path} look like the text",
-            got=f"{first}, {second}",
-            do=f"choose with --text {first} or --text {second}, or ask about both: --text {first} --text-b {second}",
-        )
-    return longest[0] if longest else None
+def _texts(table: Table, taken: set[str | None], kind: str | None) -> tuple[str, ...]:
+    """The column of the text or of the question, or that of both texts."""
+    names = text_columns(table.values, taken)
+    if kind not in (SPAN, CHOICE):
+        return pair_of(table.values, names) or one_text(table.path, table.values, names)
+    context = next((name for name in names if name.lower() in CONTEXTS), None)
+    question = one_text(table.path, table.values, [name for name in names if name != context])
+    return (*question, context) if question and context else question

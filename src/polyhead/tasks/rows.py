@@ -260,7 +260,8 @@ class Rows:
     def _by_column(self, header: list[str], record: list[str], number: int) -> Row | BadValue:
         if len(record) != len(header):
             do = "quote cells that hold the delimiter or a line end"
-            return self._bad("the record has another number of cells than the header", len(record), number, do)
+            got = f"{len(record)} cells, where the header has {len(header)}"
+            return self._bad("the record has another number of cells than the header", got, number, do)
         if any(map(lone_surrogates, record)):
             return self._bad("the record is not UTF-8", record, number, "save the file as UTF-8")
         return Row(number=number, values=dict(zip(header, record, strict=True)))

@@ -13,6 +13,7 @@ import msgspec
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import BUNDLE, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
 from polyhead.bundle.journal import keep_attempts
+from polyhead.bundle.lost import check_labels_stay
 from polyhead.bundle.models import check_no_models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
@@ -36,7 +37,7 @@ from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, rivals, unit_is_better
 from polyhead.train.record.decided import Decisions, choices, fingerprints_of, left_line, rescored, tag, untrained
-from polyhead.train.record.draft import Trained, drafts_of
+from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
 from polyhead.train.record.lines import outlook, task_lines
 from polyhead.train.record.seen import vectors_wanted, with_seen
 from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
@@ -62,6 +63,8 @@ class FrozenTrunk(BundleTraining):
         if isinstance(source, StoredFeatures):
             prepared = [with_columns(p, source) for p in prepared]
         job = Job(run, prepared, source)
+        if not run.options.allow_lost_labels:
+            _check_labels_stay(job)
         trainers = job.trainers()
         _find_paths(job, trainers)
         kept = tuple(name for name in job.prints if name not in job.todo and name not in job.left)
@@ -232,6 +235,20 @@ class Trainer(ABC):
     @abstractmethod
     def train(self) -> None:
         """Trains `todo` and commits each step to the bundle."""
+
+
+def _check_labels_stay(job: Job) -> None:
+    """Raises BundleError for a task to train whose live version knows labels that have no row now."""
+    for p in job.prepared:
+        if p.task.name in job.todo and p.task.name in job.bundle.lines:
+            check_labels_stay(
+                job.bundle.tasks[p.task.name],
+                p.task,
+                labels_without_rows(p),
+                version=job.bundle.version(p.task.name),
+                do="train on the rows of these labels too: `train` may list several files, and texts that were encoded "
+                "before are not encoded again; --allow-lost-labels lets the labels go",
+            )
 
 
 def _find_paths(job: Job, trainers: Sequence[Trainer]) -> None:

@@ -42,6 +42,7 @@ def train_project(
     only: tuple[str, ...] = (),
     retrain: tuple[str, ...] = (),
     if_better: bool = False,
+    allow_lost_labels: bool = False,
     features: FilePath | str | None = None,
     actor: str = "",
 ) -> Outcome:
@@ -53,6 +54,7 @@ def train_project(
 
     Over a frozen trunk, what was rolled back or removed stays so but for the tasks to `retrain`, which are trained
     whatever was decided; with `if_better` a live version stays unless the new one scores better on the same rows.
+    Where labels of a live version have no row now, BundleError is raised unless `allow_lost_labels` lets them go.
     A bundle whose trunk learns is trained once. Of several processes each calls this with its `place`; the first one
     writes and tells, and all give its outcome. Raises ConfigError for what the recipe has no use for, UnknownTask for
     names that the project does not have.
@@ -62,7 +64,8 @@ def train_project(
     Raises StoreError for a store of another trunk or codec, and for one that lacks texts of the tasks.
     """
     folder = FilePath(folder)
-    options, place = TrainOptions(retrain=retrain, if_better=if_better, actor=actor), place or Place()
+    options = TrainOptions(retrain=retrain, if_better=if_better, allow_lost_labels=allow_lost_labels, actor=actor)
+    place = place or Place()
     _check(project, place, only, options)
     if features is not None:
         _check_from_store(project)
@@ -151,9 +154,9 @@ def _check(project: Project, place: Place, only: tuple[str, ...], options: Train
             got=f"--tasks {','.join(only)}",
             do="leave --tasks out, or give those tasks a project file of their own",
         )
-    if (options.retrain or options.if_better) and kind not in REPLACING:
+    if (options.retrain or options.if_better or options.allow_lost_labels) and kind not in REPLACING:
         raise ConfigError(
-            "--retrain and --if-better are for recipes that replace tasks of a bundle one by one",
+            "--retrain, --if-better and --allow-lost-labels are for recipes that replace tasks of a bundle one by one",
             got=f"recipe '{kind}', by which a bundle is trained once",
             allowed=list(REPLACING),
             do="leave them out; another bundle name trains anew",

@@ -6,6 +6,7 @@ import ast
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import PurePath
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
 from polyhead.tasks.task import Example, Task
 from polyhead.text.tokenize import lone_surrogates
+
+EXACT = 2**53  # below it a float holds every whole number
 
 
 def listed(cell: str, otherwise: object) -> object:
@@ -40,9 +43,14 @@ def as_float(number: float) -> float:
 
 
 def spelled(label: object) -> str | None:
-    """How a label is written in a task's list; None for what cannot be a label (floats, lists)."""
+    """How a label is written in a task's list; None for what cannot be a label (fractions, lists).
+
+    1.0 is 1: frames hold whole numbers as floats where a cell is empty.
+    """
     if isinstance(label, bool):
         return "true" if label else "false"
+    if isinstance(label, float) and label.is_integer() and abs(label) < EXACT:
+        return str(int(label))
     return str(label) if isinstance(label, (str, int)) else None
 
 
@@ -58,18 +66,26 @@ def label_index(task: Task, label: object, example: Example) -> int:
             allowed=task.labels,
             do="write it as a string",
         )
-    try:
-        return task.labels.index(name)
-    except ValueError:
-        raise UnknownLabel(
-            f"{where(task, example)}: label '{name}' is not one of the task's",
-            allowed=task.labels,
-            do="add it to the task's labels or fix the row",
-            task=task.name,
-            source=example.source,
-            row=example.row,
-            label=name,
-        ) from None
+    for spelling in (name, other_spelling(name)):
+        with suppress(ValueError):
+            return task.labels.index(spelling)
+    raise UnknownLabel(
+        f"{where(task, example)}: label '{name}' is not one of the task's",
+        allowed=task.labels,
+        do="add it to the task's labels or fix the row",
+        task=task.name,
+        source=example.source,
+        row=example.row,
+        label=name,
+    )
+
+
+def other_spelling(name: str) -> str:
+    """1.0 for 1 and 1 for 1.0, as frames write one whole number where a cell is empty and where none is."""
+    whole = name.removesuffix(".0")
+    if not whole.removeprefix("-").isdecimal():
+        return name
+    return whole if whole != name else f"{name}.0"
 
 
 def bad_value(

@@ -76,10 +76,11 @@ def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:
 
 
 class TrainOptions(Value):
-    """Options about decisions: tasks to train whatever was decided, and whether only better versions go live."""
+    """Options about decisions: tasks to train whatever was decided, and which new versions go live."""
 
     retrain: tuple[str, ...] = ()
     if_better: bool = False
+    allow_lost_labels: bool = False  # whether a version may go live that answers fewer labels than the one before
     actor: str = ""  # who trains, for certificates
 
     def check(self, known: Sequence[str], only: Sequence[str] = ()) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from polyhead import cost
 from polyhead._version import __version__
+from polyhead.bundle.lost import NO_ROWS
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.owners import task_names
@@ -88,6 +89,7 @@ def drafts_of(
         fingerprint = prints[p.task.name]
         # Test rows count too: they decide nothing in training, but the scores are measured on them.
         facts = {**fingerprint, "data": rows_of(p.splits), "numerics": dict(label)}
+        facts |= {NO_ROWS: unseen} if (unseen := labels_without_rows(p)) else {}
         record = TaskRecord(
             task=p.task,
             path=trained.path,
@@ -103,6 +105,17 @@ def drafts_of(
         )
         drafts.append(draft)
     return drafts
+
+
+def labels_without_rows(prepared: Prepared) -> list[str]:
+    """The labels of a task that none of the rows that it learns from has."""
+    unseen = dict(enumerate(prepared.task.labels))
+    for target in (prepared.whole or prepared.train.examples).targets if unseen else ():
+        for index in _labels_in(target) & unseen.keys():
+            del unseen[index]
+        if not unseen:
+            break
+    return list(unseen.values())
 
 
 PROBES = 64  # at least so many, where the validation split has them

@@ -1,0 +1,105 @@
+"""What a `Model` is asked, and the answers as lists: None where there is none."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polyhead.api.given import is_missing
+from polyhead.engine.answers import Column, Columns
+from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, input_types_of, reads_in_words
+from polyhead.errors import BadValue
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.question import Question
+from polyhead.text.words import joined
+
+
+def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
+    """Whether this is one input: a string, a `Question`, a `Passage`, or a tuple of two texts, which is a pair.
+
+    Raises BadValue for such a tuple where none of these tasks reads pairs.
+    """
+    if isinstance(texts, str | Question | Passage):
+        return True
+    if not isinstance(texts, tuple) or len(texts) != 2:
+        return False
+    if not all(isinstance(text, str) or is_missing(text) for text in texts):
+        return False
+    if any("pair" in input_types_of(task) for task in tasks.values()):
+        return True
+    raise BadValue(
+        "a tuple of two texts is a pair, and no task here reads pairs",
+        got=texts,
+        allowed=_reads(tasks),
+        do="put two texts into a list: predict([a, b])",
+    )
+
+
+def as_input(given: Any) -> Any:
+    """An input as a session takes it: words as the text that they make, a missing text as an empty one."""
+    if isinstance(given, list):
+        return joined(given)[0]
+    return "" if given is None else given
+
+
+def words_of(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
+    """The places of the words of inputs that are lists of words."""
+    if not any(isinstance(given, list) for given in inputs):
+        return None
+    return [joined(given)[1] if isinstance(given, list) else None for given in inputs]
+
+
+def cells_by_task(
+    columns: Columns, inputs: Sequence[Any], *, are_named: bool, has_scores: bool
+) -> dict[str, list[Any]]:
+    """The answers of each task that reads some of the inputs, with `has_scores` those of each label in `TASK.scores`.
+
+    Raises BadValue where a task that is named reads none of them, or no task does. Warns of a task that failed.
+    """
+    types = {_type_of(given) for given in inputs if given is not None}
+    cells: dict[str, list[Any]] = {}
+    for name, column in columns.tasks.items():
+        if types and types.isdisjoint(input_types_of(column.task)):
+            if are_named:
+                raise _unread(types, {name: column.task})
+            continue
+        if column.failed:
+            row, reason = next(iter(column.failed.items()))
+            warnings.warn(f"task '{name}' failed on {len(column.failed):,} inputs. Row {row}: {reason}", stacklevel=3)
+        kind = kind_of(column.task)
+        cells[name] = _spread(column, [kind.cell_of(answer) for answer in column.answers], len(inputs))
+        if has_scores and kind.score_cell is not None:
+            cells[f"{name}.scores"] = _spread(column, [answer["scores"] for answer in column.answers], len(inputs))
+    if not cells and columns.tasks:
+        raise _unread(types, {name: column.task for name, column in columns.tasks.items()})
+    return cells
+
+
+def _spread(column: Column, values: Sequence[Any], count: int) -> list[Any]:
+    """The values of the inputs that are answered, None for the others."""
+    cells = list[Any]([None] * count)
+    for row, value in zip(column.rows.tolist(), values, strict=True):
+        cells[row] = value
+    return cells
+
+
+def _type_of(given: Any) -> InputType:
+    return "text" if isinstance(given, str | list) else input_type_of(given)
+
+
+def _unread(types: set[InputType], tasks: Mapping[str, Task]) -> BadValue:
+    what = f"task '{next(iter(tasks))}' reads" if len(tasks) == 1 else "the tasks read"
+    return BadValue(
+        f"{what} no input of this form",
+        got=" and ".join(sorted(IN_WORDS[input_type] for input_type in types)),
+        allowed=_reads(tasks),
+        do="give such inputs; a pair is a tuple of two texts",
+    )
+
+
+def _reads(tasks: Mapping[str, Task]) -> list[str]:
+    return [f"{reads_in_words(input_types_of(task))} (task '{name}')" for name, task in tasks.items()]

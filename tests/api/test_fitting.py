@@ -1,0 +1,180 @@
+"""How a model learns: own rows for each call, earlier rows beside new ones, labels that would be lost, wrong calls."""
+
+import re
+import threading
+
+import numpy as np
+import pytest
+
+from moods import Quick, texts_of
+from polyhead import errors
+from polyhead.api import model as module
+from tiny import write_trunk
+
+pytest.importorskip("torch")
+
+MOODS = ["good", "bad"] * 15
+TEXTS = texts_of(MOODS)
+FIVE = ["good", "bad", "red", "green", "blue"]
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory):
+    return str(write_trunk(tmp_path_factory.mktemp("fitting") / "trunk"))
+
+
+@pytest.fixture
+def made(trunk):
+    return Quick(trunk, backend="reference", verbose=False)
+
+
+def five_classes(made):
+    moods = FIVE * 8
+    return made.fit("mood", texts_of(moods), moods)
+
+
+def test_rows_of_new_classes_alone_replace_nothing_unless_that_is_said(made):
+    """They replaced a task that knew five classes by one that answered everything with two, in silence."""
+    five_classes(made)
+    new = ["cyan", "pink"] * 10
+    with pytest.raises(errors.BundleError, match="5 of the 5 labels of its live version v0001 have no row") as raised:
+        made.fit("mood", texts_of(new), new)
+    assert "add=True" in str(raised.value) and "allow_lost_labels=True" in str(raised.value)
+    assert made.versions == {"mood": "v0001"} and made.tasks["mood"].labels == tuple(sorted(FIVE))
+    with pytest.raises(errors.BundleError, match="4 of the 5"):
+        made.update("mood", texts_of(["red", "pink"] * 10), ["red", "pink"] * 10, if_better=False)
+    made.fit("mood", texts_of(new), new, allow_lost_labels=True)
+    assert made.versions == {"mood": "v0002"}
+    assert set(made.predict(texts_of(FIVE * 2))["mood"]) <= {"cyan", "pink", *FIVE}
+
+
+def test_new_classes_are_added_to_the_rows_before(made, capsys):
+    """The version is that of all rows together, to the bit, and none of the earlier texts is encoded again."""
+    five_classes(made)
+    new = ["cyan", "pink"] * 10
+    made.verbose = True
+    capsys.readouterr()
+    made.fit("mood", texts_of(new, seed=2), new, add=True)
+    told = capsys.readouterr().err
+    encoded = int(re.search(r"encoded (\d+) inputs?", told)[1])
+    assert encoded <= len(set(texts_of(new, seed=2)))
+    labels = made.tasks["mood"].labels
+    assert made.versions == {"mood": "v0002"} and labels == (*sorted(FIVE), "cyan", "pink")
+    whole = Quick(made.trunk, backend="reference", verbose=False)
+    whole.fit("mood", texts_of(FIVE * 8) + texts_of(new, seed=2), FIVE * 8 + new, classes=labels)
+    asked = texts_of(FIVE + new)
+    assert np.array_equal(whole.predict_proba(asked), made.predict_proba(asked))
+    more = ["grey"] * 6
+    made.fit("mood", [f"a grey {n}" for n in range(6)], more, add=True)
+    assert made.tasks["mood"].labels == (*labels, "grey"), "rows of all fits so far"
+
+
+def test_rows_are_added_to_those_of_the_version_that_is_live(made):
+    five_classes(made)
+    made.fit("mood", texts_of(["cyan"] * 8, seed=3), ["cyan"] * 8, add=True)
+    made.rollback("mood")
+    made.fit("mood", texts_of(["pink"] * 8, seed=4), ["pink"] * 8, add=True)
+    assert made.tasks["mood"].labels == (*sorted(FIVE), "pink")
+
+
+def test_rows_that_another_model_learned_from_are_not_there(made, tmp_path):
+    made.fit("mood", TEXTS, MOODS, add=True)  # the first rows of all
+    again = Quick.load(made.save(tmp_path / "saved"), backend="reference", verbose=False)
+    with pytest.raises(errors.ConfigError, match="no earlier rows to add to.*v0001"):
+        again.fit("mood", TEXTS, MOODS, add=True)
+    with pytest.raises(errors.BadValue, match="rows of another form"):
+        made.fit("mood", [(text, text) for text in TEXTS], MOODS, add=True)
+    assert made.versions == {"mood": "v0001"}
+
+
+def test_each_fit_learns_its_own_rows_whatever_others_fit(trunk, monkeypatch):
+    """Rows of a task lay in one file, so that threads learned those of another: here all write before any learns."""
+    made, count = Quick(trunk, backend="reference", verbose=False), 4
+    together, write = threading.Barrier(count), module.write_rows
+    learned, failed = {}, []
+
+    def write_together(*arguments):
+        write(*arguments)
+        together.wait(60)
+
+    class Watched(Quick):
+        def _train(self, entry, **options):
+            outcome = super()._train(entry, **options)
+            learned[threading.current_thread().name] = self.session.bundle.record("mood").trained_with["data"]
+            return outcome
+
+    made.__class__ = Watched
+    monkeypatch.setattr(module, "write_rows", write_together)
+
+    def fit(number):
+        try:
+            made.fit("mood", TEXTS[: 12 + 2 * number], MOODS[: 12 + 2 * number])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=fit, args=(number,), name=str(number)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    rows = {name: data["train"]["rows"] + data["validation"]["rows"] for name, data in learned.items()}
+    assert rows == {str(number): 12 + 2 * number for number in range(count)}
+    assert made.versions == {"mood": f"v{count:04}"}
+
+
+def test_a_fit_in_the_order_of_other_libraries_is_told_the_right_one(made):
+    pandas = pytest.importorskip("pandas")
+    for call in (
+        lambda: made.fit(TEXTS, MOODS),
+        lambda: made.fit(pandas.DataFrame({"text": TEXTS, "mood": MOODS}), "mood"),
+        lambda: made.fit(np.array(TEXTS), np.array(MOODS)),
+    ):
+        with pytest.raises(errors.BadValue, match=r"fit\(name, texts, labels\)"):
+            call()
+    with pytest.raises(errors.BadValue, match="no labels"):
+        made.fit("mood", TEXTS)
+
+
+def test_rows_without_a_text_are_refused_with_their_numbers(made):
+    with pytest.raises(errors.BadValue, match="2 of 30 rows have no text. Got: rows 1, 4") as raised:
+        made.fit("mood", [None if n in (1, 4) else text for n, text in enumerate(TEXTS)], MOODS)
+    assert raised.value.rows == (1, 4)
+    with pytest.raises(errors.BadValue, match="row 3 has no text"):
+        made.fit("mood", [(text, None if n == 3 else text) for n, text in enumerate(TEXTS)], MOODS)
+
+
+def test_errors_name_rows_of_the_call_and_no_temporary_file(made):
+    spans = [[{"start": 0, "end": 3, "label": "word"}] for _ in TEXTS]
+    spans[7] = [{"start": 0, "end": 999, "label": "word"}]
+    with pytest.raises(errors.BadValue, match=r"task 'words', row 7: a span lies outside") as raised:
+        made.fit("words", TEXTS, spans)
+    assert "jsonl" not in str(raised.value) and raised.value.row == 7
+    with pytest.raises(errors.BadValue, match="row 2: .*'label' is no number") as raised:
+        made.fit("size", TEXTS, [1.0, 2.0, "three", *[2.5] * 27], kind="regression")
+    assert "jsonl" not in str(raised.value) and "--" not in str(raised.value)
+
+
+def test_a_lone_surrogate_in_a_text_is_read_and_in_a_label_refused(made):
+    """Half of an emoji in a text was called a label that is no plain value."""
+    made.fit("mood", ["the lamp \ud83d is good", *TEXTS[1:]], MOODS)
+    assert made.predict("the lamp \ud83d is good")["mood"] in ("good", "bad")
+    with pytest.raises(errors.BadValue, match="label of row 0 holds half of a character"):
+        made.fit("other", TEXTS, ["good\ud83d", *MOODS[1:]])
+
+
+def test_labels_in_one_string_are_split_as_they_are_recognised(made):
+    """They were recognised, and then refused with words of the command line."""
+    cells = ["actor; plot", "actor", "plot;music", "music"] * 8
+    texts = texts_of(cells)
+    made.fit("about", texts, cells)
+    assert made.tasks["about"].kind == "multi_label" and made.tasks["about"].labels == ("actor", "music", "plot")
+    assert made.evaluate("about", texts, cells) == made.evaluate(
+        "about", texts, [re.split(r";\s*", cell) for cell in cells]
+    )
+    for wrong, words in (
+        (["actor", ["plot"]], "takes a list of labels"),
+        (["a; b", ""], "row 1: .*empty where no label"),
+    ):
+        with pytest.raises(errors.BadValue, match=words):
+            made.fit("other", texts[:32], wrong * 16, kind="multi_label")
