@@ -192,7 +192,8 @@ def test_update_from_a_task_of_another_name_and_rollback_restore_the_old_files(b
 
 def test_rollback_goes_back_and_forward(bundle, other):
     for source, name in ((other, "mood"), (other, "extra")):
-        assert run("tasks", "update", bundle, source, "mood", "--from-name", name).code == 0
+        update = ("tasks", "update", bundle, source, "mood", "--from-name", name)
+        assert run(*update, "--allow-lost-labels").code == 0
     assert "v0003 -> v0002" in run("tasks", "rollback", bundle, "mood").out
     assert "v0002 -> v0001" in run("tasks", "rollback", bundle, "mood").out
     run("tasks", "rollback", bundle, "mood").refuses("no version before v0001")
@@ -513,3 +514,9 @@ def test_listing_does_not_load_torch(bundle):
     said = "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))"
     done = shell(["tasks", "list", bundle], before=said)
     assert done.code == 0 and done.err.strip() == "False", SOURCE
+
+
+def test_an_update_does_not_lose_labels_unless_that_is_said(bundle, other):
+    update = ("tasks", "update", bundle, other, "mood", "--from-name", "mood")
+    before = run(*update, "--allow-lost-labels")
+    assert before.code == 0 and "good" in before.out + before.err

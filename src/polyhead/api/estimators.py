@@ -10,6 +10,7 @@ import atexit
 import shutil
 import tempfile
 import warnings
+from collections.abc import Iterable
 from functools import cache
 from numbers import Number
 from typing import Any, Self
@@ -212,7 +213,7 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
 def _check_labelled(y: Any) -> None:
     """Raises ValueError that names the rows of y without a label; numbers are looked at by scikit-learn."""
     kind = getattr(getattr(y, "dtype", None), "kind", "O")
-    if issparse(y) or kind not in "OT" or getattr(y, "ndim", 1) != 1:
+    if not isinstance(y, Iterable) or issparse(y) or kind not in "OT" or getattr(y, "ndim", 1) != 1:
         return
     values = list(y)
     if missing := [number for number, value in enumerate(values) if is_missing(value)]:
