@@ -16,10 +16,12 @@ BIO = ("O", "B-who", "I-who", "B-when", "I-when")
 
 def record(kind, labels, unseen=()):
     task = Task(name="mood", kind=kind, labels=labels)
-    learned = {"no_rows": list(unseen)} if unseen else {}
-    return TaskRecord(
-        task=task, path=tiny_path(task, TRUNK, pool=Pool(positions="mean")), trunk=TRUNK.digest, trained_with=learned
-    )
+    return record_of(task, {"no_rows": list(unseen)} if unseen else {})
+
+
+def record_of(task, learned):
+    path = tiny_path(task, TRUNK, pool=Pool(positions="mean"))
+    return TaskRecord(task=task, path=path, trunk=TRUNK.digest, trained_with=learned)
 
 
 CASES = {
@@ -57,10 +59,4 @@ def test_a_task_of_numbers_asks_something_else():
 @pytest.mark.parametrize("said", [None, "a", 3, {"a": 1}, [1, "a", None]])
 def test_a_record_of_somebody_else_may_say_anything(said):
     task = Task(name="mood", kind="single_label", labels=("a", "b"))
-    strange = TaskRecord(
-        task=task,
-        path=tiny_path(task, TRUNK, pool=Pool(positions="mean")),
-        trunk=TRUNK.digest,
-        trained_with={"no_rows": said},
-    )
-    assert without_rows(strange) == (["a"] if isinstance(said, list) else [])
+    assert without_rows(record_of(task, {"no_rows": said})) == (["a"] if isinstance(said, list) else [])
