@@ -381,7 +381,7 @@ class Model:
         except BundleError as error:
             if "lost" not in error.facts:
                 raise
-            do = "learn from the earlier rows too: add=True; or let the labels go: allow_lost_labels=True"
+            do = "learn from the earlier rows too (add=True), or let the labels go (allow_lost_labels=True)"
             raise BundleError(error.what, got=error.got, do=do, **error.facts) from None
         if self._open is not None:
             self._open.refresh()
