@@ -17,6 +17,7 @@ from polyhead.api.asked import as_input, cells_by_task, is_alone, words_of
 from polyhead.api.given import Table, inputs_of
 from polyhead.api.rows import (
     Labelled,
+    check_first,
     check_inputs,
     check_labels,
     columns_for,
@@ -43,7 +44,7 @@ from polyhead.progress import ProgressDisplay
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import KINDS, Task, check_name
+from polyhead.tasks.task import KINDS, Task
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
@@ -152,14 +153,7 @@ class Model:
         Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit, BundleError for labels
         that would be lost.
         """
-        if not isinstance(task, str):
-            raise BadValue(
-                "the first argument is the name of the task",
-                got=type(task).__name__,
-                allowed="fit(name, texts, labels)",
-                do="name the task, such as model.fit('mood', texts, labels)",
-            )
-        check_name(task)  # before it names a file
+        check_first(task)
         what, chosen = f"task '{task}'", settings_of(task, settings)
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=what)
         live = self.tasks.get(task)
@@ -167,20 +161,20 @@ class Model:
         rows = with_lists(rows, known)
         check_inputs(known, rows.inputs)
         # In a folder of its own: another thread may fit the same task.
-        file = FilePath(tempfile.mkdtemp(prefix="rows-", dir=self._work), f"{task}.jsonl")
-        write_rows(file, known, rows)
-        held = {"validation": validation, "test": test}
-        chosen |= write_splits(file, known, rows.inputs[0], held, labels, text=text, text_b=text_b)
-        with self._fitting:
-            live = self.tasks.get(task)
-            before = put_before(file, self._rows_of(task), live, known) if add and live is not None else 0
-            if not before:
-                check_labels(known, rows.labels, what=what)
-            with rows_in_memory(file, before=before):
-                entry = entry_of(task, known, rows, file, live=live, classes=classes) | chosen
-                outcome = self._train(TaskEntry(**entry), if_better=if_better, allow_lost_labels=allow_lost_labels)
-            if task in outcome.trained and self.keeps_rows:
-                put_file(file, self._rows_of(task))
+        with tempfile.TemporaryDirectory(prefix="rows-", dir=self._work) as folder:
+            file, held = FilePath(folder, f"{task}.jsonl"), {"validation": validation, "test": test}
+            write_rows(file, known, rows)
+            chosen |= write_splits(file, known, rows.inputs[0], held, labels, text=text, text_b=text_b)
+            with self._fitting:
+                live = self.tasks.get(task)
+                before = put_before(file, self._rows_of(task), live, known) if add and live is not None else 0
+                if not before:
+                    check_labels(known, rows.labels, what=what)
+                with rows_in_memory(file, before=before):
+                    entry = entry_of(task, known, rows, file, live=live, classes=classes) | chosen
+                    outcome = self._train(TaskEntry(**entry), if_better=if_better, allow_lost_labels=allow_lost_labels)
+                if task in outcome.trained and self.keeps_rows:
+                    put_file(file, self._rows_of(task))
         return self
 
     def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:

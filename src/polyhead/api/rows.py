@@ -20,7 +20,7 @@ from polyhead.project.declare import InitOptions, declare
 from polyhead.project.tables import DataFile, Project
 from polyhead.tasks.guess import kind_of_labels, plain, separator_of
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.task import Kind, Task
+from polyhead.tasks.task import Kind, Task, check_name
 from polyhead.text.question import Question
 
 SPANS, TOKENS, TAGS = "spans", "tokens", "tags"  # columns of labelled words
@@ -48,6 +48,18 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
         if len(rows) != len(inputs):
             raise BadValue(f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
         return cls(inputs=inputs, labels=rows)
+
+
+def check_first(task: object) -> None:
+    """Raises BadValue where the first argument of `fit` is no name, BadName for one that no task can have."""
+    if not isinstance(task, str):
+        raise BadValue(
+            "the first argument is the name of the task",
+            got=type(task).__name__,
+            allowed="fit(name, texts, labels)",
+            do="name the task, such as model.fit('mood', texts, labels)",
+        )
+    check_name(task)  # it names a file
 
 
 def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
