@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polyhead.cli.output import counted, section, table
 
 if TYPE_CHECKING:
+    from polyhead.cli.evaluate_where import Scored
     from polyhead.engine.evaluate import Score
     from polyhead.evaluation.against import Comparison
     from polyhead.evaluation.bootstrap import Interval
@@ -26,6 +28,37 @@ def label_lines(score: Score) -> list[str]:
     ]
     wrong = "" if score.wrong is None else f", {score.wrong:,} of {counted(score.rows, 'row')} wrong"
     return section(f"{score.task}: each label{wrong}", table([LABEL_HEAD, *cells]))
+
+
+def fact_lines(scored: Sequence[Scored], how: Mapping[str, str]) -> list[str]:
+    """What to know of scores: who answered rows held out, and where fresh answers are computed as training's were not.
+
+    `how` is the backend and precision of fresh answers.
+    """
+    kept, others, lines = dict[tuple[str, str], list[str]](), dict[str, list[str]](), list[str]()
+    for each in scored:
+        name, then = each.evaluation.score.task, each.held
+        if then is not None:
+            kept.setdefault((then.facts.split, _computed(then.facts.computed)), []).append(name)
+        elif each.trained_with and each.trained_with != how:
+            others.setdefault(_computed(each.trained_with), []).append(name)
+        if then is not None and then.lacking:
+            rows = counted(then.lacking, "row")
+            lines.append(f"{name}: without {rows} that training held out: the file does not have them as before")
+    for (split, computed), names in kept.items():
+        lines.append(
+            f"{', '.join(names)}: {split}: answers of training ({computed}), each row by a part that did not learn "
+            "from it; training chose by these scores, so a test file says more"
+        )
+    for computed, names in others.items():
+        lines.append(
+            f"{', '.join(names)}: train scored with {computed}, this with {_computed(how)}: scores may differ a little"
+        )
+    return lines
+
+
+def _computed(how: Mapping[str, str]) -> str:
+    return f"{how['backend']} {how['precision']}"
 
 
 def slice_lines(details: Details) -> list[str]:

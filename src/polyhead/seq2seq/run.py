@@ -33,6 +33,7 @@ from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.record.compared import VersionComparison, beside
 from polyhead.train.record.decided import Decisions, choices, left_line
 from polyhead.train.record.draft import probes_of, score_table
+from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import skipped
 from polyhead.train.training import BundleTraining, Outcome, TrainingRun
 
@@ -124,6 +125,7 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> _Made:
         reason = compared.kept_line(live.version(task.name))
         events.line(left_line(task.name, reason))
         return _Made(left=reason, compared=compared)
+    keep_held(run.cache, task.name, trained.data.arrays, trained.held, numerics("float32"))
     add_model(root, _draft(prepared, trained, fingerprint), replace=is_live)
     remove_tree(kept, root=run.cache)
     events.line(_score_line(prepared, trained))

@@ -79,7 +79,7 @@ def train_task(
         folds=trials.folds,
         refitted=trials.learns_all(best),
         baselines=baselines,
-        held=HeldRows(examples=trials.held, outputs=None if trials.folds else best.outputs),
+        held=HeldRows(examples=trials.held, outputs=best.outputs, folds=trials.folds),
     )
 
 

@@ -31,10 +31,11 @@ class HeldRows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that a part did not learn from, or of which each was left out by one fold, and what it put out for them."""
 
     examples: Examples
-    # Of each example. None of folds: their parts are less sure, or more, than the one that is kept. Of ten samples of
-    # new rows (emotion and sst2, minilm, 800 rows, attention heads) five had other scores than theirs, with p below
-    # 0.01; where a share was held out, none of 39 (eight sets, 3,000 rows) had.
-    outputs: list[np.ndarray] | None
+    outputs: list[np.ndarray]  # of each example
+    # Parts of folds are less sure, or more, than the one that is kept. Of ten samples of new rows (emotion and sst2,
+    # minilm, 800 rows, attention heads) five had other scores than theirs, with p below 0.01; where a share was held
+    # out, none of 39 (eight sets, 3,000 rows) had.
+    folds: int = 0
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +50,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     folds: int = 0  # that stand in for a validation split
     refitted: bool = False  # whether it learned from the validation rows too, after they had chosen it
     baselines: Baselines = {}  # simple answers -> split -> metric -> value
-    held: HeldRows | None = None  # whose looks are kept with the task
+    held: HeldRows | None = None  # whose looks are kept with the task, and whose outputs in the cache
 
     def notes(self) -> dict[str, Any]:
         """The notes beside the part: scores, scores of the baselines, heads that were tried, the course of training.
