@@ -156,16 +156,16 @@ def _places(held: HeldAnswers, examples: Examples) -> dict[int, int]:
     places: dict[int, int] = {}
     moved = []
     for number, (row, key) in enumerate(zip(held.rows, held.keys, strict=True)):
-        place = by_row.get(row)
-        if place is not None and keys[place] == key:
-            places[place] = number
+        own = by_row.get(row)
+        if own is not None and keys[own] == key:
+            places[own] = number
         else:
             moved.append((number, key))
     left = {key: iter([place for place in several if place not in places]) for key, several in by_key.items()}
     for number, key in moved:
-        place = next(left.get(key, iter(())), None)
-        if place is not None:
-            places[place] = number
+        like = next(left.get(key, iter(())), None)
+        if like is not None:
+            places[like] = number
     return places
 
 
