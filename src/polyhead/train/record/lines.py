@@ -167,22 +167,20 @@ def scores_shown(
 
 
 def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], rows: Mapping[str, int]) -> list[str]:
-    """A line where the task scores as one answer for every row does: by several metrics, on `FEW` rows or more."""
-    constant = baselines.get("constant", {})
-    alike = [
-        split
-        for split, values in scores.items()
-        if rows.get(split, 0) >= FEW and len(values) > 1 and values == constant.get(split)
-    ]
-    if not alike:
-        return []
+    """A line where the task scores as one answer for every row does, or no higher; of `FEW` rows or more."""
+    constant, metric = baselines.get("constant", {}), kind_of(task).default_metric(task)
+    splits = [split for split in scores if rows.get(split, 0) >= FEW and split in constant]
+    alike = [split for split in splits if len(scores[split]) > 1 and scores[split] == constant[split]]
+    lower = [split for split in splits if split not in alike and scores[split][metric] <= constant[split][metric]]
     advice = "label more rows of the rare answers, or name a metric by which they count"
     if kind_of(task).scores != "softmax":
         advice = "check that the labels differ, and label more rows"
-    return [
-        f"{task.name}: warning: on {' and '.join(alike)} it answers as if every row were alike: one answer is all that "
-        f"it gives; {advice}"
-    ]
+    lines = []
+    if alike:
+        lines.append(f"on {' and '.join(alike)} it answers as if every row were alike: one answer is all that it gives")
+    if lower:
+        lines.append(f"on {' and '.join(lower)} its {metric} is no higher than that of one answer for every row")
+    return [f"{task.name}: warning: {line}; {advice}" for line in lines]
 
 
 def _how(prepared: Prepared, trained: Trained) -> str:
