@@ -415,7 +415,7 @@ def test_a_full_disk_while_options_are_written_is_a_training_error(kept, tmp_pat
 def test_the_line_of_a_task_says_every_branch_with_its_layers_tap_and_score():
     (said,) = grown_lines(curve(0.5, 0.61237, tap=1))
     assert said == (
-        "mood: branch-1 (1 layers above tap 1) 0.5000, branch-2 (2 layers above tap 1) 0.6124, on validation"
+        "mood: branch-1 (1 layer above tap 1) 0.5000, branch-2 (2 layers above tap 1) 0.6124, on validation"
     )
 
 

@@ -19,6 +19,7 @@ from polyhead.config import Value
 from polyhead.engine.evaluate import Answered
 from polyhead.errors import BundleError, CorruptFile, DataError
 from polyhead.files import read_plain
+from polyhead.progress import counted
 from polyhead.tasks.columns import Source
 from polyhead.tasks.read import Examples, read
 from polyhead.tasks.task import Task
@@ -114,7 +115,7 @@ def answered_then(task: Task, source: Source, cache: Path, part: str) -> Answere
     places = _places(held, examples)
     if not places:
         raise DataError(
-            f"task '{task.name}': none of the {len(held.rows):,} rows held out in training is in {source.path}",
+            f"task '{task.name}': none of {counted(len(held.rows), 'row')} held out in training is in {source.path}",
             do="train the task again on this file, or give labelled rows with --data FILE",
         )
     order, lacking = sorted(places), len(held.rows) - len(places)

@@ -11,6 +11,7 @@ from polyhead.certify.beside import TITLES, Beside
 from polyhead.config import Value
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
+from polyhead.progress import counted
 from polyhead.quality.asked import asked, seen_rows
 from polyhead.quality.calibrate import CalibrateRequest, calibrated, check_kind
 from polyhead.tasks.calibration import Calibration, calibrated_kinds
@@ -67,7 +68,7 @@ def told(task: Task, calibration: Calibration) -> list[str]:
     """What was measured, in lines for people."""
     measured = calibration.measured
     rows = measured["rows"]
-    lines = [f"fitted on {rows['fit']:,} rows, checked on {rows['check']:,} others"]
+    lines = [f"fitted on {counted(rows['fit'], 'row')}, checked on {rows['check']:,} others"]
     if "calibration_error" in measured:
         error, loss = measured["calibration_error"], measured["log_loss"]
         lines.append(
@@ -77,7 +78,7 @@ def told(task: Task, calibration: Calibration) -> list[str]:
     lines += _thresholds(task, calibration)
     for asked_for, sets in measured["sets"].items():
         what = "intervals" if task.range else "sets"
-        size = f"{sets['size']:.3f} of the range wide" if task.range else f"{sets['size']:.2f} labels each"
+        size = f"{sets['size']:.3f} of the range wide" if task.range else f"{sets['size']:.2f} labels on average"
         shown = " (shown)" if float(asked_for) == calibration.coverage else ""
         lines.append(f"{what} for coverage {asked_for}{shown}: {sets['coverage']:.3f} hold the truth, {size}")
     return lines + [str(each) for each in measured.get("notes", ())]

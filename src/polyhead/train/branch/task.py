@@ -18,6 +18,7 @@ from polyhead.cost.allocate import Option, OptionsFile, best_under, by_rule, fro
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.plan import Path
+from polyhead.progress import counted
 from polyhead.project.tables import Choice
 from polyhead.strategies.branch import as_branch, private_layers, tap_of
 from polyhead.train.branch.run import Branches, Candidate, TrainedBranch, grid, halving, spread
@@ -211,14 +212,14 @@ def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
 def grown_lines(search: BranchSearch) -> list[str]:
     """Lines about a task's search: its branches and their validation scores."""
     depths = [
-        f"{layers} layers {of['max']:.4f}"
+        f"{counted(layers, 'layer')} {of['max']:.4f}"
         + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if several else "")
         for several in [len({branch.seed for branch in search.candidates}) > 1]
         for layers, of in spread(search.candidates).items()
     ]
     searched = [f"{search.task}: depths searched: {', '.join(depths)}"] if depths else []
     branches = ", ".join(
-        f"{branch.name} ({len(private_layers(branch.path))} layers above tap {tap_of(branch.path)}) "
+        f"{branch.name} ({counted(len(private_layers(branch.path)), 'layer')} above tap {tap_of(branch.path)}) "
         f"{branch.fitted.score:.4f}"
         for branch in search.kept
     )

@@ -26,7 +26,7 @@ from polyhead.errors import BundleError
 from polyhead.files import held, remove_files, remove_leftovers, replace_file, sync_folder
 from polyhead.nn.load import load_trunk
 from polyhead.plan import merge
-from polyhead.progress import duration
+from polyhead.progress import counted, duration
 from polyhead.project.recipes import Candidate, FineTune, Joint, Training
 from polyhead.project.tables import Project
 from polyhead.tasks.kinds import kind_of
@@ -164,7 +164,7 @@ class LearnedTrunk(BundleTraining):
             scores, held = write_learned(self.run.root, self.prepared, learned.result, lineage, keep=self._keeps_heads)
             for name, rows in held.items():
                 keep_held(self.run.cache, name, learned.result.arrays[name], rows, lineage.numerics)
-            tasks = "one task" if len(self.prepared) == 1 else f"{len(self.prepared)} tasks"
+            tasks = counted(len(self.prepared), "task")
             how = f"a trunk learned from {tasks}, {lineage.trunk[:16]}, in {duration(time.monotonic() - began)}"
             lines = [line for p in self.prepared for line in score_lines(p, scores[p.task.name])]
             for line in (*search_lines(learned), *lines, f"bundle {self.run.project.bundle}: {how}"):

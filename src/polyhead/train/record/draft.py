@@ -16,6 +16,7 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.owners import task_names
 from polyhead.bundle.write import Draft
 from polyhead.plan import Path, Plan, merge
+from polyhead.progress import counted
 from polyhead.strategies.branch import private_layers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
@@ -253,7 +254,7 @@ def _described(path: Path) -> str:
     if path.embed.prompts:
         rows = sum(prompt.rows for prompt in path.embed.prompts)
         seen = "which the text does not see" if path.embed.isolated else "which the text sees"
-        several = f"{rows} prompt row" if rows == 1 else f"{rows} prompt rows"
+        several = counted(rows, "prompt row")
         return f"{several}, {seen}{_group(path)}, {read}"
     if deltas:
         spans = ", ".join(
@@ -261,7 +262,7 @@ def _described(path: Path) -> str:
         )
         return f"Adapters: {spans}, {read}"
     if own:
-        return f"{len(own)} private layers above layer {own.start} of the trunk, {read}"
+        return f"{counted(len(own), 'private layer')} above layer {own.start} of the trunk, {read}"
     return f"Layers `{pool.layers}` (of {pool.of}), {read}"
 
 
