@@ -119,7 +119,8 @@ def _tell_more(outcome: _Outcome, more: More, asked: _Asked, printer: Printer, e
     if errors is not None:
         wrong = [error for each in outcome.scored for error in each.evaluation.errors]
         write_errors(errors, wrong)
-        printer.line(f"{counted(len(wrong), 'wrong answer')} in {errors}")
+        rows = counted(sum(each.evaluation.score.rows for each in outcome.scored), "row")
+        printer.line(f"{counted(len(wrong), 'wrong answer')} in {errors}, of {rows} that were scored")
     if more.report is not None:
         write_report(more.report, details, compared, outcome.how, outcome.facts)
         printer.line(f"report in {more.report}")

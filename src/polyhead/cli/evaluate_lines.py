@@ -80,12 +80,12 @@ def detail_lines(details: Details) -> list[str]:
     if sure is not None:
         lines += [
             "",
-            f"  {sure.confidence:.4f} sure on average, right in {sure.accuracy:.4f} of {sure.decisions:,} {sure.of}; "
+            f"  {sure.confidence:.1%} sure on average, right in {sure.accuracy:.1%} of {sure.decisions:,} {sure.of}; "
             f"expected calibration error {sure.calibration_error:.4f}",
         ]
         step = max(1, len(sure.surest) // SURE)
         lines += [
-            f"  of the surest {one.share:.0%}, from {one.least:.4f} on, {one.accuracy:.4f} are right"
+            f"  of the surest {one.share:.0%}, from {one.least:.4f} on, {one.accuracy:.1%} are right"
             for one in sure.surest[::-step][::-1]
         ]
     if off is not None:

@@ -101,8 +101,8 @@ def _thresholds(task: Task, calibration: Calibration) -> list[str]:
         lines.append(f"{goal} of '{calibration.positive}': {reached}")
     elif "sure" in check:
         of_sure = check["accuracy_of_sure"]
-        right = "" if of_sure is None else f", of which {of_sure:.4f} are right (of all: {check['accuracy']:.4f})"
-        lines.append(f"{goal or 'unsure answers'}: sure of {check['sure']:.4f} of the rows that check{right}")
+        right = "" if of_sure is None else f", of which {of_sure:.1%} are right (of all rows: {check['accuracy']:.1%})"
+        lines.append(f"{goal or 'unsure answers'}: sure of {check['sure']:.1%} of the rows that check{right}")
     else:
         lines.append(f"{goal}: precision {_share(check['precision'])}, recall {_share(check['recall'])} where checked")
     return lines

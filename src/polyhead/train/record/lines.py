@@ -86,13 +86,17 @@ def _updates(p: Prepared, in_a_pass: Mapping[str, int] | None) -> str:
 
 
 def _shared(plan: Plan, shape: Architecture) -> list[str]:
-    """A line for each family that several tasks read; what one alone reads is counted as its own."""
+    """A line for each family that several tasks read, and for work that they share beyond the trunk's pass."""
     readers = {task: set(owners_of(plan.path(task))) for task in plan.tasks}
     lines = []
     for owner in cost.cost_of(plan, shape, TOKENS, folded=True).owners:
         several = [task for task, owners in readers.items() if owner.owner in owners]
         if is_family(owner.owner) and len(several) > 1:
             lines.append(f"{owner.owner}, which {', '.join(several)} share: {owner.parameters:,} parameters")
+    for tasks, flops in cost.shared_flops(plan, shape, TOKENS).items():
+        lines.append(
+            f"{', '.join(tasks)} together: {flops / 1e6:,.2f} MFLOP/text more, which go only if all of them go"
+        )
     return lines
 
 
