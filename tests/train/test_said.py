@@ -19,6 +19,7 @@ from polyhead.project.tables import DataFile, Project
 from polyhead.strategies import Branch
 from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare, single_inputs
+from polyhead.train.loop import events as telling
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.record.draft import PROBES, probes_of
@@ -172,15 +173,20 @@ def test_a_rate_is_never_zero_and_what_may_end_early_takes_so_long_at_most(facts
     assert progress_line("a", total=10, unit="texts", **facts) == line
 
 
-def test_progress_is_shown_and_cleared_and_lines_clear_it_too():
-    shown, said = [], []
+def test_progress_is_shown_and_cleared_and_lines_clear_it_too(monkeypatch):
+    now, shown, said = [100.0], [], []
+    monkeypatch.setattr(telling.time, "monotonic", lambda: now[0])
     events = Events(say=said.append, show=shown.append)
     progress = events.progress("encoding", unit="texts")
     progress.update(5, 10, "note")
     assert shown[-1].startswith("encoding: 5 of 10 texts") and shown[-1].endswith("note")
+    now[0] += 0.1
     progress.update(6, 10)
     assert len(shown) == 1  # not more than five a second
-    assert progress.finish() >= 0 and shown[-1] == ""
+    now[0] += 0.2
+    progress.update(7, 10)
+    assert len(shown) == 2 and shown[-1].startswith("encoding: 7 of 10 texts")
+    assert progress.finish() == pytest.approx(0.3) and shown[-1] == ""
     events.line("done")
     assert said == ["done"] and shown[-1] == ""
 

@@ -94,9 +94,7 @@ def _shared(plan: Plan, shape: Architecture) -> list[str]:
         if is_family(owner.owner) and len(several) > 1:
             lines.append(f"{owner.owner}, which {', '.join(several)} share: {owner.parameters:,} parameters")
     for tasks, flops in cost.shared_flops(plan, shape, TOKENS).items():
-        lines.append(
-            f"{', '.join(tasks)} together: {flops / 1e6:,.2f} MFLOP/text more, which go only if all of them go"
-        )
+        lines.append(f"{', '.join(tasks)} together: {flops / 1e6:,.2f} MFLOP/text, for as long as one of them is there")
     return lines
 
 
