@@ -51,7 +51,7 @@ def progress_line(
     parts = [f"{label}: {done:,} of {total:,} {unit}"]
     if rate:
         parts.append(pace(rate))
-    if rate and (seconds >= EARLY or done == total):
+    if rate and seconds >= EARLY and done < total:
         parts.append(f"{'at most' if at_most else 'about'} {duration((total - done) / rate)} left")
     return ", ".join(parts)
 
