@@ -13,17 +13,19 @@ import tiny
 from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.evaluation.held import held_file, read_held
+from polyhead.project.recipes import FineTune, Frozen, Joint, Search
+from polyhead.strategies import Branch, Prompted
 from tiny import to_toml
 
 KINDS = ("mood", "topics", "urgency", "names", "same", "alike")
 
 
-def held_project(folder, *names, validation=0.25, **changes):
+def held_project(folder, *names, validation=0.25, recipe=None, **changes):
     """A project whose tasks hold a share of train out, and have no test file."""
     whole = tiny.project(folder, *(names or KINDS), **changes)
     bare = [msgspec.structs.replace(entry, validation=validation, test=None) for entry in whole.tasks]
     path = folder / "polyhead.toml"
-    path.write_text(to_toml(msgspec.structs.replace(whole, tasks=tuple(bare))))
+    path.write_text(to_toml(msgspec.structs.replace(whole, tasks=tuple(bare), recipe=recipe or Frozen())))
     return path
 
 
@@ -142,7 +144,8 @@ def test_a_file_with_none_of_the_rows_scores_nothing(trained, tmp_path):
     (root / "data" / "messages-train.jsonl").write_text(
         "".join(json.dumps({**row, "text": f"other {row['text']}"}) + "\n" for row in tiny.messages(9, seed=5))
     )
-    run("evaluate", path, "--task", "mood").refuses("nothing was scored", "none of the 32 rows", "messages-train.jsonl")
+    done = run("evaluate", path, "--task", "mood")
+    done.refuses("nothing was scored", "none of 32 rows held out", "messages-train.jsonl")
 
 
 @pytest.mark.parametrize("cut", [0, 7, 200, -1])
@@ -215,3 +218,57 @@ def test_wrong_rows_as_a_table_have_the_words_of_pairs(trained, tmp_path):
         rows = list(csv.DictReader(opened))
     (score,) = told("evaluate", trained / "polyhead.toml", "--task", "same")["scores"]
     assert len(rows) == score["wrong"] and all(row["text"] and row["text_b"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"strategy": Branch(layers=1, hidden=8)},
+        {"strategy": Prompted(rows=2, hidden=8)},
+        {"recipe": Joint(micro_batches=2, steps=2)},
+        {"recipe": FineTune(search=Search(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.0,)))},
+    ],
+    ids=["branch", "prompted", "joint", "fine-tuned"],
+)
+def test_every_way_of_training_keeps_what_it_answered_rows_held_out(work, changes):
+    path = held_project(work, "mood", "urgency", **changes)
+    done = run("train", path)
+    assert done.code == 0, done.err
+    found = told("evaluate", path)
+    assert [(score["task"], score["split"], score["rows"]) for score in found["scores"]] == [
+        ("mood", "held out", 8),
+        ("urgency", "held out", 8),
+    ]
+    for score in found["scores"]:
+        several = isinstance(changes.get("recipe"), FineTune)
+        bundle = Bundle.open(work / "bundle" / score["task"] if several else work / "bundle")
+        assert score["scores"] == pytest.approx(bundle.split_scores(score["task"])["validation"])
+
+
+def test_summaries_that_training_wrote_are_scored(work):
+    pytest.importorskip("rouge_score")
+    import summarizers
+    from polyhead.project.recipes import Training
+    from polyhead.project.tables import TaskEntry
+    from polyhead.seq2seq.data import Summarizer
+
+    rows = [{"text": text, "label": label} for text, label in summarizers.documents(20)]
+    tiny.write_jsonl(work / "news.jsonl", rows)
+    brief = TaskEntry(
+        name="brief",
+        kind="summarization",
+        train="news.jsonl",
+        validation=0.25,
+        model=Summarizer(name=str(summarizers.folder()), summary_tokens=16),
+        training=Training(epochs=1, batch=10, precision="float32"),
+    )
+    whole = tiny.project(work, "mood")
+    path = work / "polyhead.toml"
+    path.write_text(to_toml(msgspec.structs.replace(whole, tasks=(brief,))))
+    done = run("train", path)
+    assert done.code == 0, done.err
+    (score,) = told("evaluate", path)["scores"]
+    kept = json.loads(next((work / "bundle" / "models").rglob("scores.json")).read_text())["splits"]["validation"]
+    assert (score["split"], score["rows"]) == ("held out", 5) and score["scores"] == pytest.approx(kept)
+    run("evaluate", path, "--errors", work / "wrong.csv").refuses("kind summarization", "leave out --errors")
+    assert not (work / "wrong.csv").exists()
