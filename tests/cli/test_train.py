@@ -181,7 +181,7 @@ def test_a_million_characters_are_cut_and_counted(work):
     tiny.write_jsonl(work / "x.jsonl", [*ROWS, {"text": "lamp " * 200_000, "mood": "bad"}])
     done = run("train", project_of(work, {"train": "x.jsonl"}))
     assert done.code == 0, done.err
-    assert "1 inputs cut" in done.out
+    assert "1 input cut" in done.out
 
 
 def test_mixed_line_ends_are_the_same_rows(work):
