@@ -15,6 +15,7 @@ from polyhead.cli.ports import Port, PortType, in_order
 from polyhead.cli.serve_changes import changes_options, place_of_worker, supervise, with_changes
 from polyhead.cli.serve_options import access_file, keys_of, settings_of, settings_options
 from polyhead.errors import MissingExtra
+from polyhead.progress import counted
 
 if TYPE_CHECKING:
     from socket import socket
@@ -119,7 +120,7 @@ def run(
             worker.begin()
             return
         for task, listening in places:
-            what = f"{len(service.tasks)} tasks" if task is None else f"for task '{task}'"
+            what = counted(len(service.tasks), "task") if task is None else f"for task '{task}'"
             note(f"{address_of(host, listening)} answers {what}")
 
     settings, refused = service.settings, service.metrics.refuse
