@@ -23,6 +23,7 @@ RANKS = {
     "arguments": 2,
     "folders": 2,
     "plugins": 1,
+    "lazy": 0,
     "memory": 0,
     "processor": 2,
     "metrics": 2,

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from polyhead.errors import ConfigError, PolyheadError, nearest
+
+DEEPEST = 64  # levels of lists and objects in JSON that somebody else wrote
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
@@ -86,9 +89,30 @@ def _registered(kind: type[Open], data: object) -> object:
 def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
     """JSON bytes as a checked `kind`."""
     try:
+        check_depth(raw, source=source)
         return to_value(msgspec.json.decode(raw), kind, source=source)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON", got=error, do="restore the file or write it again") from None
+
+
+def check_depth(raw: bytes, *, source: str) -> None:
+    """Raises ConfigError for JSON of more than DEEPEST levels, before it is decoded."""
+    if is_deep(raw):
+        allowed = f"{DEEPEST} levels of lists and objects"
+        raise ConfigError(f"{source} is nested too deeply", allowed=allowed, do="write flatter values")
+
+
+def is_deep(body: bytes) -> bool:
+    """Whether JSON has more than DEEPEST levels; anything else may be either."""
+    if body.count(b"[") + body.count(b"{") <= DEEPEST:
+        return False
+    if b"\\" in body:  # what is escaped ends no string
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    signs = np.frombuffer(body, np.uint8)
+    is_outside = np.cumsum(signs == ord('"'), dtype=np.int32) % 2 == 0
+    signs = signs[is_outside]
+    steps = np.isin(signs, (ord("["), ord("{"))).astype(np.int8) - np.isin(signs, (ord("]"), ord("}")))
+    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > DEEPEST)
 
 
 def to_json(value: object, *, indent: int = 2) -> bytes:

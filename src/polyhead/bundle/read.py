@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, Self
 
@@ -46,6 +46,7 @@ from polyhead.bundle.versions import check_known
 from polyhead.bundle.write import FamilyRecord, check_read, read_family
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
+from polyhead.lazy import lazy
 from polyhead.store.codecs.tables import is_known, take_table
 from polyhead.text.tokenizer_file import check_ids
 from polyhead.trunk.data import TrunkData, TrunkFacts, arrays_digest, check_arrays
@@ -94,7 +95,7 @@ class Bundle(LiveVersions):
         """The trunk's shape, known without reading its arrays."""
         return self._record.architecture
 
-    @cached_property
+    @lazy
     def tasks(self) -> Mapping[str, TaskRecord]:
         """The live version of every task, by name."""
         return {name: self._record_of(name) for name in self._content.tasks}
@@ -302,18 +303,18 @@ class Bundle(LiveVersions):
             if file not in (allowed := [PART, SCORES, PROBES, CODEC, SEEN]):
                 raise CorruptFile(f"task.json of '{name}' names a foreign file", got=file, allowed=allowed)
 
-    @cached_property
+    @lazy
     def _record(self) -> TrunkRecord:
         return read_trunk_record(self.root)
 
-    @cached_property
+    @lazy
     def tokenizer(self) -> bytes:
         """The trunk's tokenizer file; with trunk.json it must give the trunk's digest."""
         content = read_tokenizer(self.root, self._record)
         check_trunk(self.root, self._record, content, self.digest)
         return content
 
-    @cached_property
+    @lazy
     def _trunk(self) -> TrunkData:
         record, tokenizer = self._record, self.tokenizer
         arrays = read_arrays(self.root, TRUNK, WEIGHTS)

@@ -127,11 +127,11 @@ class Admin:
     async def close(self) -> None:
         """Waits for the change that is under way, as long as answers are waited for; then removes what is staged."""
         if self._running:
-            await asyncio.wait(self._running, timeout=self.service.settings.drain_seconds)
+            await asyncio.wait(self._running, timeout=self.service.seconds_left())
         for running in self._running:
             running.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await self._process.close()
+        await self._process.close(self.service.seconds_left())
         if self.shadows in self.service.hidden_tasks:
             self.service.hidden_tasks.remove(self.shadows)
         for name in list(self.shadows.candidates):

@@ -67,14 +67,14 @@ class ChangeProcess:
             do="ask for the same again: what was done is found, and not done twice",
         )
 
-    async def close(self) -> None:
-        """Ends the process once the order under way is done."""
+    async def close(self, seconds: float = PATIENCE) -> None:
+        """Ends the process once the order under way is done; kills it where it does not end in so many seconds."""
         async with self._alone:
             self._wake()
             if self._running is not None:
                 self._running.end()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._running.ended(), PATIENCE)
+                    await asyncio.wait_for(self._running.ended(), min(seconds, PATIENCE))
                 await self._killed()
 
     def _wake(self) -> None:
