@@ -70,6 +70,11 @@ class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):
         """The live version of everything that owns arrays, by owner."""
         return {owner_named(name): live for name, live in self.tasks.items()} | self.families
 
+    def live(self, owner: str) -> Live | None:
+        """The live version of one owner, without a look at the others; None of one that the bundle does not name."""
+        name = owner.removeprefix(TASK_OF)
+        return self.families.get(owner) if name == owner else self.tasks.get(name)
+
     def of(self, lines: Mapping[str, Live]) -> BundleFile:
         """The same with these live versions, by owner."""
         tasks = {name: lines[owner] for owner in lines if (name := owner.removeprefix(TASK_OF)) != owner}

@@ -351,15 +351,16 @@ class Bundle(LiveVersions):
 
     def _digest_of(self, owner: str) -> str:
         """Digest of the arrays of a task or a family; "" where there is none of this name."""
-        if owner not in self._whole.lines:
+        if self._whole.live(owner) is None:
             return ""
         return (self.family(owner) if is_family(owner) else self._record_of(*task_names([owner]))).arrays
 
     def _arrays_of(self, owner: str) -> dict[str, np.ndarray]:
         """All arrays of a task or a family, read and hashed once."""
         if owner not in self._foreign:
-            place = (*place_of(owner), self._whole.lines[owner].version)
-            self._foreign[owner] = self._arrays(place, self._digest_of(owner))
+            live = self._whole.live(owner)
+            assert live is not None  # `_check_needs` has looked
+            self._foreign[owner] = self._arrays((*place_of(owner), live.version), self._digest_of(owner))
         return self._foreign[owner]
 
     def _arrays(self, place: tuple[str, str, str], digest: str) -> dict[str, np.ndarray]:

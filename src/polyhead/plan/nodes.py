@@ -217,8 +217,6 @@ class Pool(Value, tag="pool"):
                 + ("needs a part that owns its arrays" if learned else "owns no arrays, so it has no part"),
                 got=self.part,
             )
-        if self.heads < (1 if self.positions == "attention" else 0):
-            raise PlanError("a pool by attention has heads, 1 or more", got=self.heads)
         if self.of < 1 or (self.of > 1 and self.layers != "mean"):
             raise PlanError("only layers 'mean' averages several layers", got=f"{self.layers} of {self.of}")
 
