@@ -69,7 +69,7 @@ def pull(repository: str, folder: FilePath, *, revision: str | None = None, toke
         raise _failed("download the bundle", repository, error) from error
     with whole_bundle(folder) as building:
         # The hub's cache holds links to its files.
-        shutil.copytree(downloaded, building, symlinks=False, ignore=shutil.ignore_patterns(".git*", CARD, ".cache"))
+        shutil.copytree(downloaded, building, symlinks=False, ignore=shutil.ignore_patterns(".git*", ".cache"))
         _remove_unlisted(building)
         Bundle.open(building).verify()
     return folder
