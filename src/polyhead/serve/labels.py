@@ -61,8 +61,9 @@ def check_labels(renamed: Mapping[str, Renamed], tasks: Mapping[str, Task]) -> N
                 allowed=sorted(other for other, each in tasks.items() if why_no_answers(each) is None),
                 do="name one of these tasks, or take the question out",
             )
+        known = {*task.labels}
         for option, label in entry.labels.items():
-            if label not in task.labels:
+            if label not in known:
                 raise ConfigError(
                     f"the mapping file, question '{name}': option '{option}' stands for a label that task "
                     f"'{task.name}' does not have",
