@@ -35,10 +35,11 @@ from polyhead.bundle.seen import seen_of
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
 from polyhead.cli.main import main
 from polyhead.cli.project_text import with_task
-from polyhead.config import is_deep, to_json
+from polyhead.config import to_json
 from polyhead.engine.pinned import Answered, probes_of
 from polyhead.engine.session import Session
 from polyhead.errors import DataError, nearest
+from polyhead.nesting import is_deep
 from polyhead.plan import Codec, Pool
 from polyhead.project.tables import read_project
 from polyhead.serve.app import application
@@ -931,13 +932,13 @@ def _(folder: Path, n: int) -> Work:
 
 @reader("a request of a decisions API: questions", 50)
 def _(folder: Path, n: int) -> Work:
-    questions = [{"id": f"q{k}", "question": "is it good?", "options": ["yes", "no"]} for k in range(n)]
-    return posted("/v1/decisions", {"text": "a", "questions": questions})
+    questions = [{"type": "predicate", "name": f"q{k}", "instructions": "is it good?"} for k in range(n)]
+    return posted("/v1/decisions", {"model": "polyhead", "input": "a", "questions": questions})
 
 
 @reader("a request for classes: texts", 50)
 def _(folder: Path, n: int) -> Work:
-    return posted("/v1/classify", {"model": "nobody", "input": [words(k) for k in range(n)]})
+    return posted("/classify", {"model": "nobody", "input": [words(k) for k in range(n)]})
 
 
 @reader("a request for vectors: texts", 50)

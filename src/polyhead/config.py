@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import tomllib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,11 +12,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
-import numpy as np
 
 from polyhead.errors import ConfigError, PolyheadError, nearest
-
-DEEPEST = 64  # levels of lists and objects in JSON that somebody else wrote
+from polyhead.nesting import check_depth, toml_of
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
@@ -53,13 +50,11 @@ def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise ConfigError(f"{path} is no plain file", do="give the path of a TOML file")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        data = toml_of(path)
     except FileNotFoundError:
         raise ConfigError(
             f"no configuration file at {path}", do="write one with `polyhead init`, or give its path"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML", got=error, do="fix that line") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}", got=error.strerror, do="give the path of a TOML file") from None
     return to_value(data, kind, source=str(path))
@@ -93,26 +88,6 @@ def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
         return to_value(msgspec.json.decode(raw), kind, source=source)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON", got=error, do="restore the file or write it again") from None
-
-
-def check_depth(raw: bytes, *, source: str) -> None:
-    """Raises ConfigError for JSON of more than DEEPEST levels, before it is decoded."""
-    if is_deep(raw):
-        allowed = f"{DEEPEST} levels of lists and objects"
-        raise ConfigError(f"{source} is nested too deeply", allowed=allowed, do="write flatter values")
-
-
-def is_deep(body: bytes) -> bool:
-    """Whether JSON has more than DEEPEST levels; anything else may be either."""
-    if body.count(b"[") + body.count(b"{") <= DEEPEST:
-        return False
-    if b"\\" in body:  # what is escaped ends no string
-        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    signs = np.frombuffer(body, np.uint8)
-    is_outside = np.cumsum(signs == ord('"'), dtype=np.int32) % 2 == 0
-    signs = signs[is_outside]
-    steps = np.isin(signs, (ord("["), ord("{"))).astype(np.int8) - np.isin(signs, (ord("]"), ord("}")))
-    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > DEEPEST)
 
 
 def to_json(value: object, *, indent: int = 2) -> bytes:

@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from polyhead.config import DEEPEST, Value, is_deep
+from polyhead.config import Value
 from polyhead.errors import (
     BackendError,
     BadName,
@@ -23,6 +23,7 @@ from polyhead.errors import (
     PolyheadError,
     UnknownTask,
 )
+from polyhead.nesting import DEEPEST, is_deep
 
 JSON = "application/json"
 CONNECTION = "polyhead.connection"  # in a scope: whether the caller hung up
