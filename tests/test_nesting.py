@@ -54,7 +54,9 @@ def test_any_other_file_is_read_as_python_reads_it(tmp_path, text):
     assert toml_of(written(tmp_path, text)) == tomllib.loads(text)
 
 
-@cases("text", ['x = "' + r"\"" * MANY, 'x = """' + '"" ' * MANY, "x = '''" + "'' " * MANY, "x = " + "'" * MANY + "\n'"])
+@cases(
+    "text", ['x = "' + r"\"" * MANY, 'x = """' + '"" ' * MANY, "x = '''" + "'' " * MANY, "x = " + "'" * MANY + "\n'"]
+)
 def test_a_string_that_never_ends_is_no_toml_and_takes_no_time(tmp_path, text):
     with pytest.raises(ConfigError, match="is not TOML"):
         toml_of(written(tmp_path, text))
