@@ -14,6 +14,7 @@ from pathlib import Path as FilePath
 
 import msgspec
 
+from polyhead.arguments import twice_in
 from polyhead.bundle.files import check_hash, open_inside, read_inside, write_shared, writing
 from polyhead.bundle.format import (
     CARD,
@@ -185,8 +186,8 @@ def _check_sources(root: FilePath, sources: Sequence[Bundle]) -> None:
                 got=f"{place}, which is to be merged",
                 do="name a new folder for it",
             )
-        if places.count(place) > 1:
-            raise BundleError(f"{place} is to be merged twice", do="name it once, with all its tasks")
+    for place in twice_in(places):
+        raise BundleError(f"{place} is to be merged twice", do="name it once, with all its tasks")
     check_absent(root)
 
 

@@ -11,6 +11,7 @@ from polyhead.bundle.format import (
     CODEC,
     FAMILIES,
     FAMILY,
+    LARGEST_CARD,
     LARGEST_JSON,
     LARGEST_TEXT,
     PART,
@@ -32,7 +33,7 @@ LIMITS: Mapping[str, int] = {
     TASK: LARGEST_JSON,
     SCORES: LARGEST_JSON,
     PROBES: LARGEST_JSON,
-    CARD: 2**20,
+    CARD: LARGEST_CARD,
     PART: 2**40,  # of arrays the limit of the whole is the smaller one
     CODEC: LARGEST_TEXT,
     SEEN: LARGEST_TEXT,

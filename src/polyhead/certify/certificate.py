@@ -112,13 +112,13 @@ class Ledger:
                     answers[name] = (answered, certificate)
         return answers
 
-    def record_of(self, name: str, version: str) -> str | None:
-        """The SHA-256 of the task.json of a version that was live once; None if no certificate saw it."""
+    def records(self) -> dict[tuple[str, str], str]:
+        """The SHA-256 of the task.json of every version that was live once, by task and version."""
+        records: dict[tuple[str, str], str] = {}
         for certificate in self.sound():
-            answered = certificate.after.get(name)
-            if answered is not None and answered.version == version:
-                return answered.record
-        return None
+            for name, answered in certificate.after.items():
+                records.setdefault((name, answered.version), answered.record)
+        return records
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """(file, what is wrong with it), oldest first: edited, cut short, exchanged, or its forerunners missing."""

@@ -104,7 +104,7 @@ def run(
 
     from polyhead.serve.app import application
     from polyhead.serve.formats.asking import for_task
-    from polyhead.serve.run import Listener, serve
+    from polyhead.serve.run import EndInTime, Listener, serve
     from polyhead.serve.workers import CountsOfAll
 
     app = application(service, keys=keys, observers=observers)
@@ -123,9 +123,20 @@ def run(
             what = counted(len(service.tasks), "task") if task is None else f"for task '{task}'"
             note(f"{address_of(host, listening)} answers {what}")
 
-    settings, refused = service.settings, service.metrics.refuse
+    settings = service.settings
+    end = EndInTime(settings.drain_seconds)
+
+    def stopping() -> None:
+        service.drain()
+        end()
+
     serving = serve(
-        listeners, drain_seconds=settings.drain_seconds, ready=ready, limits=settings.connections, refused=refused
+        listeners,
+        drain_seconds=settings.drain_seconds,
+        ready=ready,
+        limits=settings.connections,
+        refused=service.metrics.refuse,
+        stopping=stopping,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serving)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 
 from polyhead.cli.output import DASH
 from polyhead.errors import ConfigError, nearest
+from polyhead.nesting import toml_of
 
 if TYPE_CHECKING:
     from polyhead.serve.keys import Keys
@@ -176,11 +176,9 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: str |
     if path is None:
         return
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        table = toml_of(Path(path))
     except OSError as error:
         raise ConfigError("the settings cannot be read", got=f"{path} ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is no TOML file", got=str(error)) from None
     options = [own for own in context.command.params if isinstance(own, click.Option) and own is not parameter]
     known = {word.removeprefix("--"): own for own in options for word in own.opts}
     values = dict[str, Any]()

@@ -8,7 +8,6 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -24,6 +23,7 @@ from polyhead.errors import (
     PolyheadError,
     UnknownTask,
 )
+from polyhead.nesting import DEEPEST, is_deep
 
 JSON = "application/json"
 CONNECTION = "polyhead.connection"  # in a scope: whether the caller hung up
@@ -41,7 +41,6 @@ STATUS: Mapping[type[PolyheadError], int] = {
 }
 """The status of each kind of error; the first kind, from its own class upward, that is named here counts."""
 
-DEEPEST = 64  # levels of lists and objects in a body
 # A path of two parts or more, unless it is a route that is named with its method.
 _FILE = re.compile(
     r"(?<!GET )(?<!POST )(?<!PUT )(?<!DELETE )(?<![\w./:])(?:[A-Za-z]:\\|/)[^\s'\",:;()/\\]+[/\\][^\s'\",:;()]*"
@@ -92,19 +91,6 @@ async def decoded(request: Request, decoder: msgspec.json.Decoder[Decoded]) -> D
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         do = "send one JSON object in UTF-8"
         raise HttpError(400, "the body is not JSON", got=str(error), do=do) from None
-
-
-def is_deep(body: bytes) -> bool:
-    """Whether JSON has more than DEEPEST levels; anything else may be either."""
-    if body.count(b"[") + body.count(b"{") <= DEEPEST:
-        return False
-    if b"\\" in body:  # what is escaped ends no string
-        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    signs = np.frombuffer(body, np.uint8)
-    is_outside = np.cumsum(signs == ord('"'), dtype=np.int32) % 2 == 0
-    signs = signs[is_outside]
-    steps = np.isin(signs, (ord("["), ord("{"))).astype(np.int8) - np.isin(signs, (ord("]"), ord("}")))
-    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > DEEPEST)
 
 
 def status_of(error: Exception) -> int:

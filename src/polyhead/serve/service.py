@@ -42,6 +42,7 @@ COLLECT_AFTER = (50_000, 20, 50)
 # Python's 5 ms would let the event loop wait so long for the queue's thread, each time that it has waited for a socket.
 SWITCH_AFTER = 0.0005  # seconds
 LULL = 1.0  # seconds without a caller, after which nobody is taken to ask
+CLOSED_BY = 0.95  # of the drain time: until then what is under way is waited for
 TRIMMED_EVERY = 60.0  # seconds between two returns of freed memory to the system
 
 
@@ -88,6 +89,7 @@ class Service:
         self.drift = DriftWatch(session, self.vectors)
         self.hidden_tasks: list[HiddenTasks] = [self.drift]
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what else ends with it
+        self._ends: float | None = None  # until when what is under way is waited for (monotonic clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._trimming: asyncio.Task[None] | None = None
         self.lag = LoopLag()
@@ -106,15 +108,27 @@ class Service:
         self._trimming = asyncio.create_task(_trim_often())
         self.is_ready = True
 
+    def drain(self) -> None:
+        """The server is told to stop: from the first call on `drain_seconds` are counted."""
+        if self._ends is None:
+            self._ends = monotonic() + CLOSED_BY * self.settings.drain_seconds
+
+    def seconds_left(self) -> float:
+        """For what is under way, since the server was told to stop."""
+        self.drain()
+        assert self._ends is not None
+        return max(0.0, self._ends - monotonic())
+
     async def stop(self) -> None:
-        """Answers what waits, for as long as `drain_seconds`, and ends the queue."""
+        """Answers what waits, for what is left of `drain_seconds`, and ends the queue."""
+        self.drain()
         self.is_ready, self.is_closing = False, True
         if self._trimming is not None:
             self._trimming.cancel()
-        await self.changes.stop()
+        await self.changes.stop(self.seconds_left())
         for close in self.closing:
             await close()
-        await asyncio.to_thread(self.queue.close, timeout=self.settings.drain_seconds)
+        await asyncio.to_thread(self.queue.close, timeout=self.seconds_left())
         await asyncio.to_thread(self.drift.close)
         if self._loop is not None:
             await asyncio.sleep(0)  # what the queue delivered last

@@ -106,7 +106,11 @@ def table_of(path: str, *, readable: bool = False) -> Table:
         if len(kept) > MOST_ROWS:
             kept, step = kept[::2], step * 2
     columns = rows.columns
-    values = {name: [v for row in kept if (v := row.get(name)) is not None and not is_blank(v)] for name in columns}
+    values: dict[str, list[Any]] = {name: [] for name in columns}
+    for row in kept:
+        for name, value in row.items():
+            if value is not None and not is_blank(value):
+                values[name].append(value)
     for name, cells in values.items():
         if cells and all(isinstance(cell, str) and cell.lstrip().startswith("[") for cell in cells):
             lists = [listed(str(cell), cell) for cell in cells]
