@@ -39,12 +39,31 @@ def check_characters(inputs: Sequence[AnyInput], most: int) -> None:
     """Raises BadValue for more characters in all: a question's text and context are read with each option."""
     characters = sum(map(_bound, inputs))
     if characters > most + AN_INPUT * len(inputs):
-        raise BadValue(
-            "the request holds too many characters",
-            got=f"{characters:,}, a question's once for each of its options",
-            allowed=f"{most:,}",
-            do="shorten the texts, or send several requests",
-        )
+        raise too_many_characters(f"{characters:,}, a question's once for each of its options", most)
+
+
+def too_many_characters(got: str, most: int) -> BadValue:
+    """What is told of a request whose texts are too long in all."""
+    what, do = "the request holds too many characters", "shorten the texts, or send several requests"
+    return BadValue(what, got=got, allowed=f"{most:,}", do=do)
+
+
+def check_deadline(seconds: float | None) -> None:
+    """Raises BadValue for a deadline that has passed before the request is read."""
+    if seconds is not None and not seconds > 0:
+        what, do = "a deadline is the seconds that the request may take", "leave it out for the server's own"
+        raise BadValue(what, got=seconds, allowed="more than 0", do=do)
+
+
+def characters_of(inputs: Sequence[AnyInput]) -> int:
+    """Characters of all texts."""
+    return sum(len(text) for entry in inputs for text in texts_of(plain(entry)))
+
+
+def size_of(ticket: Ticket) -> int:
+    """About how many values the answers of a ticket hold: a score for each label, and what is said of words."""
+    labels = sum(1 + len(ticket.loaded.tasks[name].labels) for name in ticket.tasks)
+    return labels * len(ticket.inputs) + characters_of(ticket.inputs)
 
 
 async def check_tokens(
