@@ -258,7 +258,7 @@ class Service:
             loaded=loaded,
         )
         try:
-            ticket = await beside(len(inputs) * len(tasks) + characters_of(inputs), submitting)
+            ticket = await beside(4 * len(inputs) * len(tasks) + characters_of(inputs), submitting)
             await answered
         except asyncio.CancelledError:
             answered.cancel()  # by which the queue knows it

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from starlette.requests import Request
@@ -18,10 +19,12 @@ from starlette.routing import BaseRoute, Route
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.certify.certificate import Ledger
 from polyhead.config import Value
+from polyhead.errors import LONGEST_NAME
 from polyhead.serve.admin import Admin, ChangeAnswer
+from polyhead.serve.beside import beside
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import HttpError, encoded
+from polyhead.serve.http import HttpError, encoded, parsed
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowState
@@ -34,7 +37,10 @@ Handler = Callable[[Admin, Request], Awaitable[Response]]
 class RollbackRequest(Value):
     """The version to go back to; None is the one before the live one."""
 
-    version: str | None = None
+    version: Annotated[str | None, msgspec.Meta(examples=["v0001"])] = None
+
+
+_ROLLBACK = msgspec.json.Decoder(RollbackRequest)
 
 
 class PastChange(Value):
@@ -148,12 +154,10 @@ async def _delete(admin: Admin, request: Request) -> Response:
 
 
 async def _roll_back(admin: Admin, request: Request) -> Response:
-    body = await request.body()
-    try:
-        asked = msgspec.json.decode(body or b"{}", type=RollbackRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HttpError(422, "the body names no version", got=str(error), allowed='{"version": "v0001"}') from None
-    name = request.path_params["name"]
+    body, name = await request.body(), request.path_params["name"]
+    asked = await beside(len(body), parsed, body, _ROLLBACK) if body else RollbackRequest()
+    if len(asked.version or "") > LONGEST_NAME:
+        raise HttpError(422, "the version has too many characters", allowed=f"{LONGEST_NAME:,}")
     return _answered(await admin.roll_back(name, asked.version, actor=_actor(request)))
 
 
