@@ -2,10 +2,10 @@
 
     python -m benchmarks.silent_stalls
 
-A server of its own process answers, with the event loop and the limits of `polyhead serve`; a callback is due in its loop
-every millisecond, and its longest delay while a request is under way is that request's. Each is sent several times, of
-which the least counts, since other processes of the machine only add to it. The tasks are those of the tests, over their
-trunk of two layers: what is measured does not depend on the trunk.
+A server of its own process answers, with the event loop and the limits of `polyhead serve`. A callback is due in its
+loop every millisecond; its longest delay while a request is under way is that request's. Each is sent several times, of
+which the least counts, since other processes of the machine only add to it. The tasks are those of the tests, over
+their trunk of two layers: what is measured does not depend on the trunk.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def main() -> None:
         root, trunk = Path(folder) / "bundle", tiny_trunk()
         tiny_bundle(root, trunk, {task.name: tiny_path(task, trunk, pool=Pool()) for task in tiny_tasks()})
         with running(root) as (port, server):
-            rows = [row for method, path in routes(root) for row in measured(port, server, method, path, options.repeats)]
+            rows = [
+                row for method, path in routes(root) for row in measured(port, server, method, path, options.repeats)
+            ]
     rows.sort(key=lambda row: -float(str(row["milliseconds"])))
     worst = rows[0]
     claim = Claim(

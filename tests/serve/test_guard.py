@@ -225,7 +225,9 @@ def test_words_of_callers_are_told_as_they_were_given():
 
 def test_a_folder_with_the_name_of_a_word_does_not_garble_a_message():
     places = {"e": "the bundle", "/srv/e": "the bundle", "/srv/e/up": "the upload"}
-    words = "e/tasks/mood/v0001 and /srv/e/bundle.json and '/srv/e/up' are read; e is the name of the label in /srv/every"
+    words = (
+        "e/tasks/mood/v0001 and /srv/e/bundle.json and '/srv/e/up' are read; e is the name of the label in /srv/every"
+    )
     told = replaced(words, places)
     assert told == (
         "the bundle/tasks/mood/v0001 and the bundle/bundle.json and 'the upload' are read; "

@@ -174,7 +174,9 @@ def asked_by_name(root):
         yield lambda path, **headers: own.get(path, headers=headers).status_code
 
 
-@pytest.mark.parametrize("name", ["evil.example", "evil.example:8000", "localhost.evil.example", "shop.example.evil", "x"])
+@pytest.mark.parametrize(
+    "name", ["evil.example", "evil.example:8000", "localhost.evil.example", "shop.example.evil", "x"]
+)
 def test_a_name_that_is_not_the_servers_own_is_refused(asked_by_name, name):
     """A page whose name is pointed at this machine would else ask it as its own."""
     assert asked_by_name("/v1/tasks", Host=name) == 403
@@ -183,7 +185,15 @@ def test_a_name_that_is_not_the_servers_own_is_refused(asked_by_name, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["127.0.0.1:8000", "[::1]:8000", "192.168.1.7", "localhost", "LOCALHOST:1", "polyhead.example", "a.shop.example:80"],
+    [
+        "127.0.0.1:8000",
+        "[::1]:8000",
+        "192.168.1.7",
+        "localhost",
+        "LOCALHOST:1",
+        "polyhead.example",
+        "a.shop.example:80",
+    ],
 )
 def test_addresses_and_own_names_are_answered(asked_by_name, name):
     assert asked_by_name("/v1/tasks", Host=name) == 200

@@ -85,7 +85,8 @@ def test_no_request_to_any_route_keeps_the_event_loop(service, longest):
         await service.stop()
 
     asyncio.run(scenario())
-    for key, seconds in sorted(stalls.items(), key=lambda item: -item[1])[:40]: print(round(1000 * seconds, 1), statuses[key], *key)
+    for key, seconds in sorted(stalls.items(), key=lambda item: -item[1])[:40]:
+        print(round(1000 * seconds, 1), statuses[key], *key)
     assert len(stalls) > 150
     assert {key: seconds for key, seconds in stalls.items() if seconds > MOST} == {}
     refused = {key: status for key, status in statuses.items() if key[2].startswith("refused")}

@@ -37,7 +37,11 @@ NUMBERS: Mapping[str, tuple[str, float, str]] = {
         "Characters of all texts of a request, with a question's for each of its options.",
     ),
     "--tokens": ("limits.tokens", 1, "Tokens that the encoder reads for one request."),
-    "--answers": ("limits.answers", 1, "Inputs times tasks of a request."),
+    "--answers": (
+        "limits.answers",
+        1,
+        "Inputs times tasks of a request; and its words, times the tasks that label each.",
+    ),
     "--questions": ("limits.questions", 1, "Questions of a request to a decisions API."),
     "--options": ("limits.options", 2, "Options of one question."),
     "--batch-tokens": ("queue.batch_tokens", 1, "Tokens that the encoder reads at once."),
@@ -94,9 +98,9 @@ def settings_options(command: Command) -> Command:
             "allowed_hosts",
             metavar="NAME",
             multiple=True,
-            help="Name by which the server may be asked without a key, beside its addresses, localhost and --host; .NAME "
-            "for a name and all below it, '*' for any. Other names are refused, since a web page can point one of its "
-            "own at this machine. May be repeated.",
+            help="Name by which the server may be asked without a key, beside its addresses, localhost and --host; "
+            ".NAME for a name and all below it, '*' for any. Other names are refused, since a web page can point one "
+            "of its own at this machine. May be repeated.",
         ),
         click.option(
             "--access-log", metavar="FILE", help="Append a line of JSON for each request, without texts; - prints it."

@@ -49,6 +49,7 @@ STATUS: Mapping[type[PolyheadError], int] = {
 DEEPEST = 64  # levels of lists and objects in a body
 MOST_VALUES = 131_072  # in all its lists and objects: more would take the decoder, which nothing interrupts, too long
 PART = 262_144  # bytes of a body that are looked at before other threads may run
+AT_ONCE = 8192  # values of a list that are written before other threads may run
 MOST_TOLD = 100  # values of an error's list that are told
 # A path of two parts or more, unless it is a route that is named with its method.
 _FILE = re.compile(
@@ -90,7 +91,17 @@ def encoded(value: object, status: int = 200, headers: Mapping[str, str] | None 
 
 def raw(values: Iterable[object]) -> list[Any]:
     """Each value as `msgspec.Raw`, JSON by itself: one call that writes all of them would stop every other thread."""
-    return [msgspec.Raw(msgspec.json.encode(value)) for value in values]
+    return [msgspec.Raw(msgspec.json.encode(_divided(value))) for value in values]
+
+
+def _divided(value: object) -> object:
+    """The value, in which long lists are JSON already, made of a part of each at a time."""
+    if isinstance(value, dict):
+        return {name: _divided(inner) if isinstance(inner, (dict, list)) else inner for name, inner in value.items()}
+    if not isinstance(value, list) or len(value) <= AT_ONCE:
+        return value
+    parts = (msgspec.json.encode(value[start : start + AT_ONCE])[1:-1] for start in range(0, len(value), AT_ONCE))
+    return msgspec.Raw(b"[" + b",".join(parts) + b"]")
 
 
 async def decoded(request: Request, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:

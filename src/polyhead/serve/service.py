@@ -198,7 +198,8 @@ class Service:
         """
         settings, names = self.settings, tuple(tasks)
         loaded = tasks.loaded if isinstance(tasks, Names) else self.loaded
-        await check_tokens(loaded, inputs, names, words, settings.limits.tokens)
+        limits = settings.limits
+        await check_tokens(loaded, inputs, names, words, tokens=limits.tokens, answers=limits.answers)
         seconds = settings.timeout if deadline is None else min(deadline, settings.timeout)
         submitted = partial(self._submitted, loaded=loaded, tasks=names, seconds=seconds, is_gone=is_gone)
         held, tell = list[TaskResults](), stage

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,23 +13,23 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.answers import Result
-from polyhead.engine.inputs import AnyInput, InputType, input_of, input_types_of
+from polyhead.engine.inputs import AnyInput, input_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
-from polyhead.errors import BadValue, BundleError
+from polyhead.errors import BadValue
 from polyhead.serve.beside import beside
-from polyhead.serve.checks import characters_of, check_deadline, size_of
+from polyhead.serve.checks import characters_of, check_deadline, release, size_of
 from polyhead.serve.explain import Why, explained
 from polyhead.serve.formats.base import Operation
+from polyhead.serve.formats.facts import Tasks, task, tasks
 from polyhead.serve.http import body_of, encoded, gone, parsed, raw
-from polyhead.serve.service import Names, Served, Service, shown_tasks
+from polyhead.serve.service import Names, Served, Service
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
-from polyhead.tasks.task import Answer, Task
+from polyhead.tasks.task import Answer
 
 NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
 
@@ -102,24 +101,6 @@ class StageLine(Value):
     layers_left: int
 
 
-class Tasks(Value):
-    """All tasks that can be asked."""
-
-    trunk: str  # digest
-    tasks: list[TaskFacts]
-
-
-class TaskFacts(Value):
-    """A task that can be asked."""
-
-    name: str
-    task: Task
-    inputs: tuple[InputType, ...]  # that it reads
-    version: str
-    digest: str
-    headline: tuple[str, float | None] | None = None  # the score on test rows: metric, value
-
-
 class OwnFormat:
     """`/v1/predict`, `/v1/predict/stream`, `/v1/tasks`."""
 
@@ -130,8 +111,8 @@ class OwnFormat:
         return [
             Route("/v1/predict", partial(_predict, service), methods=["POST"]),
             Route("/v1/predict/stream", partial(_stream, service), methods=["POST"]),
-            Route("/v1/tasks", partial(_tasks, service), methods=["GET"]),
-            Route("/v1/tasks/{name}", partial(_task, service), methods=["GET"]),
+            Route("/v1/tasks", partial(tasks, service), methods=["GET"]),
+            Route("/v1/tasks/{name}", partial(task, service), methods=["GET"]),
         ]
 
     def operations(self) -> Sequence[Operation]:
@@ -210,7 +191,15 @@ def _check_wishes(service: Service, names: Names, options: Options) -> None:
 
 def _told(service: Service, ticket: Ticket, options: Options) -> Response:
     answer = _answer(service, ticket, options)
-    return encoded(msgspec.structs.replace(answer, results=raw(answer.results)))
+    release(ticket)
+    return encoded(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))
+
+
+def _taken(results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Each result, of which nothing is kept once the next is asked for."""
+    for number in range(len(results)):
+        result, results[number] = results[number], {}
+        yield result
 
 
 def _answer(service: Service, ticket: Ticket, options: Options) -> PredictAnswer:
@@ -341,6 +330,7 @@ def _stage(asked: _Asked, stage: TaskResults) -> msgspec.Raw:
 def _end(service: Service, ticket: Ticket, options: Options) -> msgspec.Raw:
     """The answer in JSON without the answers, which were sent."""
     answer = _answer(service, ticket, msgspec.structs.replace(options, calibrated=True))
+    release(ticket)
     results = [{name: value for name, value in fields.items() if name != "answers"} for fields in answer.results]
     return raw([msgspec.structs.replace(answer, results=results)])[0]
 
@@ -348,44 +338,3 @@ def _end(service: Service, ticket: Ticket, options: Options) -> msgspec.Raw:
 def _line(event: str, content: msgspec.Raw, *, is_events: bool) -> bytes:
     line = bytes(content)
     return b"event: " + event.encode() + b"\ndata: " + line + b"\n\n" if is_events else line + b"\n"
-
-
-async def _tasks(service: Service, request: Request) -> Response:
-    return encoded(await asyncio.to_thread(_all_tasks, service))
-
-
-def _all_tasks(service: Service) -> Tasks:
-    loaded = service.loaded
-    facts = [_facts(service, loaded, name) for name in shown_tasks(loaded)]
-    return Tasks(trunk=service.session.bundle.digest, tasks=facts)
-
-
-async def _task(service: Service, request: Request) -> Response:
-    return encoded(await asyncio.to_thread(_one_task, service, service.named([request.path_params["name"]])))
-
-
-def _one_task(service: Service, names: Names) -> dict[str, Any]:
-    (name,), bundle = names, service.session.bundle
-    facts: dict[str, Any] = msgspec.to_builtins(_facts(service, names.loaded, name))
-    if name in bundle.tasks:
-        with suppress(BundleError):  # its files are gone already, while it answers its last requests
-            facts |= {"card": bundle.card(name), "scores": bundle.scores(name), "path": bundle.tasks[name].path}
-    return facts
-
-
-def _facts(service: Service, loaded: LoadedTasks, name: str) -> TaskFacts:
-    return TaskFacts(
-        name=name,
-        task=loaded.tasks[name],
-        inputs=input_types_of(loaded.tasks[name]),
-        version=loaded.versions.get(name, ""),
-        digest=loaded.records[name].arrays if name in loaded.records else "",
-        headline=_headline(service.session.bundle, name),
-    )
-
-
-def _headline(bundle: Bundle, name: str) -> tuple[str, float | None] | None:
-    """The score; None also of a task whose files are gone already, while it answers its last requests."""
-    with suppress(BundleError):
-        return bundle.headline(name) if name in bundle.tasks else None
-    return None
