@@ -184,6 +184,7 @@ def test_a_task_of_another_trunk_is_refused_and_both_are_named(root, tmp_path):
             content = upload(tmp_path, "mood", 6, trunk=other)
             told = (await changed(client.put("/v1/tasks/mood", content=content), 422))["error"]
             assert other.digest in told["got"] and TRUNK.digest in told["allowed"]
+            assert "their weights differ" in told["message"]  # as the command line says
 
     asyncio.run(scenario())
 
