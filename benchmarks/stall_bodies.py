@@ -81,7 +81,8 @@ def _predict() -> list[Sent]:
         _json("uncalibrated", {"inputs": SHORT_TEXTS, "options": {"calibrated": {"mood": False, "topics": False}}}),
         _json("two of the longest texts", {"inputs": [LONG_TEXT] * 2}),
         _json("texts of blanks", {"inputs": [" " * LIMITS.characters] * 2}),
-        _json("texts of wide letters", {"inputs": ["\U0001f600é\u0e01" * (LIMITS.characters // 3)] * 2}),
+        _json("refused: texts of short words", {"inputs": ["\U0001f600é\u0e01" * (LIMITS.characters // 3)] * 2}),
+        _json("wide letters", {"inputs": ["é\u0e01" * (LIMITS.characters // 2)] * 2}),
         _json("a pair of the longest texts", {"inputs": {"text": LONG_TEXT, "text_b": LONG_TEXT}}),
         _json("tokens", {"inputs": {"tokens": WORDS.split() * (MOST_VALUES // 12)}}),
         _json("tokens of many texts", {"inputs": [{"tokens": WORDS.split() * 10}] * LIMITS.inputs}),
@@ -127,11 +128,13 @@ def _packed(name: str, texts: list[str]) -> Sent:
 
 
 def _infer() -> list[Sent]:
-    tokens = json.dumps({"tokens": WORDS.split() * 40_000})
+    tokens = json.dumps({"tokens": WORDS.split() * 10_000})
+    lists = "[" + "[]," * (LIMITS.body_bytes // 4) + "1]"
     return [
         _json("as many texts as may be", {"inputs": [_tensor(SHORT_TEXTS)]}),
         _json("two of the longest texts", {"inputs": [_tensor([LONG_TEXT] * 2)]}),
         _json("tokens", {"inputs": [_tensor([tokens], "input")]}),
+        _json("refused: lists in a string", {"inputs": [_tensor([lists], "input")]}),
         _packed("in binary", SHORT_TEXTS),
         _packed("refused: too many in binary", ["a"] * 1_000_000),
         _json("refused: too many texts", {"inputs": [_tensor(["a"] * (MOST_VALUES - 20))]}),

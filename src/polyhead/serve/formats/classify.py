@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from secrets import token_hex
 from time import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -52,7 +52,8 @@ UNSET = msgspec.UNSET
 class ClassifyRequest(Foreign):
     """A body of any of the three; fields that one server alone has say whose it is."""
 
-    inputs: Any = UNSET  # semantic router: a text, or texts
+    # Semantic router: a text, or texts.
+    inputs: Annotated[Any, msgspec.Meta(examples=[["where is my order?"]])] = UNSET
     input: Any = UNSET  # vLLM: a text or texts; Infinity: texts
     model: str | None = None  # the task
     raw_scores: bool | msgspec.UnsetType = UNSET  # Infinity
@@ -129,16 +130,22 @@ class ClassifyFormat:
 
     def operations(self) -> Sequence[Operation]:
         """What each takes and gives."""
-        table: list[tuple[str, str, Any]] = [
-            ("/classify", "Labels of texts, in the form of whose body it is.", None),
-            ("/vllm/classify", "Labels of texts, as vLLM answers.", ClassesAnswer),
-            ("/infinity/classify", "Labels of texts, as Infinity answers.", RankedAnswer),
+        table: list[tuple[str, str, Any, str]] = [
+            ("/classify", "Labels of texts, in the form of whose body it is.", None, "inputs"),
+            ("/vllm/classify", "Labels of texts, as vLLM answers.", ClassesAnswer, "input"),
+            ("/infinity/classify", "Labels of texts, as Infinity answers.", RankedAnswer, "input"),
         ]
         return [
             Operation(
-                method="POST", path=path, summary=summary, request=ClassifyRequest, response=answer, statuses=LATE
+                method="POST",
+                path=path,
+                summary=summary,
+                request=ClassifyRequest,
+                example={field: ["where is my order?"], "model": "TASK"},
+                response=answer,
+                statuses=LATE,
             )
-            for path, summary, answer in table
+            for path, summary, answer, field in table
         ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -69,14 +69,15 @@ class Score(Wire, tag_field="type", tag="score"):
 
 
 Question = Predicate | Choice | Score
+EXAMPLE = {"type": "predicate", "name": "TASK", "instructions": "the customer is waiting"}
 
 
 class DecisionsRequest(Wire):
     """An input and the questions about it. What concerns caches of prompts is taken, and has no effect."""
 
-    model: str
-    input: str | list[Item]
-    questions: list[Question]
+    model: Annotated[str, msgspec.Meta(examples=["polyhead"])]
+    input: Annotated[str | list[Item], msgspec.Meta(examples=["where is my order?"])]
+    questions: Annotated[list[Question], msgspec.Meta(examples=[[EXAMPLE]])]
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     safety_identifier: str | None = None

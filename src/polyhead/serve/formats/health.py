@@ -19,7 +19,8 @@ from polyhead.serve.changes import ChangeState
 from polyhead.serve.exposition import families_of, written
 from polyhead.serve.formats.base import Operation, WireFormat
 from polyhead.serve.http import JSON, encoded
-from polyhead.serve.openapi import document, page
+from polyhead.serve.openapi import document
+from polyhead.serve.routes_page import page
 from polyhead.serve.service import Service
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -42,6 +42,8 @@ from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
+TEXT, TEXTS = msgspec.Meta(examples=["where is my order?"]), msgspec.Meta(examples=[["where is my order?", "thanks"]])
+
 
 class Reading(Foreign):
     """What every request may say about how its texts are read."""
@@ -73,14 +75,14 @@ class Reading(Foreign):
 class PredictRequest(Reading, kw_only=True):
     """A text, a pair [a, b], or a list of [text] and [a, b]."""
 
-    inputs: Any
+    inputs: Annotated[Any, msgspec.Meta(examples=["where is my order?"])]
     raw_scores: bool = False
 
 
 class EmbedRequest(Reading, kw_only=True):
     """Texts for their vectors."""
 
-    inputs: Any
+    inputs: Annotated[Any, TEXTS]
     normalize: bool = True
     dimensions: int | None = None
     encoding_format: Literal["float"] | None = None
@@ -89,8 +91,8 @@ class EmbedRequest(Reading, kw_only=True):
 class Sentences(Foreign):
     """A text and others to compare with it."""
 
-    source_sentence: str
-    sentences: list[str]
+    source_sentence: Annotated[str, TEXT]
+    sentences: Annotated[list[str], TEXTS]
 
 
 class SimilarityRequest(Foreign):
@@ -103,8 +105,8 @@ class SimilarityRequest(Foreign):
 class RerankRequest(Reading, kw_only=True):
     """Texts to order by how well they fit a query."""
 
-    query: str
-    texts: list[str]
+    query: Annotated[str, TEXT]
+    texts: Annotated[list[str], TEXTS]
     raw_scores: bool = False
     return_text: bool = False
 
@@ -130,7 +132,7 @@ class PipelineParameters(Foreign):
 class PipelineRequest(Foreign):
     """A text or texts, as the Inference API takes them."""
 
-    inputs: Any
+    inputs: Annotated[Any, TEXT]
     parameters: PipelineParameters | None = None
 
 

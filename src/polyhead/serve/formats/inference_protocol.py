@@ -35,7 +35,7 @@ from polyhead.serve.formats.tensors import (
     request_in,
     texts_in,
 )
-from polyhead.serve.http import HttpError, encoded, gone, headers_of, status_of
+from polyhead.serve.http import HttpError, check_parts, encoded, gone, headers_of, status_of
 from polyhead.serve.http import answer_of as standard_answer_of
 from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
@@ -270,8 +270,10 @@ def _inputs(model: Model, texts: dict[str, list[str]]) -> tuple[list[AnyInput], 
 
 
 def _json(text: str, number: int) -> object:
+    content = text.encode("utf-8", "surrogatepass")
+    check_parts(content)
     try:
-        return msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
+        return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadValue(f"input {number} is not JSON", got=str(error), do="or send the tensor 'text'") from None
 

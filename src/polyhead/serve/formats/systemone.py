@@ -7,7 +7,7 @@ import datetime
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
@@ -75,12 +75,15 @@ class Score(Wire, tag_field="type", tag="score"):
 Question = Noul | Choice | Score
 
 
+EXAMPLE = {"TASK": {"type": "noul", "instructions": "the customer is waiting"}}
+
+
 class SystemOneRequest(Wire):
     """A state and the questions about it, each read by itself."""
 
-    model: str
-    state: Words
-    questions: dict[str, msgspec.Raw]
+    model: Annotated[str, msgspec.Meta(examples=[ALIAS])]
+    state: Annotated[Words, msgspec.Meta(examples=["where is my order?"])]
+    questions: Annotated[dict[str, msgspec.Raw], msgspec.Meta(examples=[EXAMPLE])]
 
 
 class Invalid(PolyheadError):

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import prod
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -41,6 +41,9 @@ class InputTensor(Foreign):
     parameters: TensorParameters = TensorParameters()
 
 
+EXAMPLE = {"name": "text", "shape": [1], "datatype": TEXT, "data": ["where is my order?"]}
+
+
 class AskedOutput(Foreign):
     """A tensor that a request wants."""
 
@@ -58,7 +61,7 @@ class InferParameters(Foreign):
 class InferRequest(Foreign):
     """A request without its binary data."""
 
-    inputs: list[InputTensor]
+    inputs: Annotated[list[InputTensor], msgspec.Meta(examples=[[EXAMPLE]])]
     outputs: list[AskedOutput] = []
     id: str | None = None
     parameters: InferParameters = InferParameters()
