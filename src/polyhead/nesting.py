@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from polyhead.errors import ConfigError
 
 DEEPEST = 64  # levels of lists and tables in JSON or TOML that somebody else wrote
+PART = 262_144  # bytes that are looked at before other threads may run
 # What may hold any sign: strings of three quotes and of one, and comments; one that does not end goes to the end.
 _QUOTED = re.compile(
     r'"""(?:\\.|[^\\])*?(?:"""|\Z)|'
@@ -47,12 +49,36 @@ def check_depth(raw: bytes, *, source: str) -> None:
 
 def is_deep(body: bytes) -> bool:
     """Whether JSON has more than DEEPEST levels; anything else may be either."""
-    if body.count(b"[") + body.count(b"{") <= DEEPEST:
-        return False
-    if b"\\" in body:  # what is escaped ends no string
-        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    signs = np.frombuffer(body, np.uint8)
-    is_outside = np.cumsum(signs == ord('"'), dtype=np.int32) % 2 == 0
-    signs = signs[is_outside]
-    steps = np.isin(signs, (ord("["), ord("{"))).astype(np.int8) - np.isin(signs, (ord("]"), ord("}")))
-    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > DEEPEST)
+    return body.count(b"[") + body.count(b"{") > DEEPEST and levels_and_values(body)[0] > DEEPEST
+
+
+def levels_and_values(body: bytes) -> tuple[int, int]:
+    """The levels of lists and objects in JSON, and the values in all of them; of anything else any two numbers.
+
+    The body is read in parts, between which other threads run.
+    """
+    deepest = values = level = 0
+    is_outside = True
+    for part in _parts(body):
+        if b"\\" in part:  # what is escaped ends no string
+            part = part.replace(b"\\\\", b"").replace(b'\\"', b"")
+        signs = np.frombuffer(part, np.uint8)
+        outside = (np.cumsum(signs == ord('"'), dtype=np.int32) % 2 == 0) == is_outside
+        is_outside = bool(outside[-1]) if len(outside) else is_outside
+        signs = signs[outside]
+        openings, ends = np.isin(signs, (ord("["), ord("{"))), np.isin(signs, (ord("]"), ord("}")))
+        levels = level + np.cumsum(openings.astype(np.int32) - ends)
+        values += int(openings.sum()) + int((signs == ord(",")).sum())
+        deepest, level = max(deepest, int(levels.max(initial=0))), int(levels[-1]) if len(levels) else level
+    return deepest, values
+
+
+def _parts(body: bytes) -> Iterator[bytes]:
+    """The body in parts of about PART bytes, none of which ends between a backslash and the sign that it escapes."""
+    start = 0
+    while start < len(body):
+        part = body[start : start + PART]
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:
+            part = body[start : start + PART + 1]
+        start += len(part)
+        yield part

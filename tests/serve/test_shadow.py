@@ -44,6 +44,7 @@ def test_callers_see_nothing_of_a_candidate_and_its_flips_are_those_of_its_own_a
             listed = (await client.get("/v1/tasks")).json()
             begun = await put(client, upload(tmp_path, "mood", 6))
             assert begun["compared"] == 0 and begun["agreement"] is None and begun["share"] == 1.0
+            assert begun["version"] == "v0001" and begun["cost"]["milliseconds"] >= 0
             after = await client.post("/v1/predict", json={"inputs": texts})
             assert after.content == before.content and (await client.get("/v1/tasks")).json() == listed
             await settle(service)

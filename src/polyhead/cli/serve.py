@@ -13,7 +13,7 @@ from polyhead.cli.options import session_options
 from polyhead.cli.output import note
 from polyhead.cli.ports import Port, PortType, in_order
 from polyhead.cli.serve_changes import changes_options, place_of_worker, supervise, with_changes
-from polyhead.cli.serve_options import access_file, keys_of, settings_of, settings_options
+from polyhead.cli.serve_options import access_file, hosts_of, keys_of, settings_of, settings_options
 from polyhead.errors import MissingExtra
 from polyhead.progress import counted
 
@@ -53,6 +53,7 @@ def command(
     deterministic: bool,
     keys: str | None,
     no_keys: bool,
+    allowed_hosts: tuple[str, ...],
     access_log: str | None,
     traces: bool,
     **given: Any,
@@ -86,7 +87,9 @@ def command(
         share_arenas()
         session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
         session.task_names([task for task in (default_task, *(task for task, _ in places)) if task is not None])
-        run(Service(session, settings), places, host=host, worker=place, keys=known, observers=observers)
+        hosts = hosts_of(allowed_hosts, host)
+        service = Service(session, settings)
+        run(service, places, host=host, worker=place, keys=known, hosts=hosts, observers=observers)
     return None
 
 
@@ -97,6 +100,7 @@ def run(
     host: str,
     worker: WorkerPlace | None,
     keys: Keys,
+    hosts: Sequence[str] | None,
     observers: Sequence[Observer],
 ) -> None:
     """Serves until it is told to stop: at each place all tasks, or the one that requests mean there."""
@@ -107,7 +111,7 @@ def run(
     from polyhead.serve.run import EndInTime, Listener, serve
     from polyhead.serve.workers import CountsOfAll
 
-    app = application(service, keys=keys, observers=observers)
+    app = application(service, keys=keys, hosts=hosts, observers=observers)
     public = app if worker is None else CountsOfAll(app, worker)
     listeners = [
         Listener(app=public if task is None else for_task(public, task), socket=listening) for task, listening in places
@@ -144,4 +148,5 @@ def run(
 
 def address_of(host: str, listening: socket) -> str:
     """The address of a socket that listens on this host."""
-    return f"http://{host}:{listening.getsockname()[1]}"
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listening.getsockname()[1]}"

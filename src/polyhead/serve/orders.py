@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,7 +26,7 @@ from polyhead.certify.certificate import Ledger, bundle_hash
 from polyhead.certify.rollback import roll_back
 from polyhead.config import Value
 from polyhead.errors import BundleError, PolyheadError, UnknownTask
-from polyhead.serve.http import ErrorBody, HttpError, body_of, status_of
+from polyhead.serve.http import ErrorBody, HttpError, body_of, replaced, status_of
 
 NICENESS = 15  # of the process that makes a change: answers come first
 AUTOGROUP = FilePath("/proc/self/autogroup")
@@ -264,10 +264,10 @@ def lower_priority() -> None:
 def as_http(body: ErrorBody, status: int, places: Mapping[str, str] = MappingProxyType({})) -> HttpError:
     """An error with a status, from its four facts; `places` are paths of this machine and what stands for them."""
 
-    def cleaned(text: str | None) -> str | None:
-        for path in sorted(places, key=len, reverse=True):
-            text = None if text is None else text.replace(path, places[path])
-        return text
+    def cleaned(fact: str | list[str] | None) -> Any:
+        if isinstance(fact, list):
+            return [replaced(each, places) for each in fact]
+        return None if fact is None else replaced(fact, places)
 
     error = HttpError(status, cleaned(body.message) or "")
     error.got, error.allowed, error.do = (cleaned(fact) for fact in (body.got, body.allowed, body.do))

@@ -20,9 +20,10 @@ from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.memory import trim
+from polyhead.serve.beside import beside
 from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
-from polyhead.serve.checks import Failures, check_characters, check_cut, check_options, check_tokens
+from polyhead.serve.checks import Failures, characters_of, check_characters, check_cut, check_options, check_tokens
 from polyhead.serve.drift import DriftWatch
 from polyhead.serve.exchange import EXCHANGE
 from polyhead.serve.hidden_tasks import AddedTasks, HiddenTasks
@@ -64,6 +65,11 @@ class Names(tuple[str, ...]):
         made = cls(names)
         made.loaded = loaded
         return made
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks as they were in that moment."""
+        return tuple(self.loaded.tasks[name] for name in self)
 
 
 class Service:
@@ -140,9 +146,8 @@ class Service:
 
     @property
     def tasks(self) -> dict[str, Task]:
-        """The tasks that callers may ask, by name."""
-        loaded = self.loaded
-        return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
+        """The tasks that callers may ask now, by name."""
+        return shown_tasks(self.loaded)
 
     def default_tasks(self) -> list[str]:
         """The tasks of a request that names none: all but those that own their models, which take seconds a text."""
@@ -207,7 +212,8 @@ class Service:
         """
         settings, names = self.settings, tuple(tasks)
         loaded = tasks.loaded if isinstance(tasks, Names) else self.loaded
-        await check_tokens(loaded, inputs, names, words, settings.limits.tokens)
+        limits = settings.limits
+        await check_tokens(loaded, inputs, names, words, tokens=limits.tokens, answers=limits.answers)
         seconds = settings.timeout if deadline is None else min(deadline, settings.timeout)
         submitted = partial(self._submitted, loaded=loaded, tasks=names, seconds=seconds, is_gone=is_gone)
         held, tell = list[TaskResults](), stage
@@ -255,20 +261,22 @@ class Service:
                 answered.set_result(ticket)
 
         added = AddedTasks(self.hidden_tasks if stage is None else (), tasks, loaded)
-        ticket = self.queue.submit(
+        submitting = partial(
+            self.queue.submit,
             inputs,
             done,
             tasks=(*tasks, *added.hidden),
             words=words,
             deadline=self._left(seconds),
             stage=stage,
-            is_gone=is_gone,
+            is_gone=lambda: answered.cancelled() or (is_gone is not None and is_gone()),
             loaded=loaded,
         )
         try:
+            ticket = await beside(4 * len(inputs) * len(tasks) + characters_of(inputs), submitting)
             await answered
         except asyncio.CancelledError:
-            ticket.cancel()
+            answered.cancel()  # by which the queue knows it
             raise
         if ticket.error is not None:
             raise ticket.error
@@ -351,6 +359,11 @@ async def _trim_often() -> None:
     while True:
         await asyncio.sleep(TRIMMED_EVERY)
         await asyncio.to_thread(trim)
+
+
+def shown_tasks(loaded: LoadedTasks) -> dict[str, Task]:
+    """The tasks of a moment that callers may ask, by name."""
+    return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
 
 
 def _default(loaded: LoadedTasks) -> list[str]:

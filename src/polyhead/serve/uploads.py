@@ -34,7 +34,8 @@ from polyhead.bundle.format import (
     TRUNK,
     TRUNK_RECORD,
 )
-from polyhead.bundle.manifest import BundleFile, Live, TaskRecord, decoded, read_bundle_file
+from polyhead.bundle.manifest import BundleFile, Live, TaskRecord, decoded, read_bundle_file, read_trunk_record
+from polyhead.bundle.merge import trunk_difference
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.owners import check_family, owner_at
 from polyhead.bundle.packed import BLOCK, FAMILY_LIMITS, LIMITS, NEEDED, check_alone
@@ -52,7 +53,7 @@ PREFIX = ".upload-"
 MOST_FAMILIES = 16
 _FAMILY_MEMBER = re.compile(rf"{FAMILIES}/([A-Za-z0-9+._-]{{1,200}})/({FAMILY}|{PART})".replace(".json", r"\.json"))
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_ALLOWED = f"{', '.join(LIMITS)}, {FAMILIES}/<name>/{FAMILY} and {FAMILIES}/<name>/{PART}"
+_ALLOWED = f"{', '.join(LIMITS)}, {TRUNK_RECORD}, {FAMILIES}/<name>/{FAMILY} and {FAMILIES}/<name>/{PART}"
 _PACK = "make the upload with `polyhead tasks pack`"
 
 
@@ -61,6 +62,8 @@ def member_place(member: str, task: str) -> tuple[tuple[str, ...], int]:
 
     Raises HttpError 422 for a name that is not among those of a version's files.
     """
+    if member == TRUNK_RECORD:
+        return (TRUNK, TRUNK_RECORD), LARGEST_JSON
     if member in LIMITS:
         return (TASKS, task, VERSION, member), LIMITS[member]
     match = _FAMILY_MEMBER.fullmatch(member)
@@ -259,14 +262,17 @@ def staged(folder: FilePath, name: str, target: FilePath) -> StagedTask:
         )
     trunk = read_bundle_file(target).trunk
     if record.trunk != trunk:
+        why = ""
+        if (folder / TRUNK / TRUNK_RECORD).exists():  # an upload may leave it out
+            why = f": {trunk_difference(read_trunk_record(target), read_trunk_record(folder))}"
         raise WrongTrunk(
-            f"task '{name}' was trained on another trunk than this bundle has",
+            f"task '{name}' was trained on another trunk than this bundle has{why}",
             got=f"trunk {record.trunk}",
             allowed=f"trunk {trunk}",
-            do="train the task on this bundle's trunk",
+            do="train the task on this bundle's trunk, with its max_tokens",
         )
     check_alone(record)
-    (folder / TRUNK).mkdir()
+    (folder / TRUNK).mkdir(exist_ok=True)
     (folder / TRUNK / TRUNK_RECORD).write_bytes(read_inside(target, TRUNK, TRUNK_RECORD, limit=LARGEST_JSON))
     sha256 = hashlib.sha256(raw).hexdigest()
     families = {owner_at(FAMILIES, each.name): _live(folder, each.name) for each in _folders(folder / FAMILIES)}

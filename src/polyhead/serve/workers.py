@@ -262,7 +262,7 @@ async def _asked(path: FilePath, headers: Iterable[tuple[bytes, bytes]]) -> byte
     reader, writer = await asyncio.open_unix_connection(str(path), limit=LARGEST_TOLD)
     try:
         kept = [(name, value) for name, value in headers if name in (b"authorization", b"x-api-key")]
-        lines = [b"GET /metrics HTTP/1.0", b"host: worker", *(name + b": " + value for name, value in kept)]
+        lines = [b"GET /metrics HTTP/1.0", b"host: localhost", *(name + b": " + value for name, value in kept)]
         writer.write(b"\r\n".join(lines) + b"\r\n\r\n")
         await writer.drain()
         head = await reader.readuntil(b"\r\n\r\n")

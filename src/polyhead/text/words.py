@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 
 import numpy as np
 
 from polyhead.config import Value
 from polyhead.text.encodings import Encodings, ranges, starts_of
-from polyhead.text.tokenize import Encoded, encoded_at
+from polyhead.text.tokenize import AT_ONCE, Encoded, encoded_at
 
 NOWHERE = (-1, -1)  # the offsets of "no answer" among the places of a text
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -19,7 +19,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 def words_of(text: str) -> np.ndarray:
     """Character offsets int32 (words, 2): runs of letters, digits and `_`; other visible characters alone."""
-    return np.array([match.span() for match in _WORD.finditer(text)], np.int32).reshape(-1, 2)
+    return np.array(_flat_spans(text), np.int32).reshape(-1, 2)
 
 
 def places_of(text: str) -> np.ndarray:
@@ -36,13 +36,19 @@ def words_in_each(inputs: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """`words_in` of many inputs."""
     flat, stops = array("i"), [0]
     for texts in inputs:
-        spans = [offsets.span() for offsets in _WORD.finditer(texts[-1])]
-        if len(texts) > 1:
-            spans.insert(0, NOWHERE)
-        flat.fromlist(list(chain.from_iterable(spans)))
-        stops.append(stops[-1] + len(spans))
+        flat.extend(NOWHERE if len(texts) > 1 else ())
+        flat.extend(_flat_spans(texts[-1]))
+        stops.append(len(flat) // 2)
     offsets = np.array(flat, np.int32).reshape(-1, 2)
     return [offsets[start:stop] for start, stop in pairwise(stops)]
+
+
+def _flat_spans(text: str) -> array[int]:
+    """Beginning and end of each word, one after the other; some at a time, so that other threads run meanwhile."""
+    flat, words = array("i"), _WORD.finditer(text)
+    while some := list(chain.from_iterable(match.span() for match in islice(words, AT_ONCE))):
+        flat.fromlist(some)
+    return flat
 
 
 def joined(tokens: Sequence[str]) -> tuple[str, np.ndarray]:
