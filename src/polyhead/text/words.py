@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Sequence
 from itertools import chain, pairwise
@@ -10,16 +9,20 @@ from itertools import chain, pairwise
 import numpy as np
 
 from polyhead.config import Value
+from polyhead.text.characters import word_pattern
 from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.tokenize import Encoded, encoded_at
 
 NOWHERE = (-1, -1)  # the offsets of "no answer" among the places of a text
-_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def words_of(text: str) -> np.ndarray:
-    """Character offsets int32 (words, 2): runs of letters, digits and `_`; other visible characters alone."""
-    return np.array([match.span() for match in _WORD.finditer(text)], np.int32).reshape(-1, 2)
+    """Character offsets int32 (words, 2): runs of letters, digits and `_`, other visible characters alone.
+
+    Each with its marks; digits before letters, and letters of scripts without spaces, are words of their own (see
+    `text.characters`).
+    """
+    return np.array([match.span() for match in word_pattern(text).finditer(text)], np.int32).reshape(-1, 2)
 
 
 def places_of(text: str) -> np.ndarray:
@@ -36,7 +39,7 @@ def words_in_each(inputs: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """`words_in` of many inputs."""
     flat, stops = array("i"), [0]
     for texts in inputs:
-        spans = [offsets.span() for offsets in _WORD.finditer(texts[-1])]
+        spans = [offsets.span() for offsets in word_pattern(texts[-1]).finditer(texts[-1])]
         if len(texts) > 1:
             spans.insert(0, NOWHERE)
         flat.fromlist(list(chain.from_iterable(spans)))
