@@ -13,6 +13,7 @@ from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.tasks.columns import Source
 from polyhead.tasks.gold import TaggedSpan, cut_at, longest_apart, overlapping_pair
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.read import read
 from polyhead.tasks.task import Example, Task
 from polyhead.text.words import words_of
@@ -183,3 +184,31 @@ def test_spans_do_not_run_across_rows():
     assert scored([["B-a"], ["I-a"]], [["B-a"], ["I-a"]]) == 1.0
     assert scored([["B-a"], ["I-a"]], [["B-a"], ["O"]]) == pytest.approx(2 / 3)
     assert scored([["O", "O"], []], [["O", "O"], []]) == 0.0
+
+
+LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
+
+
+@cases("decoder", ["greedy", "constrained"])
+def test_words_in_one_token_are_answered_as_that_token_is(decoder):
+    """A span that begins at the token goes on over its words; words that were not read stay outside."""
+    task = Task(name="t", kind="tagging", labels=LABELS, decoder=decoder)
+    tokens = np.log(np.array([[6, 1, 1, 1, 1], [1, 6, 1, 1, 1], [1, 1, 6, 1, 1], [1, 1, 1, 6, 1]], np.float32) / 10)
+    outputs = parts_marked(tokens[[0, 0, 1, 1, 1, 2, 3, 3, 3]], np.array([0, 1, 0, 1, 1, 0, 0, 1, 0], bool))
+    outputs[8] = np.nan
+    example = Example(input=("กขคงจฉชซฌ",))
+    (answer,) = kind_of(task).decode_all(task, [outputs], [example])
+    assert [(span["text"], span["label"]) for span in answer["spans"]] == [("คงจฉ", "a"), ("ชซ", "b")]
+    assert [span["score"] for span in answer["spans"]] == pytest.approx([0.6, 0.6])
+    target = np.array([0, 0, 1, 2, 2, 2, 3, 4, 0])
+    assert kind_of(task).evaluate(task, [outputs], [target], [example])["span_f1"] == 1.0
+    decisions = kind_of(task).judged(task, [outputs], [target], [example]).decisions
+    assert decisions.is_right.tolist() == [True] * 4  # a decision a token
+
+
+def test_plain_labels_of_words_in_one_token_are_the_tokens():
+    task = Task(name="t", kind="tagging", labels=("x", "y"))
+    outputs = parts_marked(np.array([[0, 3], [0, 3], [2, 0]], np.float32), np.array([False, True, False]))
+    (answer,) = kind_of(task).decode_all(task, [outputs], [Example(input=("กขค",))])
+    assert [word["label"] for word in answer["words"]] == ["y", "y", "x"]
+    assert answer["words"][0]["score"] == answer["words"][1]["score"]

@@ -11,7 +11,16 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from cases import cases
 from polyhead.text.tokenize import Tokenizer, Windows
-from polyhead.text.words import best_windows, first_subtokens, places_of, read_words, words_in, words_in_each, words_of
+from polyhead.text.words import (
+    GOES_ON,
+    best_windows,
+    first_subtokens,
+    places_of,
+    read_words,
+    words_in,
+    words_in_each,
+    words_of,
+)
 from polyhead.trunk.data import TextSettings
 
 
@@ -108,9 +117,11 @@ def test_words_that_are_cut_away_or_vanish_have_none():
     assert first_subtokens(empty, words[:0]).tolist() == []
 
 
-def test_tokens_wider_than_a_word_stand_for_every_word_they_hold():
+def test_a_token_wider_than_a_word_stands_for_its_first_word_and_the_others_go_on():
     one = tokenizer().encode([("cat",)])[0]
-    assert first_subtokens(one, np.array([[0, 1], [1, 3]], np.int32)).tolist() == [1, 1]
+    assert first_subtokens(one, np.array([[0, 1], [1, 3]], np.int32)).tolist() == [1, GOES_ON]
+    pair = tokenizer().encode([("a", "cat")])[0]
+    assert first_subtokens(pair, np.array([[0, 1], [1, 3]], np.int32)).tolist() == [3, 3]
 
 
 def test_only_the_second_text_of_a_pair_has_words():
@@ -178,7 +189,7 @@ def test_no_word_that_begins_in_a_window_is_lost(seed):
 def test_words_of_many_texts_are_read_where_each_alone_reads_them(seed, texts):
     """Short texts and long ones in windows or cut, blank ones, words of one's own in any order."""
     rng = np.random.default_rng(seed)
-    letters = ["a", "bc", "def", "cat", "!", " ", "  ", "\u200b", "É"]
+    letters = ["a", "bc", "def", "cat", "!", " ", "  ", "\u200b", "É", "กขค"]
     inputs = [
         tuple("".join(rng.choice(letters, rng.integers(0, size))) for size in rng.choice([5, 9, 90], texts))
         for _ in range(12)
@@ -190,9 +201,13 @@ def test_words_of_many_texts_are_read_where_each_alone_reads_them(seed, texts):
         encoded = tokenizer(20).encode(inputs, windows=windows)
         reads = read_words(tokenizer(20).encodings(inputs, windows=windows, offsets=True), words)
         assert len(reads.starts) == len(encoded) + 1
+        going_on = [np.zeros(len(each), bool) for each in words]
         for entry, one in enumerate(encoded):
             every = first_subtokens(one, words[one.row])
+            going_on[one.row] |= every == GOES_ON
             here = slice(reads.starts[entry], reads.starts[entry + 1])
             assert reads.places[here].tolist() == np.flatnonzero(every >= 0).tolist()
             assert reads.tokens[here].tolist() == every[every >= 0].tolist()
             assert reads.of(one.row).tolist() == words[one.row].tolist()
+        assert reads.going_on(np.arange(12)).tolist() == np.concatenate(going_on).tolist()
+        assert any(each.any() for each in going_on) == (texts == 1)

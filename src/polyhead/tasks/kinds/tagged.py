@@ -7,6 +7,7 @@ that training can learn both sides; answers are made of whole words, so such a s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -91,12 +92,44 @@ def is_bio(task: Task) -> bool:
     return any(label.startswith(("B-", "I-")) for label in task.labels)
 
 
+def parts_marked(outputs: np.ndarray, goes_on: np.ndarray) -> np.ndarray:
+    """The outputs (words, labels), in which words that share the token of the word before go on with its label.
+
+    Such a row is 0 and otherwise NaN; rows of words that were not read are NaN alone. `outputs` is changed.
+    """
+    outputs[goes_on] = np.nan
+    outputs[goes_on, 0] = 0.0
+    return outputs
+
+
+def parts_of(outputs: np.ndarray) -> np.ndarray:
+    """Which words go on with the label of the word before, bool (words,); the first does not."""
+    is_part = np.asarray(~np.isnan(outputs[:, 0]) & np.isnan(outputs).any(axis=-1))
+    is_part[:1] = False
+    return is_part
+
+
 def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
-    """The label index of each word by the task's decoder, int64 (words,); UNREAD for rows of NaN."""
-    if task.decoder == "greedy":
-        return best(outputs)
-    unread = np.isnan(outputs).any(axis=-1)
-    return np.where(unread, UNREAD, best_path(outputs, task.labels))
+    """The label index of each word by the task's decoder, int64 (words,); UNREAD for rows of NaN.
+
+    A word that shares the token of the word before goes on with its label: inside the span that begins there.
+    """
+    is_part = parts_of(outputs)
+    own = outputs[~is_part]
+    labels = best(own)
+    if task.decoder == "constrained":
+        labels = np.where(labels == UNREAD, UNREAD, best_path(own, task.labels))
+    if not is_part.any():
+        return labels
+    inside = np.array([*map(partial(_inside, task.labels), range(len(task.labels))), UNREAD])
+    repeated = labels[np.cumsum(~is_part) - 1]
+    return np.where(is_part, inside[repeated], repeated)
+
+
+def _inside(labels: tuple[str, ...], index: int) -> int:
+    """The label of the next part of a word that has this label."""
+    name = f"I{labels[index][1:]}"
+    return labels.index(name) if labels[index].startswith("B-") and name in labels else index
 
 
 def best(outputs: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from polyhead.errors import ConfigError, DataError
 from polyhead.metrics import LabelScore
 from polyhead.tasks.judging import Decisions, Judged, Recount, confusion_of, from_labels, from_sums, label_metrics
 from polyhead.tasks.kinds import base
-from polyhead.tasks.kinds.tagged import UNREAD, TaggedRow, best, chosen, is_bio, tagged_rows, whole_words
+from polyhead.tasks.kinds.tagged import UNREAD, TaggedRow, chosen, is_bio, parts_of, tagged_rows, whole_words
 from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
 
 
@@ -90,8 +90,10 @@ class Tagging(Kind):
         if not rows:
             return []
         flat, starts = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
-        indices = best(flat) if task.decoder == "greedy" else np.concatenate([chosen(task, row) for row in rows])
-        scores = np.take_along_axis(base.softmax(flat), indices[:, None], axis=-1)[:, 0]
+        several = [flat] if task.decoder == "greedy" else rows
+        indices = np.concatenate([chosen(task, row) for row in several])
+        whole = np.maximum.accumulate(np.where(parts_of(flat), 0, np.arange(len(flat))))  # each part's first part
+        scores = np.take_along_axis(base.softmax(flat[whole]), indices[whole][:, None], axis=-1)[:, 0]
         if is_bio(task):
             texts = [example.text for example in examples]
             return [{"spans": spans} for spans in _spans(task, indices, scores, starts, np.concatenate(places), texts)]
@@ -148,8 +150,9 @@ class Tagging(Kind):
         """All but differences, of words; the confidence of a word is the probability of its label."""
         rows, labels = tagged_rows(task, outputs, targets, examples), len(task.labels)
         wanted, answered = np.concatenate([row.target for row in rows]), np.concatenate([row.answer for row in rows])
-        is_read = answered != UNREAD
-        probabilities = base.softmax(np.concatenate([row.outputs for row in rows])[is_read])
+        is_read, flat = answered != UNREAD, np.concatenate([row.outputs for row in rows])
+        decided = ~np.isnan(flat).any(axis=-1)  # parts of a token's words go on with one decision
+        probabilities = base.softmax(flat[decided])
         return Judged(
             recount=self._recount(task, rows),
             confusion=confusion_of(
@@ -161,8 +164,8 @@ class Tagging(Kind):
             ),
             decisions=Decisions(
                 of="words",
-                confidence=np.take_along_axis(probabilities, answered[is_read][:, None], axis=-1)[:, 0],
-                is_right=(wanted == answered)[is_read],
+                confidence=np.take_along_axis(probabilities, answered[decided][:, None], axis=-1)[:, 0],
+                is_right=(wanted == answered)[decided],
             ),
         )
 
