@@ -318,7 +318,8 @@ class Model:
         write_rows(file, known, rows)
         columns = columns_for(known, rows.inputs)
         asked: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans")} | {
-            "text_b": columns.get("text_b")
+            "text_b": columns.get("text_b"),
+            "overlaps": settings.get("overlaps"),
         }
         if "tags" in columns:
             asked["label"] = columns["tags"]

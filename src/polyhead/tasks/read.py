@@ -135,6 +135,7 @@ class Reading(Value, eq=False):
     wrong: tuple[BadValue, ...]
     empty: tuple[int, ...]
     unlabelled: tuple[int, ...]
+    overlapping: tuple[int, ...]  # with labelled spans that overlap: left out, or without the shorter ones
     columns: tuple[str, ...]  # of the file, in its order
     rows: int
 
@@ -149,7 +150,7 @@ def read_each(source: Source, task: Task) -> Reading:
         source = msgspec.structs.replace(source, soft=None)
     reader = _Reader(source, task, None)
     rows = Rows(source.path, reader.columns.wanted)
-    wrong, skipped = list[BadValue](), dict[str, list[int]](empty=[], unlabelled=[])
+    wrong, skipped = list[BadValue](), dict[str, list[int]](empty=[], unlabelled=[], overlapping=[], shorter=[])
     for row in rows.each():
         if source.limit is not None and reader.counts["rows"] >= source.limit:
             break
@@ -175,6 +176,7 @@ def read_each(source: Source, task: Task) -> Reading:
         wrong=tuple(wrong),
         empty=tuple(skipped["empty"]),
         unlabelled=tuple(skipped["unlabelled"]),
+        overlapping=(*skipped["overlapping"], *skipped["shorter"]),
         columns=tuple(rows.columns),
         rows=reader.counts["rows"],
     )

@@ -43,12 +43,12 @@ def marks() -> str:
                 runs[-1][1] = code
             else:
                 runs.append([code, code])
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in runs) + _FOLLOWING
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in runs)
 
 
 @cache
 def _of_all_scripts() -> re.Pattern[str]:
-    mark = f"[{marks()}]"
+    mark = f"[{marks()}{_FOLLOWING}]"
     first, letter = rf"[^\W\d{_ALONE}{_FOLLOWING}]", rf"[^\W{_ALONE}{_FOLLOWING}]"
     alone = rf"(?=[^\W\d])[{_ALONE}]{mark}*"
     symbol = rf"[^\w\s{_HIDDEN}]{mark}*"

@@ -7,7 +7,6 @@ that training can learn both sides; answers are made of whole words, so such a s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
@@ -121,15 +120,15 @@ def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
         labels = np.where(labels == UNREAD, UNREAD, best_path(own, task.labels))
     if not is_part.any():
         return labels
-    inside = np.array([*map(partial(_inside, task.labels), range(len(task.labels))), UNREAD])
     repeated = labels[np.cumsum(~is_part) - 1]
-    return np.where(is_part, inside[repeated], repeated)
+    return np.where(is_part & (repeated != UNREAD), inside_of(task.labels)[repeated], repeated)
 
 
-def _inside(labels: tuple[str, ...], index: int) -> int:
-    """The label of the next part of a word that has this label."""
-    name = f"I{labels[index][1:]}"
-    return labels.index(name) if labels[index].startswith("B-") and name in labels else index
+def inside_of(labels: Sequence[str]) -> np.ndarray:
+    """For each label that of the next part of a word that has it: `I-x` for `B-x`, else itself; int64 (labels,)."""
+    place = {label: index for index, label in enumerate(labels)}
+    names = (f"I{label[1:]}" if label.startswith("B-") else label for label in labels)
+    return np.array([place.get(name, index) for index, name in enumerate(names)], np.int64)
 
 
 def best(outputs: np.ndarray) -> np.ndarray:

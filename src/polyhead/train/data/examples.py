@@ -12,7 +12,7 @@ from polyhead.errors import EmptyData
 from polyhead.model import TextBatch
 from polyhead.nn.trunk import States
 from polyhead.store.features import Features
-from polyhead.tasks.kinds.tagged import parts_marked
+from polyhead.tasks.kinds.tagged import inside_of, parts_marked
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
 from polyhead.text.question import Question, TaskInput, read_alone
@@ -215,9 +215,17 @@ def without_unread(target: np.ndarray, unread: np.ndarray | None) -> np.ndarray:
 
 
 def tell_unread(prepared: Prepared, examples: LengthSorted, max_tokens: int, events: Events) -> None:
-    """Tells how many training answers of a span task are not read whole; raises EmptyData where none is."""
+    """Tells how many training answers of a span task are not read whole; raises EmptyData where none is.
+
+    Of labelled words it tells in how many texts a label changes inside a token, which no answer can.
+    """
     targets, name = prepared.train.examples.targets, prepared.task.name
     if not _is_answers(targets[0]):
+        if _is_words(targets[0]) and (several := _changing_inside_tokens(prepared, examples)):
+            events.line(
+                f"{name}: in {several:,} of {len(targets):,} training texts a label changes inside a token of the "
+                "encoder: no answer can, so it counts as missed; an encoder that knows the script has finer tokens"
+            )
         return
     lost, beyond = _lost(targets, examples), f"beyond the {max_tokens} tokens that are read"
     taught, do = "nothing", "set long_texts = 'windows', raise trunk.max_tokens, or give shorter contexts"
@@ -234,6 +242,16 @@ def tell_unread(prepared: Prepared, examples: LengthSorted, max_tokens: int, eve
     if lost:
         verb, they = ("lies", "it teaches") if lost == 1 else ("lie", "they teach")
         events.line(f"{name}: {lost:,} of {len(targets):,} training answers {verb} {beyond}; {they} {taught}")
+
+
+def _changing_inside_tokens(prepared: Prepared, examples: LengthSorted) -> int:
+    targets, inside = prepared.train.examples.targets, inside_of(prepared.task.labels)
+    each = (examples.goes_on(member) for member in range(len(targets)))
+    marks = each if examples.windows is None else examples.windows.goes_on
+    return sum(
+        goes_on is not None and bool((goes_on[1:] & (target[1:] != inside[target[:-1]])).any())
+        for target, goes_on in zip(targets, marks, strict=True)
+    )
 
 
 def _lost(targets: Sequence[np.ndarray], examples: LengthSorted) -> int:
