@@ -2,8 +2,8 @@
 
     python -m benchmarks.silent_scripts
 
-Learns a task with no settings over minilm on 100 made sentences of each script (`silent_scripts_made`), three draws, and
-scores it on 40 others, whose names no row of train has.
+Learns a task with no settings over minilm on 100 made sentences of each script (`silent_scripts_made`), three draws,
+and scores it on 40 others with the same names in other sentences, and on 40 whose names no row of train has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import mean, stdev
 import numpy as np
 
 import polyhead
-from benchmarks.silent_scripts_made import SCRIPTS, Row, rows_of
+from benchmarks.silent_scripts_made import SCRIPTS, Row, drawn
 from polyhead.tasks.gold import TaggedSpan, widened
 from polyhead.text.words import words_of
 from studies.results import Claim
@@ -23,7 +23,7 @@ from studies.settings import command, report, say
 
 SEEDS = (0, 1, 2)
 BEFORE = re.compile(r"\w+|[^\w\s]")  # what a word was: a run of letters, digits and `_`, or a visible sign
-LEAST_SCRIPTS, LEAST_F1 = 8, 50.0
+LEAST_SCRIPTS, LEAST_F1 = 8, 80.0
 
 
 def main() -> None:
@@ -33,22 +33,23 @@ def main() -> None:
 
 def measured(script: str, seed: int) -> dict[str, object]:
     """One draw: shares of gold spans that words can give, and span F1 as given and with gold widened to words."""
-    train, test = rows_of(script, seed)
+    made = drawn(script, seed)
     model = polyhead.Model()
-    model.fit("names", *_columns(train), kind="tagging")
-    scores = model.evaluate("names", *_columns(test))
-    gold = [(text, span) for text, spans in test for span in spans]
+    model.fit("names", *_columns(made.train), kind="tagging")
+    scores, new = (model.evaluate("names", *_columns(rows)) for rows in (made.known, made.new))
+    gold = [(text, span) for text, spans in made.known + made.new for span in spans]
     before = [words_before(text) for text, _ in gold]
     row: dict[str, object] = {
         "script": script,
         "seed": seed,
-        "train": len(train),
-        "test": len(test),
+        "train": len(made.train),
+        "test": [len(made.known), len(made.new)],
         "spans": len(gold),
         "given_before": mean(_is_given(span, words) for (_, span), words in zip(gold, before, strict=True)),
         "given_now": mean(_is_given(span, words_of(text)) for text, span in gold),
         "span_f1": scores["span_f1"],
         "widened_span_f1": scores.get("widened_span_f1", scores["span_f1"]),
+        "new_names_span_f1": new["span_f1"],
     }
     say(str(row))
     return row
@@ -75,9 +76,9 @@ def claims(rows: Sequence[dict]) -> list[Claim]:
     whole = [name for name, own in by_script.items() if all(row["given_now"] == 1.0 for row in own)]
     before = {name: 100 * mean(row["given_before"] for row in own) for name, own in by_script.items()}
     f1 = {name: [100 * row["span_f1"] for row in own] for name, own in by_script.items()}
+    new = {name: 100 * mean(row["new_names_span_f1"] for row in own) for name, own in by_script.items()}
     table = "; ".join(
-        f"{name} {mean(own):.1f} ± {stdev(own):.1f} (gold in reach before {before[name]:.0f} %)"
-        for name, own in f1.items()
+        f"{name} {mean(own):.1f} ± {stdev(own):.1f}, new names {new[name]:.1f}" for name, own in f1.items()
     )
     unknown = (
         "minilm was trained on English; of most of these scripts its tokenizer has few letters, and a word of which "
@@ -97,7 +98,8 @@ def claims(rows: Sequence[dict]) -> list[Claim]:
         ),
         Claim(
             id="silent.scripts_f1",
-            text=f"scripts with a mean span F1 of {LEAST_F1:g} or more, with gold as it was given, three draws",
+            text=f"scripts with a mean span F1 of {LEAST_F1:g} or more on new sentences with known names, "
+            "gold as it was given",
             target=LEAST_SCRIPTS,
             value=len(enough),
             unit="scripts",

@@ -1,6 +1,6 @@
 """Sentences with labelled places and persons in many scripts, made of sentences to fill in and of lists of names.
 
-No name of the test rows stands in a row of train. Gold is in characters, as an annotator marks it: a name
+Gold is in characters, as an annotator marks it: a name
 alone, without the particle, preposition or ending that is written onto it.
 """
 
@@ -9,12 +9,15 @@ from __future__ import annotations
 import random
 import unicodedata
 from collections.abc import Iterator
+from itertools import product
+
+from polyhead.config import Value
 
 Row = tuple[str, list[dict[str, object]]]
 """A text, and its spans `{start, end, label}`."""
 
-# Of each script: sentences with LOC and PER in them, places, persons. The last third of the names are those of the test
-# rows. Texts of NFD are written with their accents as characters of their own.
+# Of each script: sentences with LOC and PER in them, places, persons. No row of train has the last third of the names.
+# Texts of NFD are written with their accents as characters of their own.
 NFD = ("Latin, decomposed", "Greek, decomposed", "Cyrillic, decomposed", "Hangul, decomposed")
 SCRIPTS: dict[str, tuple[str, str, str]] = {
     "Latin, decomposed": (
@@ -30,8 +33,8 @@ SCRIPTS: dict[str, tuple[str, str, str]] = {
         "Γιώργος Νίκος Κώστας Δημήτρης Γιάννης Σπύρος Πέτρος Παύλος Ανδρέας Ηλίας Θωμάς Μάριος",
     ),
     "Cyrillic, decomposed": (
-        "PER живёт в городе LOC.|Вчера PER приехал из города LOC.|Поезд в LOC ушёл, сказал PER.|LOC, пишет PER, мой дом.|"
-        "Завтра PER едет в LOC.|Это PER, он из LOC.|Город LOC знает PER.",
+        "PER живёт в городе LOC.|Вчера PER приехал из города LOC.|Поезд в LOC ушёл, сказал PER.|"
+        "LOC, пишет PER, мой дом.|Завтра PER едет в LOC.|Это PER, он из LOC.|Город LOC знает PER.",
         "Йошкар Бийск Ёлкино Майкоп Ейск Зарайск Копейск Губкинский Горький Бейск Райчихинск Тайшет",
         "Андрей Сергей Алексей Тимофей Матвей Николай Фёдор Пётр Семён Юрий Василий Дмитрий",
     ),
@@ -115,15 +118,24 @@ SCRIPTS: dict[str, tuple[str, str, str]] = {
 SCRIPTS["Hangul, decomposed"] = SCRIPTS["Hangul"]
 
 
-def rows_of(script: str, seed: int, *, train: int = 100, test: int = 40) -> list[list[Row]]:
-    """Rows to learn from and rows to be scored on, drawn by the seed."""
+class Drawn(Value):
+    """Rows to learn from; others with the same names in other sentences, and others with names that train has not."""
+
+    train: list[Row]
+    known: list[Row]
+    new: list[Row]
+
+
+def drawn(script: str, seed: int, *, train: int = 100, test: int = 40) -> Drawn:
+    """Rows of a script, drawn by the seed; no text of test is one of train."""
     chance = random.Random(f"{script} {seed}")
-    sentences, places, persons = (list(part) for part in _parts(script))
-    known, held = (places[:8], persons[:8]), (places[8:], persons[8:])
-    return [
-        [_marked(*map(chance.choice, (sentences, *names))) for _ in range(count)]
-        for names, count in ((known, train), (held, test))
+    sentences, places, persons = _parts(script)
+    several = [
+        [_marked(*row) for row in product(sentences, *names)]
+        for names in ((places[:8], persons[:8]), (places[8:], persons[8:]))
     ]
+    known, new = (chance.sample(rows, len(rows)) for rows in several)
+    return Drawn(train=known[:train], known=known[train : train + test], new=new[:test])
 
 
 def every_row() -> Iterator[tuple[str, Row]]:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import seqeval.metrics
 
+from benchmarks.silent_scripts_made import every_row
 from cases import cases
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.tasks.columns import Source
-from polyhead.tasks.gold import TaggedSpan, cut_at, longest_apart, overlapping_pair
+from polyhead.tasks.gold import TaggedSpan, cut_at, longest_apart, overlapping_pair, widened
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.read import read
@@ -212,3 +213,15 @@ def test_plain_labels_of_words_in_one_token_are_the_tokens():
     (answer,) = kind_of(task).decode_all(task, [outputs], [Example(input=("กขค",))])
     assert [word["label"] for word in answer["words"]] == ["y", "y", "x"]
     assert answer["words"][0]["score"] == answer["words"][1]["score"]
+
+
+def test_words_of_every_script_give_the_gold_of_the_made_sentences_but_for_prefixes_written_on():
+    made = list(every_row())
+    lost = [
+        (script, text)
+        for script, (text, spans) in made
+        for each in spans
+        if widened(TaggedSpan(**each), words_of(text)) != TaggedSpan(**each)
+    ]
+    assert {script for script, _ in lost} == {"Hebrew, prefixes written on names"}
+    assert len({script for script, _ in made}) == 17 and len(lost) == 84  # 7 of 14 spans of 12 pairs of names

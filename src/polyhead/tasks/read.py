@@ -12,9 +12,10 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.columns import Columns, Source, columns_of
-from polyhead.tasks.gold import TaggedSpan, cut_at, longest_apart, overlapping_pair, tags_of, widened
+from polyhead.tasks.gold import TaggedSpan, cut_at, tags_of, widened
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import bad_value, listed, spelled
+from polyhead.tasks.read_gold import gold_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.shares import Stored, is_stored, shares_of, value_of
 from polyhead.tasks.task import Example, Task
@@ -250,7 +251,8 @@ class _Reader:
         context = self._text(row, self.columns.context) or ""
         example = self._example(texts, options, context, row.number)
         if self.source.spans:
-            spans = self._gold(label, example)
+            spans, left_out = gold_of(label, self.source, self.task, example)
+            self.counts["shorter"] += left_out
             if spans is None:
                 self.counts["overlapping"] += 1
                 return
@@ -354,43 +356,6 @@ class _Reader:
     def _list(self, cell: str) -> object:
         """The list that a cell spells, as JSON or between separators."""
         return listed(cell, cell.split(self.source.separator) if self.source.separator else cell)
-
-    def _gold(self, value: object, example: Example) -> list[TaggedSpan] | None:
-        """The spans of a row, apart from each other; None for a row that is skipped as they are not."""
-        text, row, shape = example.text, example.row, "a list of {start, end, label}"
-        if not isinstance(value, list):
-            raise self._bad(f"column '{self.source.spans}' must hold spans", value, shape, row)
-        spans: dict[TaggedSpan, None] = {}  # in order; the same one twice says no more than once
-        for item in value:
-            fields = item if isinstance(item, dict) else {}
-            start, end, label = fields.get("start"), fields.get("end"), spelled(fields.get("label"))
-            if type(start) is not int or type(end) is not int or label is None:
-                raise self._bad("a span cannot be read", item, shape, row)
-            if not 0 <= start < end <= len(text):
-                raise self._bad("a span lies outside the text", item, f"0 <= start < end <= {len(text)}", row)
-            spans[TaggedSpan(start=start, end=end, label=label)] = None
-        pair = overlapping_pair(list(spans))
-        if pair is None:
-            return list(spans)
-        if self.source.overlaps is None:
-            raise self._overlap(pair, example)
-        if self.source.overlaps == "skip":
-            return None
-        kept = longest_apart(list(spans))
-        self.counts["shorter"] += len(spans) - len(kept)
-        return kept
-
-    def _overlap(self, pair: Sequence[TaggedSpan], example: Example) -> BadValue:
-        got = [f"{span.label} {example.text[span.start : span.end]!r} at {span.start}" for span in pair]
-        return bad_value(
-            self.task,
-            example,
-            "two labelled spans overlap, and a word has one label",
-            got=" and ".join(got),
-            allowed="spans apart",
-            do="set overlaps = 'longest' to keep the longest of such spans, or 'skip' to leave such rows out "
-            "(--overlaps of `init`)",
-        )
 
     def _tags(self, spans: Sequence[TaggedSpan], example: Example) -> list[str]:
         try:
