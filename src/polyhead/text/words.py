@@ -104,7 +104,7 @@ class Search:
     def going_on_in(self, encoded: Encoded) -> np.ndarray:
         """Indices of the words that share the token of the word before in the window."""
         which, tokens = self._near(encoded)
-        return which[tokens == GOES_ON]
+        return np.asarray(which[tokens == GOES_ON])
 
     def _near(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         offsets = encoded.offsets[encoded.sequence == encoded.texts - 1]
@@ -132,7 +132,7 @@ class WindowWords(Value, eq=False):
 
     def going_on(self, texts: np.ndarray) -> np.ndarray:
         """Which words of these texts, one text after the other, share the token of the word before, bool (words,)."""
-        return self.goes_on[ranges(self.text_starts[texts], np.diff(self.text_starts)[texts])]
+        return np.asarray(self.goes_on[ranges(self.text_starts[texts], np.diff(self.text_starts)[texts])])
 
 
 def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords:

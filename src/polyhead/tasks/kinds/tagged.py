@@ -120,7 +120,7 @@ def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
         labels = np.where(labels == UNREAD, UNREAD, best_path(own, task.labels))
     if not is_part.any():
         return labels
-    repeated = labels[np.cumsum(~is_part) - 1]
+    repeated: np.ndarray = labels[np.cumsum(~is_part) - 1]
     return np.where(is_part & (repeated != UNREAD), inside_of(task.labels)[repeated], repeated)
 
 
