@@ -42,6 +42,11 @@ DATA = click.Path(dir_okay=False)
     type=click.Choice(["none", "skip"]),
     help="An empty cell of several labels: none of them applies, or nobody labelled the row.",
 )
+@click.option(
+    "--overlaps",
+    type=click.Choice(["longest", "skip"]),
+    help="Labelled spans that overlap: keep the longest, or leave the row out.",
+)
 @click.option("--model", help="Summarization: the encoder-decoder to start from, a folder or a hub id.")
 @click.option(
     "--validation",

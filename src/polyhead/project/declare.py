@@ -43,6 +43,7 @@ class InitOptions(Value):
     separator: str | None = None
     one_hot: tuple[str, ...] = ()  # columns of 0 and 1, a label each
     empty: str | None = None  # what an empty cell says; None: there must be none that may say two things
+    overlaps: str | None = None  # of labelled spans that overlap; None: there must be none
     model: str | None = None
     validation: str | None = None
     test: str | None = None
@@ -115,6 +116,8 @@ def declare(options: InitOptions, folder: Path) -> Declared:
         entry["labels"] = labels
     if options.empty or (kind.empty_is_none and not options.one_hot):
         entry["empty"] = options.empty or "none"
+    if options.overlaps and options.spans:
+        entry["overlaps"] = options.overlaps
     if options.model is not None:
         entry["model"] = _place(options.model, folder) if Path(options.model).is_dir() else options.model
     files = {"train": options.data, "validation": options.validation, "test": options.test}
@@ -149,6 +152,7 @@ def outlined(options: InitOptions, folder: Path) -> TaskEntry:
     files = {"train": options.data, "validation": options.validation, "test": options.test}
     entry |= {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
     entry |= {"empty": options.empty} if options.empty else {}
+    entry |= {"overlaps": options.overlaps} if options.overlaps and options.spans else {}
     return to_value(entry, TaskEntry, source="the task")
 
 

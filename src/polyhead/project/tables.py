@@ -110,6 +110,7 @@ class TaskEntry(Value):
     answers: str | None = None  # None: "answers"
     separator: str | None = None
     empty: Literal["none", "skip"] | None = None  # an empty cell; None: "none" for multi_label, else "skip"
+    overlaps: Literal["longest", "skip"] | None = None  # of overlapping spans: keep the longest, or leave the row out
     soft: str | tuple[str, ...] | None = None  # where the probabilities of labels are (`tasks.shares`)
     team: str | None = None  # who answers for the task; for its card
     model: str | Summarizer | None = None  # summarization: the encoder-decoder that it starts from

@@ -38,6 +38,7 @@ class Source(Value):
     where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
     limit: int | None = None  # at most so many of them
     empty: Literal["none", "skip"] | None = None  # what an empty cell says; None: what the kind takes it to say
+    overlaps: Literal["longest", "skip"] | None = None  # of spans that overlap: keep the longest, or leave the row out
     # A column with a probability for each label, one for each in their order, or "store:" and a column of a store.
     soft: str | tuple[str, ...] | None = None
 
@@ -124,6 +125,8 @@ def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
         by_tokens = source.tokens and source.tags and not source.spans
         if not by_tokens and not (source.spans and not source.tokens and not source.tags):
             return f"a task of kind '{kind.name}' reads 'tokens' and 'tags', or 'text' and 'spans'"
+    if source.overlaps is not None and not source.spans:
+        return "'overlaps' is for labelled spans: it needs 'spans', their column"
     if source.soft is not None and not kind.takes_shares:
         return f"'soft' is for tasks of kind {kinds_with('takes_shares')}"
     if isinstance(source.soft, tuple) and len(source.soft) != len(task.labels):

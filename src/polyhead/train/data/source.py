@@ -118,10 +118,10 @@ class FeatureSource(ABC):
     def _stores(self) -> dict[str, FeatureStore]:
         return {}
 
-    def unread(self, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """For each word of each input whether no token stands for it, since it was cut away, say."""
+    def first_subtokens(self, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """`text.words.first_subtokens` of the words of each input."""
         encoded = self.tokenizer.encode(inputs)
-        return [first_subtokens(encoding, spans) < 0 for encoding, spans in zip(encoded, words, strict=True)]
+        return [first_subtokens(encoding, spans) for encoding, spans in zip(encoded, words, strict=True)]
 
     def columns(self, paths: Sequence[Path], *, is_named: bool) -> tuple[str, ...]:
         """Digests of the columns of a store that these paths read; () where features are made of texts."""
