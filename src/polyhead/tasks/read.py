@@ -13,7 +13,7 @@ from polyhead.config import Value
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.columns import Columns, Source, columns_of
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.base import bad_value, listed, spelled
+from polyhead.tasks.kinds.base import bad_value, listed, single, spelled
 from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.shares import Stored, is_stored, shares_of, value_of
@@ -317,6 +317,8 @@ class _Reader:
     def _label(self, row: Row, *, from_cells: bool) -> object:
         """The label as `Kind.encode` takes it; None when the row has none."""
         value = row.values.get(self.columns.label)
+        if self.kind.takes_single:
+            value = single(value)
         if self.blank_is_none and not self.is_soft and isinstance(value, str) and not value.strip():
             self.counts["none"] += 1
             return []

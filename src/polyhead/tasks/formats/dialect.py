@@ -1,4 +1,4 @@
-"""What separates the columns of a CSV file: a comma, or what its header and first records show."""
+"""What separates the columns of a CSV file, and whether it escapes by backslashes, as databases write tables."""
 
 from __future__ import annotations
 
@@ -6,11 +6,40 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from typing import BinaryIO
 
 SEPARATORS = (",", ";", "\t", "|", "^", "~", "\x1f", "\x01")
 SAMPLE = 2**16  # bytes from the beginning of a file
 RECORDS = 50  # after the header
 SAID = re.compile(r"\ufeff?\"?sep=(.)\"?(?:\r\n|\r|\n)")  # a first line by which spreadsheets say the separator
+
+NULL = "\\N"  # a cell by which databases say that there is no value
+_MARKS = re.escape("".join(SEPARATORS))
+_NULL_CELL = re.compile(rf"(?:(?<=[{_MARKS}])|^)\\N(?=[{_MARKS}\r\n]|$)")
+_NULL_BYTES = re.compile(rf"(?:(?<=[{_MARKS}\r\n])|^)\\N(?=[{_MARKS}\r\n]|$)".encode())
+_ESCAPE = re.compile(rf'\\"[^"{_MARKS}\r\n]'.encode())  # a quote inside a cell that is neither doubled nor its end
+_BLOCK, _OVERLAP = 2**20, 4  # bytes
+
+
+def has_escapes(file: BinaryIO) -> bool:
+    """Whether backslashes mean something in the table: a cell is NULL, or a quote stands in a quoted cell by one."""
+    kept = b""
+    while block := file.read(_BLOCK):
+        part = kept + block
+        if b"\\" in part and (_ESCAPE.search(part) or _NULL_BYTES.search(part)):
+            return True
+        kept = part[-_OVERLAP:]
+    return False
+
+
+def with_nulls(line: str) -> str:
+    """The line for a reader to which a backslash is an escape, so that NULL comes out as it is."""
+    return _NULL_CELL.sub(lambda _: "\\\\N", line) if NULL in line else line
+
+
+def is_escaped(record: str) -> bool:
+    """Whether the lines of a record hold a backslash that is not that of NULL."""
+    return "\\" in record and "\\" in "".join(_NULL_CELL.sub("", line) for line in record.splitlines())
 
 
 def separator_of(sample: str, *, is_whole: bool) -> str:
