@@ -11,6 +11,7 @@ import pytest
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks.formats import ANNOTATIONS, RecordFormat, register_annotations
 from polyhead.tasks.formats.docbin import hash_of
+from polyhead.tasks.formats.hub import with_names
 from polyhead.tasks.rows import Rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "exports.md"
@@ -586,6 +587,81 @@ def test_what_the_export_says_is_what_is_read(tmp_path, rule):
     assert not notes or notes <= {what for what, count in rows.form.counts.items() if count}
 
 
+FEATURES = {
+    "text": {"dtype": "string", "_type": "Value"},
+    "label": {"names": ["neg", "pos"], "_type": "ClassLabel"},
+    "tags": {"feature": {"names": ["O", "B-x"], "_type": "ClassLabel"}, "_type": "Sequence"},
+    "old": [{"names": ["O", "B-x"], "_type": "ClassLabel"}],
+    "large": {"feature": {"names": {"0": "O", "1": "B-x"}, "_type": "ClassLabel"}, "_type": "LargeList"},
+    "spans": [{"start": {"dtype": "int64", "_type": "Value"}, "label": {"names": ["P", "Q"], "_type": "ClassLabel"}}],
+    "one": {"kind": {"names": ["k", "l"], "_type": "ClassLabel"}},
+}
+NAMELESS = {
+    "text": ["a", "b", "c"],
+    "label": [1, 0, -1],
+    "tags": [[0, 1], [1], [-1, -1]],
+    "old": [[0, 1], [], None],
+    "large": [[1], [0], [1]],
+    "spans": [[{"start": 0, "label": 1}], [], None],
+    "one": [{"kind": 0}, {"kind": 1}, {"kind": None}],
+}
+NAMED = {
+    "text": ["a", "b", "c"],
+    "label": ["pos", "neg", None],
+    "tags": [["O", "B-x"], ["B-x"], None],
+    "old": [["O", "B-x"], [], None],
+    "large": [["B-x"], ["O"], ["B-x"]],
+    "spans": [[{"start": 0, "label": "Q"}], [], None],
+    "one": [{"kind": "k"}, {"kind": "l"}, {"kind": None}],
+}
+
+
+def test_classes_of_a_hub_file_have_their_names_and_minus_one_is_none(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.table(NAMELESS)
+    parquet.write_table(table, tmp_path / "plain.parquet")
+    said = json.dumps({"info": {"features": FEATURES}})
+    parquet.write_table(table.replace_schema_metadata({"huggingface": said}), tmp_path / "hub.parquet")
+    for name, wanted in (("plain", NAMELESS), ("hub", NAMED)):
+        rows = [row.values for row in Rows(str(tmp_path / f"{name}.parquet"), tuple(wanted))]
+        assert {column: [row[column] for row in rows] for column in wanted} == wanted
+    for damaged in ("{", "3", '{"info": 3}', '{"info": {"features": [1]}}', "[" * 9999):
+        parquet.write_table(table.replace_schema_metadata({"huggingface": damaged}), tmp_path / "x.parquet")
+        assert [row.values["label"] for row in Rows(str(tmp_path / "x.parquet"), ("label",))] == [1, 0, -1]
+
+
+class ClassLabel:
+    def __init__(self, names):
+        self.names = names
+
+
+class Listed:
+    def __init__(self, feature):
+        self.feature = feature
+
+
+def test_classes_of_a_set_have_their_names_by_its_features():
+    """As objects of the `datasets` library describe them; a list of dictionaries comes as a dictionary of lists."""
+    tag = ClassLabel(["O", "B-x"])
+    for value, feature, wanted in [
+        (1, tag, "B-x"),
+        (-1, tag, None),
+        ("B-x", tag, "B-x"),
+        ([0, 1], Listed(tag), ["O", "B-x"]),
+        ([0, 1], [tag], ["O", "B-x"]),
+        (
+            {"start": [0, 3], "label": [1, 0]},
+            Listed({"start": object(), "label": tag}),
+            {"start": [0, 3], "label": ["B-x", "O"]},
+        ),
+        ([{"label": 1}], Listed({"label": tag}), [{"label": "B-x"}]),
+        ([[0], [1]], Listed(Listed(tag)), [["O"], ["B-x"]]),
+        (3, object(), 3),
+        (None, tag, None),
+    ]:
+        assert with_names(value, feature) == wanted
+
+
 def test_every_rule_of_the_page_has_its_case():
     table = [line.split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")][1:]
     named = {(cells[0].removeprefix("| "), cells[1]) for cells in table}
@@ -657,6 +733,24 @@ def test_damaged_exports_are_refused_by_name_or_row_and_never_by_an_accident(tmp
             wrong = [each for each in read if isinstance(each, BadValue)]
             assert all(name in str(each) and each.row for each in wrong)
             assert wrong or name == "w.json"
+
+
+def test_tags_of_other_schemes_stay_where_one_is_no_part_of_the_scheme(tmp_path):
+    (tmp_path / "b.bio").write_text("a S\nb B-y\n")
+    assert next(iter(Rows(str(tmp_path / "b.bio"), ()))).values["tags"] == ["S", "B-y"]
+
+
+@pytest.mark.parametrize(("content", "said"), [("", "no sentence"), ("a B-x\nb\n", "line 2"), ("\xff", "cannot read")])
+def test_conll_that_cannot_be_read_is_named(tmp_path, content, said):
+    (tmp_path / "a.conll").write_bytes(content.encode("latin-1"))
+    with pytest.raises(DataError, match=said):
+        list(Rows(str(tmp_path / "a.conll"), ()))
+
+
+def test_spacys_hashes_are_those_that_its_documentation_prints():
+    assert hash_of("coffee") == 3197928453018144401
+    assert hash_of("I") == 4690420944186131903
+    assert hash_of("love") == 3702023516439754181
 
 
 def test_a_format_is_one_class_that_others_can_register(tmp_path):

@@ -14,7 +14,9 @@ from polyhead.tasks.formats.squad import Squad
 
 __all__ = ["ANNOTATIONS", "AnnotationFormat", "FileFormat", "RecordFormat", "register_annotations"]
 
-for _known in (Prodigy, LabelStudio, LabelStudioShort, Argilla, Squad, Doccano, Spacy):
-    register_annotations(_known)
-for _known in (Conll, FastText, SpacyBinary, Brat, ClassFolders):
+_KNOWN: tuple[type[AnnotationFormat], ...] = (
+    *(Prodigy, LabelStudio, LabelStudioShort, Argilla, Squad, Doccano, Spacy),
+    *(Conll, FastText, SpacyBinary, Brat, ClassFolders),
+)
+for _known in _KNOWN:
     register_annotations(_known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from itertools import chain
 
 from polyhead.errors import BadValue, DataError
@@ -27,21 +27,22 @@ class Conll(FileFormat):
     def rows(self, path: str) -> Numbered:
         """Tags of the schemes BILOU and BIOES are written as BIO. A sentence with a line of one column is refused."""
         universal = path.lower().removesuffix(".gz").endswith(".conllu")
-        read = list(_sentences(path, universal=universal))
-        if not read:
+        sentences = list(_sentences(path, universal=universal))
+        if not sentences:
             raise DataError(f"{path} holds no sentence", do="give a file of a word and its tag on each line")
-        tags = {tag for each in read if not isinstance(each, BadValue) for tag in each[1]["tags"]}
-        is_other = not universal and _is_bilou(tags)
-        self.counts["sentences whose tags of one-word spans and of last words are read as B- and I-"] += (
-            len(read) if is_other else 0
-        )
-        for each in read:
-            if is_other and not isinstance(each, BadValue):
-                each[1]["tags"] = [BILOU[tag[0]] + tag[1:] if tag[0] in BILOU else tag for tag in each[1]["tags"]]
-            yield each
+        is_other = not universal and _is_bilou({tag for each in sentences if isinstance(each, list) for _, tag in each})
+        what = "sentences whose tags of one-word spans and of last words are read as B- and I-"
+        self.counts[what] += len(sentences) if is_other else 0
+        for number, words in enumerate(sentences, start=1):
+            if isinstance(words, BadValue):
+                yield words
+                continue
+            tags = [BILOU[tag[0]] + tag[1:] if is_other and tag[0] in BILOU else tag for _, tag in words]
+            yield number, {"tokens": [word for word, _ in words], "tags": tags}
 
 
-def _sentences(path: str, *, universal: bool) -> Numbered:
+def _sentences(path: str, *, universal: bool) -> Iterator[list[tuple[str, str]] | BadValue]:
+    """The words of each sentence with their tags."""
     words: list[tuple[str, str]] = []
     fault: BadValue | None = None
     count = 0
@@ -52,7 +53,7 @@ def _sentences(path: str, *, universal: bool) -> Numbered:
         if not line.strip() or cells[0] == BREAK:
             if words or fault:
                 count += 1
-                yield _row(count, words, fault)
+                yield fault or words
             words, fault = [], None
         elif universal and (line.startswith("#") or not cells[0].isdigit()):
             continue
@@ -64,12 +65,6 @@ def _sentences(path: str, *, universal: bool) -> Numbered:
                 )
         else:
             words.append((cells[1].strip(), cells[3]) if universal else (cells[0].strip(), cells[-1].strip()))
-
-
-def _row(
-    number: int, words: Sequence[tuple[str, str]], fault: BadValue | None
-) -> tuple[int, dict[str, object]] | BadValue:
-    return fault or (number, {"tokens": [word for word, _ in words], "tags": [tag for _, tag in words]})
 
 
 def _is_bilou(tags: set[str]) -> bool:

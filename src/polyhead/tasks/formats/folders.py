@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 from polyhead.errors import BadValue, DataError
 from polyhead.files import open_plain
@@ -116,6 +115,6 @@ def _text(file: Path, path: str, number: int) -> str | BadValue:
     try:
         if len(raw) > 4 * LONGEST_TEXT:
             raise ValueError(f"more than {4 * LONGEST_TEXT:,} bytes")
-        return cast(bytes, raw).decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except ValueError as error:
         return bad_row(path, number, f"{file.name} cannot be read", got=error, do="save it as a short text in UTF-8")

@@ -40,7 +40,7 @@ class LabelStudio(RecordFormat):
 
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
         """The data's columns, and one of each control."""
-        row = {name: value for name, value in record["data"].items() if isinstance(value, SCALARS)}
+        row: dict[str, object] = {name: value for name, value in record["data"].items() if isinstance(value, SCALARS)}
         texts = {name: value for name, value in row.items() if isinstance(value, str)}
         done = [each for each in _annotations(record) if not (each.get("was_cancelled") or each.get("skipped"))]
         self.counts["texts with several annotations, of which one is read"] += len(done) > 1
