@@ -3,6 +3,8 @@
 import gzip
 import json
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -230,7 +232,7 @@ RULES = {
         'b,2,[],"{""choices"": [""x"", ""y""]}",2,4,4.5\n',
         [{"text": "👍 Oslo", "ner": spans((2, 6, "LOC")), "mood": "good"}, {"ner": [], "mood": ["x", "y"]}],
     ),
-    ("doccano", "`label`, `labels` or `entities` with `[start, end, label]`"): (
+    ("doccano", "`label` or `labels` with `[start, end, label]`"): (
         "x.jsonl",
         lines({"id": 1, "text": "Anna", "label": [[0, 4, "per"]]}, {"id": 2, "text": "b", "label": []}),
         [{**ANNA, "id": 1, "label": None}, {"text": "b", "spans": []}],
@@ -265,6 +267,11 @@ RULES = {
             {**ANNA, "answer": "accept"}, {**ANNA, "answer": "reject"}, {**ANNA, "answer": "ignore", "_task_hash": 3}
         ),
         [ANNA, {"text": "Anna", "spans": None}, {"spans": None}, "records with the answer 'reject', left out"],
+    ),
+    ("Prodigy", "no answer"): (
+        "x.jsonl",
+        lines({**ANNA, "answer": "accept"}, ANNA),
+        [ANNA, {"text": "Anna", "spans": None}, "records without an answer, left out"],
     ),
     ("Prodigy", "accepted without `spans`, where others have them"): (
         "x.jsonl",
@@ -374,6 +381,21 @@ RULES = {
             }
         ],
         [{"text": "a", "mood": "x"}],
+    ),
+    ("Argilla", "records of the first versions, with `annotation` and `prediction`"): (
+        "x.json",
+        [
+            {
+                "text": "a",
+                "inputs": {"text": "a"},
+                "prediction": [["y", 0.9]],
+                "annotation": "x",
+                "status": "Validated",
+            },
+            {"text": "b", "inputs": {"text": "b"}, "prediction": [["y", 0.9]], "annotation": None, "status": "Default"},
+            {"text": "c", "inputs": None, "prediction": None, "annotation": "x", "status": "Discarded"},
+        ],
+        [{"text": "a", "annotation": "x", "prediction": None}, {"annotation": None}, {"text": "c", "annotation": None}],
     ),
     ("Argilla", "a draft or discarded response"): (
         "x.json",
@@ -536,12 +558,12 @@ RULES = {
         "text,label\na,x\nb,\\N\n\\N,\\N\n",
         [{"text": "a", "label": "x"}, {"text": "b", "label": None}, {"text": None, "label": None}],
     ),
-    ("CSV", "quotes or line ends after a backslash, as MySQL and Spark write them"): (
+    ("CSV", "quotes, line ends or backslashes after a backslash, as MySQL and Spark write them"): (
         "x.csv",
         'text,label\n"say \\"no\\", now",x\n"fine",y\n"one\\\ntwo",x\n"a \\\\ b",x\n"ok",\\N\n',
         (REFUSED, [1, 3, 4], "a backslash escapes", "doubled"),
     ),
-    ("CSV", "a backslash before the quote that ends a cell"): (
+    ("CSV", "any other backslash"): (
         "x.csv",
         'text,label\n"C:\\dir\\",x\n"say ""no""",y\n',
         [{"text": "C:\\dir\\", "label": "x"}, {"text": 'say "no"', "label": "y"}],
@@ -716,7 +738,7 @@ DAMAGED = {
     "y.jsonl": ['{"text": "a", "answer": "accept", "accept": ["x"]}\n{"text": "b", "answer": "accept", "accept": 3}\n'],
     "x.spacy": [b"", b"no zlib", zlib.compress(b"\xc1"), zlib.compress(b"\x93\1\2\3"), bin_of([("a", 2, "")])[:-9]],
     "w.json": [json.dumps([studio("a"), {"data": {"text": "b"}, "annotations": [{"result": [{"value": 3}]}]}])],
-    "v.json": [json.dumps({"data": [{"paragraphs": [3]}]}), json.dumps({"data": [{"paragraphs": [{"qas": 3}]}]})],
+    "v.json": [json.dumps({"data": [{"paragraphs": [TREE]}, {"paragraphs": [bad]}]}) for bad in (3, {"qas": 3})],
 }
 
 
@@ -745,6 +767,24 @@ def test_conll_that_cannot_be_read_is_named(tmp_path, content, said):
     (tmp_path / "a.conll").write_bytes(content.encode("latin-1"))
     with pytest.raises(DataError, match=said):
         list(Rows(str(tmp_path / "a.conll"), ()))
+
+
+def test_a_backslash_that_escapes_nothing_stays_in_a_table_with_nulls(tmp_path):
+    """As ClickHouse writes tables: quotes doubled, NULL as a backslash and N."""
+    (tmp_path / "x.csv").write_text('text,label\n"C:\\new ""dir""",x\nb\\c,\\N\n\\Name,\\N\n')
+    read = [tuple(row.values.values()) for row in Rows(str(tmp_path / "x.csv"), ())]
+    assert read == [('C:\\new "dir"', "x"), ("b\\c", None), ("\\Name", None)]
+
+
+def test_the_line_that_writes_a_file_of_each_split_can_be_run(tmp_path):
+    (tmp_path / "both.json").write_text(json.dumps({"train": ROWS, "test": ROWS[:1]}))
+    with pytest.raises(DataError) as caught:
+        list(Rows(str(tmp_path / "both.json"), ()))
+    _, code, rest = caught.value.do.split('"', 2)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    assert rest.endswith("polyhead init train.json test.json")
+    assert [dict(row.values) for row in Rows(str(tmp_path / "train.json"), ())] == ROWS
+    assert [dict(row.values) for row in Rows(str(tmp_path / "test.json"), ())] == ROWS[:1]
 
 
 def test_spacys_hashes_are_those_that_its_documentation_prints():

@@ -32,6 +32,7 @@ FORMATS = (
     ".parquet",
     f"{DATASETS}ID[/config][:split]",
 )
+OTHERS = (".conll", ".conllu", ".iob", ".bio", ".spacy", "lines with __label__", "a folder of texts")
 # Characters of one CSV cell: all that a quote which is never closed can swallow. The csv module's own limit is 131,072.
 CELL_LIMIT = LONGEST_TEXT
 HEAD = 2**12  # bytes from which a format of annotated texts is known
@@ -58,7 +59,7 @@ class _Lines:
     def __next__(self) -> str:
         line = self._back.popleft() if self._back else self._read()
         self.taken.append(line)
-        return dialect.with_nulls(line) if self.has_escapes else line
+        return dialect.with_plain_backslashes(line) if self.has_escapes else line
 
     def _read(self) -> str:
         line = self._file.readline(LONGEST_LINE)
@@ -116,7 +117,7 @@ class Rows:
             if form is not None:
                 self.form = form
                 yield from self._of_file(form.rows(self.path))
-            elif bare.endswith((".jsonl", ".json", ".ndjson")):
+            elif bare.endswith((".jsonl", ".json")):
                 yield from self._json()
             elif bare.endswith((".csv", ".tsv")):
                 yield from self._short_form(self._cells())
@@ -126,7 +127,9 @@ class Rows:
                 yield from self._numbered(parquet_rows(self.path, self.wanted, self._begin))
             else:
                 what = f"the format of {self.path} is not known by its name"
-                raise DataError(what, allowed=FORMATS, do="name it as what it is: a table with any separator as .csv")
+                raise DataError(
+                    what, allowed=(*FORMATS, *OTHERS), do="name it as what it is: a table with any separator as .csv"
+                )
         except FileNotFoundError:
             raise DataError(f"no file at {self.path}", do="give the path of a file that exists") from None
         except (OSError, EOFError, zlib.error) as error:  # gzip reports a damaged file by any of them

@@ -16,6 +16,7 @@ RESPONSES = ".responses"
 BESIDE = (".users", ".status")
 SUGGESTIONS = (".suggestion", "-suggestion")
 TAKEN = ("fields", "responses", "suggestions", "vectors", "metadata", "status", "_server_id")
+FIRST = ("annotation", "prediction", "status", "inputs")  # columns of the first versions
 TIMES = ("inserted_at", "updated_at", "event_timestamp")
 
 
@@ -35,11 +36,11 @@ class Argilla(RecordFormat):
             return False
         if all(isinstance(record.get("fields"), dict) and "responses" in record for record in head):
             return True
-        return any(_flat(record) or _listed(record) for record in head)
+        return any(_flat(record) or _listed(record) or _is_first(record) for record in head)
 
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
         """A column for each field and each question."""
-        fields = record.get("fields")
+        fields = record.get("inputs" if _is_first(record) else "fields")
         own = dict(fields) if isinstance(fields, dict) else {}
         own |= {name: value for name, value in record.items() if self._is_kept(name)}
         texts = [value for value in own.values() if isinstance(value, str)]
@@ -51,7 +52,7 @@ class Argilla(RecordFormat):
         yield own | {(f"{name}.response" if name in own else name): value for name, value in answers.items()}
 
     def _is_kept(self, name: str) -> bool:
-        if name in (*TAKEN, *TIMES) or name in self._questions:
+        if name in (*TAKEN, *TIMES, *FIRST[:2], FIRST[3]) or name in self._questions:
             return False
         return RESPONSES not in name and not any(mark in name for mark in SUGGESTIONS)
 
@@ -90,6 +91,8 @@ def _responses(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for value, state in zip(values, states, strict=True):
             if _is_submitted(state):
                 yield from _value(name.removesuffix(RESPONSES), value)
+    if _is_first(record) and record["status"] != "Discarded":
+        yield from _value(FIRST[0], record[FIRST[0]])
     for name in _listed(record):
         for each in record[name]:
             if _is_submitted(each.get("status")):
@@ -123,6 +126,10 @@ def _listed(record: Mapping[str, Any]) -> list[str]:
         and value
         and all(isinstance(each, dict) and {"user_id", "value", "status"} <= set(each) for each in value)
     ]
+
+
+def _is_first(record: Mapping[str, Any]) -> bool:
+    return all(name in record for name in FIRST[:3])
 
 
 def _span(value: Mapping[str, Any], places: Places | None) -> dict[str, object]:

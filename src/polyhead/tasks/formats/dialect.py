@@ -15,31 +15,32 @@ SAID = re.compile(r"\ufeff?\"?sep=(.)\"?(?:\r\n|\r|\n)")  # a first line by whic
 
 NULL = "\\N"  # a cell by which databases say that there is no value
 _MARKS = re.escape("".join(SEPARATORS))
-_NULL_CELL = re.compile(rf"(?:(?<=[{_MARKS}])|^)\\N(?=[{_MARKS}\r\n]|$)")
-_NULL_BYTES = re.compile(rf"(?:(?<=[{_MARKS}\r\n])|^)\\N(?=[{_MARKS}\r\n]|$)".encode())
-_ESCAPE = re.compile(rf'\\"[^"{_MARKS}\r\n]'.encode())  # a quote inside a cell that is neither doubled nor its end
+_NULL_CELL = re.compile(rf"(?:(?<=[{_MARKS}\r\n])|^)\\N(?=[{_MARKS}\r\n]|$)".encode())
+_INNER_QUOTE = re.compile(rf'\\"[^"{_MARKS}\r\n]'.encode())  # inside a cell, and not doubled
+_PLAIN = re.compile(r'\\(?!["\\\r\n])')  # a backslash that escapes nothing
+_ESCAPE = re.compile(r'\\["\\\r\n]')
 _BLOCK, _OVERLAP = 2**20, 4  # bytes
 
 
 def has_escapes(file: BinaryIO) -> bool:
-    """Whether backslashes mean something in the table: a cell is NULL, or a quote stands in a quoted cell by one."""
+    """Whether backslashes may be escapes in the table: a cell is NULL, or a quote stands in a cell by one."""
     kept = b""
     while block := file.read(_BLOCK):
         part = kept + block
-        if b"\\" in part and (_ESCAPE.search(part) or _NULL_BYTES.search(part)):
+        if b"\\" in part and (_INNER_QUOTE.search(part) or _NULL_CELL.search(part)):
             return True
         kept = part[-_OVERLAP:]
     return False
 
 
-def with_nulls(line: str) -> str:
-    """The line for a reader to which a backslash is an escape, so that NULL comes out as it is."""
-    return _NULL_CELL.sub(lambda _: "\\\\N", line) if NULL in line else line
+def with_plain_backslashes(line: str) -> str:
+    """The line for a reader to which a backslash is an escape, so that one that escapes nothing comes out as it is."""
+    return _PLAIN.sub(r"\\\\", line) if "\\" in line else line
 
 
 def is_escaped(record: str) -> bool:
-    """Whether the lines of a record hold a backslash that is not that of NULL."""
-    return "\\" in record and "\\" in "".join(_NULL_CELL.sub("", line) for line in record.splitlines())
+    """Whether the lines of a record hold a backslash before a quote, a line end or another one."""
+    return "\\" in record and _ESCAPE.search(record) is not None
 
 
 def separator_of(sample: str, *, is_whole: bool) -> str:

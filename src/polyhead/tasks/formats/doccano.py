@@ -9,7 +9,8 @@ from polyhead.errors import BadValue
 from polyhead.tasks.formats.base import RecordFormat, are_objects
 from polyhead.tasks.formats.offsets import Places
 
-SPAN_KEYS = ("label", "labels", "entities", "annotations")  # of versions, that hold the spans
+LISTED = ("label", "labels")  # columns of spans, also as lists
+SPAN_KEYS = (*LISTED, "entities", "annotations")
 TEXT_KEYS = ("text", "data")
 OFFSETS = ("start_offset", "end_offset")
 
@@ -47,15 +48,24 @@ def _key(head: Sequence[Any]) -> str | None:
         return None
     for key in SPAN_KEYS:
         values = [record[key] for record in head if record.get(key)]
-        if values and all(isinstance(value, list) and all(map(_is_span, value)) for value in values):
+        is_known = _is_span if key in LISTED else _is_object
+        if values and all(isinstance(value, list) and all(map(is_known, value)) for value in values):
             return key
     return None
 
 
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict) and {*OFFSETS, "label"} <= set(value)
+
+
 def _is_span(value: object) -> bool:
-    if isinstance(value, dict):
-        return {*OFFSETS, "label"} <= set(value)
-    return isinstance(value, list) and len(value) == 3 and type(value[0]) is int and type(value[1]) is int
+    return (
+        _is_object(value)
+        or isinstance(value, list)
+        and len(value) == 3
+        and type(value[0]) is int
+        and type(value[1]) is int
+    )
 
 
 def _span(value: Any, places: Places) -> dict[str, object]:

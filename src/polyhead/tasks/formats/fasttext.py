@@ -9,6 +9,7 @@ from polyhead.tasks.formats.base import FileFormat, Numbered
 from polyhead.tasks.formats.lines import text_lines
 
 MARK = "__label__"
+TABLES_AND_JSON = (".csv", ".tsv", ".xlsx", ".parquet", ".jsonl", ".json")
 LABEL = re.compile(rf"(?:(?<=\s)|^){MARK}(\S+)\s*")
 
 
@@ -19,8 +20,9 @@ class FastText(FileFormat):
 
     @classmethod
     def knows(cls, path: str, head: bytes) -> bool:
-        """The first line begins with the mark of a label."""
-        return head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(MARK.encode())
+        """The first line begins with the mark of a label, and the name is not that of a table or of JSON."""
+        is_other = path.lower().removesuffix(".gz").endswith(TABLES_AND_JSON)
+        return not is_other and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(MARK.encode())
 
     def rows(self, path: str) -> Numbered:
         """`text` and `label`, a list of labels; None in a line without one."""

@@ -81,6 +81,9 @@ class ClassFolders(FileFormat):
         folders = [Path(path, name) for name in sorted(os.listdir(path)) if os.path.isdir(os.path.join(path, name))]
         folders = [folder for folder in folders if not folder.name.startswith(".")]
         inner = [each for folder in folders for each in folder.iterdir() if each.is_dir()]
+        if any(name.endswith(".arrow") for name in os.listdir(path)):
+            do = "write it as Parquet: load_from_disk(FOLDER).to_parquet('train.parquet')"
+            raise DataError(f"{path} is a set that the `datasets` library saved", allowed="its rows as Parquet", do=do)
         if len(folders) < 2 or inner:
             raise DataError(
                 f"cannot read {path} as a folder of texts",

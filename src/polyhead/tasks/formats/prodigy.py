@@ -10,6 +10,7 @@ from polyhead.tasks.formats.base import RecordFormat, are_objects
 
 VERDICTS = ("accept", "reject", "ignore")
 MARKS_OF_PRODIGY = ("_view_id", "_task_hash", "_input_hash", "_timestamp", "_session_id", "_annotator_id")
+NO_ANSWER = "records without an answer, left out"
 SHAPES = ("spans", "accept", "options")
 TAKEN_APART = ("answer", "accept", "options", "tokens", "spans", "label", "relations", "config", "html", "meta")
 
@@ -27,10 +28,11 @@ class Prodigy(RecordFormat):
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
-        """Each record has one of the answers, and a record has columns of this tool."""
+        """The records have no other answers, one of them has one, and one has columns of this tool."""
         return (
             are_objects(head)
-            and all(record.get("answer") in VERDICTS for record in head)
+            and any("answer" in record for record in head)
+            and all(record.get("answer", VERDICTS[0]) in VERDICTS for record in head)
             and any(name in record for record in head for name in (*MARKS_OF_PRODIGY, *SHAPES))
         )
 
@@ -40,7 +42,7 @@ class Prodigy(RecordFormat):
         verdict = record.get("answer")
         is_gold = verdict == VERDICTS[0]
         if not is_gold:
-            self.counts[f"records with the answer '{verdict}', left out"] += 1
+            self.counts[f"records with the answer '{verdict}', left out" if verdict else NO_ANSWER] += 1
         self.counts["records with relations, which are left out"] += bool(record.get("relations"))
         if self._has_spans:
             row["spans"] = (record.get("spans") or []) if is_gold else None

@@ -18,8 +18,10 @@ class Squad(RecordFormat):
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
-        """Each record is an article with a list of paragraphs."""
-        return are_objects(head) and all(isinstance(record.get(PARAGRAPHS), list) for record in head)
+        """Each record is an article with a list of paragraphs, and one of these has questions."""
+        if not are_objects(head) or not all(isinstance(record.get(PARAGRAPHS), list) for record in head):
+            return False
+        return any(isinstance(each, dict) and QUESTIONS in each for record in head for each in record[PARAGRAPHS])
 
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
         """`id`, `title`, `question`, `context` and `answers`, a list of {text, start}; empty where there is none."""
