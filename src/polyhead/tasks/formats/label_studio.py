@@ -107,6 +107,7 @@ class _Reading:
         self.answers: dict[str, Any] = {}
         self._texts, self._counts = texts, counts
         self._places: dict[str, Places] = {}
+        self._chosen: dict[str, dict[str, None]] = {}  # labels of each control, in order
 
     def add(self, control: str, value: Mapping[str, Any], to_name: str, result: Mapping[str, Any]) -> None:
         if _is_region(value):
@@ -127,8 +128,10 @@ class _Reading:
             self._counts[f"results of type '{result.get('type', 'unknown')}', left out"] += 1
 
     def _extend(self, control: str, labels: list[Any]) -> None:
-        kept = self.answers.get(control)
-        self.answers[control] = list(dict.fromkeys([*(kept if isinstance(kept, list) else ()), *map(str, labels)]))
+        kept = self._chosen.setdefault(control, {})
+        new = [label for label in dict.fromkeys(map(str, labels)) if label not in kept]
+        kept |= dict.fromkeys(new)
+        self.answers.setdefault(control, []).extend(new)
 
     def _add_spans(self, control: str, value: Mapping[str, Any], to_name: str) -> None:
         labels = _labels(value)
@@ -150,7 +153,7 @@ class _Reading:
             )
         names = [to_name] if to_name in self._texts else list(self._texts)
         for name in names:
-            places = self._places.setdefault(name, Places(self._texts[name]))
+            places = self._places.get(name) or self._places.setdefault(name, Places(self._texts[name]))
             if isinstance(passage, str):
                 place = places.of_passage(start, end, passage)
             else:
