@@ -1,4 +1,4 @@
-"""What exports of annotation tools say, and what is read: every rule of docs/guides/exports.md, by hand-worked rows."""
+"""What exports of annotation tools say, and what is read: every rule of docs/project/exports.md, by hand-worked rows."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ from polyhead.tasks.formats.docbin import hash_of
 from polyhead.tasks.formats.hub import with_names
 from polyhead.tasks.rows import Rows
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "exports.md"
+PAGE = Path(__file__).parents[2] / "docs" / "project" / "exports.md"
 
 
 def lines(*records):
