@@ -1,4 +1,4 @@
-"""What exports of annotation tools say, and what is read: every rule of docs/project/exports.md, by hand-worked rows."""
+"""What exports of annotation tools say, and what is read: each rule of docs/project/exports.md, worked by hand."""
 
 import gzip
 import json
@@ -229,8 +229,13 @@ RULES = {
         "x.csv",
         "text,id,ner,mood,annotator,annotation_id,lead_time\n"
         '👍 Oslo,1,"[{""start"": 3, ""end"": 7, ""text"": ""Oslo"", ""labels"": [""LOC""]}]",good,2,3,4.5\n'
-        'b,2,[],"{""choices"": [""x"", ""y""]}",2,4,4.5\n',
-        [{"text": "👍 Oslo", "ner": spans((2, 6, "LOC")), "mood": "good"}, {"ner": [], "mood": ["x", "y"]}],
+        'b,2,[],"{""choices"": [""x"", ""y""]}",2,4,4.5\n'
+        "c,3,[],,2,5,4.5\n",
+        [
+            {"text": "👍 Oslo", "ner": spans((2, 6, "LOC")), "mood": ["good"]},
+            {"ner": [], "mood": ["x", "y"]},
+            {"text": "c", "mood": None},
+        ],
     ),
     ("doccano", "`label` or `labels` with `[start, end, label]`"): (
         "x.jsonl",
@@ -650,6 +655,23 @@ def test_classes_of_a_hub_file_have_their_names_and_minus_one_is_none(tmp_path):
     for damaged in ("{", "3", '{"info": 3}', '{"info": {"features": [1]}}', "[" * 9999):
         parquet.write_table(table.replace_schema_metadata({"huggingface": damaged}), tmp_path / "x.parquet")
         assert [row.values["label"] for row in Rows(str(tmp_path / "x.parquet"), ("label",))] == [1, 0, -1]
+
+
+def test_argillas_columns_in_a_hub_file_are_read_together(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "text": ["a", "b", "c"],
+        "mood.responses": [["x", "y", "y"], ["x"], None],
+        "mood.responses.users": [["u", "v", "w"], ["u"], None],
+        "mood.responses.status": [["submitted"] * 3, ["draft"], None],
+        "mood.suggestion": ["z"] * 3,
+    }
+    parquet.write_table(arrow.table(columns), tmp_path / "x.parquet")
+    rows = Rows(str(tmp_path / "x.parquet"), ("text", "mood"))
+    assert [dict(row.values) for row in rows] == [
+        {"text": text, "mood": mood} for text, mood in zip("abc", ("y", None, None), strict=True)
+    ]
+    assert list(rows.columns) == ["text", "mood"]
 
 
 class ClassLabel:

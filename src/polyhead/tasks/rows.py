@@ -9,17 +9,18 @@ import os
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, BinaryIO, TextIO
 
 from polyhead.config import Value
 from polyhead.errors import BadValue, DataError, EmptyData
 from polyhead.files import open_plain
 from polyhead.tasks.formats import AnnotationFormat, RecordFormat, dialect, documents, sheets
+from polyhead.tasks.formats.argilla import RESPONSES
 from polyhead.tasks.formats.base import file_format, record_format
 from polyhead.tasks.formats.hub import DATASETS as DATASETS
 from polyhead.tasks.formats.hub import dataset_rows, parquet_rows
-from polyhead.tasks.formats.label_studio import LabelStudioShort
+from polyhead.tasks.formats.label_studio import SHORT
 from polyhead.tasks.formats.lines import bad_row, unpacked
 from polyhead.tasks.limits import LONGEST_LINE, MOST_VALUES, SHORTEN, lines_of, too_long, too_many_values
 from polyhead.text.prefix import LONGEST_TEXT
@@ -108,7 +109,7 @@ class Rows:
 
     def _each(self) -> Iterator[Row | BadValue]:
         if self.path.startswith(DATASETS):
-            yield from self._numbered(dataset_rows(self.path, self._begin))
+            yield from self._of_table(self._numbered(dataset_rows(self.path, self._begin)))
             return
         name = self.path.lower()
         bare = name.removesuffix(".gz")
@@ -120,11 +121,11 @@ class Rows:
             elif bare.endswith((".jsonl", ".json")):
                 yield from self._json()
             elif bare.endswith((".csv", ".tsv")):
-                yield from self._short_form(self._cells())
+                yield from self._of_table(self._cells())
             elif name.endswith(".xlsx"):
                 yield from self._sheet()
             elif name.endswith(".parquet"):
-                yield from self._numbered(parquet_rows(self.path, self.wanted, self._begin))
+                yield from self._of_table(self._numbered(parquet_rows(self.path, self._begin)))
             else:
                 what = f"the format of {self.path} is not known by its name"
                 raise DataError(
@@ -141,9 +142,12 @@ class Rows:
         with unpacked(self.path) as file:
             return file.read(HEAD)
 
-    def _begin(self, names: list[str]) -> None:
+    def _begin(self, names: list[str]) -> list[str]:
+        """The columns to read of those that are there: of an export all, as they belong together."""
         self._check_once(names, f"the schema of {self.path}", "write it again with a name for each")
         self.columns.update(dict.fromkeys(names))
+        is_export = any(name.endswith(RESPONSES) for name in names)
+        return [name for name in names if is_export or name in self.wanted]
 
     def _numbered(self, rows: Iterable[dict[str, object]]) -> Iterator[Row]:
         for number, values in enumerate(rows, start=1):
@@ -202,19 +206,19 @@ class Rows:
                 what = f"the record is not as {form.name} writes it"
                 yield self._bad(what, record, number, "export the records again, or remove this one")
 
-    def _short_form(self, rows: Iterator[Row | BadValue]) -> Iterator[Row | BadValue]:
-        """The rows of a table, or what it says as a tool of annotation saved it."""
-        first = next(rows, None)
-        if first is None:
+    def _of_table(self, rows: Iterator[Row | BadValue]) -> Iterator[Row | BadValue]:
+        """The rows of a table, or what it says as a tool of annotation saved it, of which its columns tell."""
+        head = list(islice(rows, 1))
+        if not any(name in SHORT or name.endswith(RESPONSES) for name in self.columns):
+            yield from chain(head, rows)
             return
-        form = None if isinstance(first, BadValue) else record_format([dict(first.values)])
-        if not isinstance(form, LabelStudioShort):
-            yield first
-            yield from rows
+        head += islice(rows, documents.HEAD_RECORDS)
+        form = record_format([dict(row.values) for row in head if isinstance(row, Row)])
+        if form is None:
+            yield from chain(head, rows)
             return
-        together = chain([first], rows)
-        values = (each if isinstance(each, BadValue) else (each.number, dict(each.values)) for each in together)
         self.columns.clear()
+        values = ((row if isinstance(row, BadValue) else (row.number, dict(row.values))) for row in chain(head, rows))
         yield from self._of_records(form, values)
 
     def _lines(self, file: BinaryIO) -> Iterator[tuple[int, object] | BadValue]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -16,11 +16,11 @@ from polyhead.tasks.limits import check_packing
 DATASETS = "datasets:"  # begins the path of rows that come from a hub
 METADATA = b"huggingface"  # of a Parquet file's schema: the features of its columns
 MOST_NESTED = 20  # features inside features
-Begin = Callable[[list[str]], None]
+Begin = Callable[[list[str]], list[str]]
 
 
-def parquet_rows(path: str, wanted: Sequence[str], begin: Begin) -> Iterator[dict[str, object]]:
-    """The wanted columns of each row; classes by their names, where the file has them. `begin` gets all columns."""
+def parquet_rows(path: str, begin: Begin) -> Iterator[dict[str, object]]:
+    """Each row; classes by their names, where the file has them. `begin` gives those to read of all columns."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -31,9 +31,7 @@ def parquet_rows(path: str, wanted: Sequence[str], begin: Begin) -> Iterator[dic
         name = os.fsencode(path)  # which may be any bytes
         open_plain(path).close()
         with pyarrow.OSFile(name) as raw, pyarrow.parquet.ParquetFile(raw) as file:
-            names = list(file.schema_arrow.names)
-            begin(names)
-            chosen = [name for name in names if name in wanted]
+            chosen = begin(list(file.schema_arrow.names))
             features = _features(file.schema_arrow.metadata or {})
             check_packing(file.metadata, chosen, path)
             for group in range(file.num_row_groups):

@@ -14,7 +14,8 @@ from polyhead.tasks.formats.offsets import Places
 PATH_STEP = " > "  # between the steps of a path in a taxonomy
 NUMERIC = ("rating", "number")
 PLAIN_WORDS = ("selected", "datetime")  # of pairs of texts, and of dates
-SHORT = ("annotator", "annotation_id", "lead_time", "created_at", "updated_at")  # columns of the short forms
+SHORT = ("annotator", "annotation_id", "lead_time")  # columns of the short forms
+TIMES_OF_SHORT = ("created_at", "updated_at")
 SCALARS = (str, int, float, bool, list)
 
 
@@ -68,6 +69,7 @@ class LabelStudioShort(RecordFormat):
         self._seen = set[str]()
         values = [(name, _parsed(value)) for record in head for name, value in record.items()]
         self._spans = {name for name, value in values if any(_is_region(each) for each in _listed(value))}
+        self._several = {name for name, value in values if isinstance(value, dict) and "choices" in value}
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
@@ -93,11 +95,13 @@ class LabelStudioShort(RecordFormat):
             values = _listed(_parsed(value))
             if name in self._spans and not values:
                 row[name] = []
+            elif name in self._several and isinstance(value, str) and not values:
+                row[name] = [value] if value else None
             elif values and all(isinstance(each, Mapping) for each in values):
                 row[name] = None
                 for each in values:
                     reading.add(name, each, "", {})
-        yield {name: value for name, value in (row | reading.answers).items() if name not in SHORT}
+        yield {name: value for name, value in (row | reading.answers).items() if name not in (*SHORT, *TIMES_OF_SHORT)}
 
 
 class _Reading:
