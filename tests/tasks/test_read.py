@@ -81,7 +81,7 @@ def test_unknown_label_names_task_file_and_row(tmp_path):
         ({"text": 3, "label": "no"}, "column 'text' must hold a string"),
         ({"text": ["x"], "label": "no"}, "column 'text' must hold a string"),
         ({"text": "x", "label": 1.5}, "a number with a fraction"),
-        ({"text": "x", "label": ["no"]}, "a list"),
+        ({"text": "x", "label": ["no", "yes"]}, "a list"),
         ({"text": "x", "label": {}}, "an object"),
     ],
 )

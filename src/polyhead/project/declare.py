@@ -15,7 +15,7 @@ from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.kinds.base import as_float, other_spelling, spelled
+from polyhead.tasks.kinds.base import as_float, other_spelling, single, spelled
 from polyhead.tasks.read import ReadReport, read
 from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.tasks.shares import parsed
@@ -160,6 +160,7 @@ def _readable_labels(options: InitOptions, path: str) -> Iterator[object]:
     rows = Rows(path, (options.column,))
     for row in rows.each():
         value = None if isinstance(row, BadValue) else row.values.get(options.column)
+        value = single(value) if options.known_kind.takes_single else value
         if value is None or (isinstance(value, str) and not value.strip()):
             continue
         with contextlib.suppress(BadValue):
@@ -247,6 +248,7 @@ def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
     for row in rows:
         has_row = True
         value = row.values.get(options.column)
+        value = single(value) if options.known_kind.takes_single else value
         # A cell without visible text may say that no label applies.
         is_none = options.known_kind.empty_is_none and isinstance(value, str) and not value.strip()
         empty += is_none

@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from polyhead.config import Value
 from polyhead.errors import ConfigError, MissingColumn, near_name, nearest
 from polyhead.tasks.rows import DATASETS
@@ -13,6 +15,8 @@ from polyhead.tasks.shares import STORED, columns_in
 from polyhead.tasks.task import Kind, Task, kind_of, kinds_with
 
 SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between columns, by the ending of a file's name
+
+NAMING = ("text", "text_b", "label", "tokens", "tags", "spans", "choices", "answers", "limit", "soft")
 
 
 class Source(Value):
@@ -80,7 +84,9 @@ def columns_of(source: Source, task: Task) -> Columns:
     kind = kind_of(task)
     wrong = _wrong(source, task, kind)
     if wrong:
-        raise ConfigError(f"task '{task.name}': {wrong}", got=source, do="name the columns of the task")
+        given = {key: value for key, value in msgspec.structs.asdict(source).items() if value and key in NAMING}
+        got = ", ".join(f"{key} = {value!r}" for key, value in given.items())
+        raise ConfigError(f"task '{task.name}': {wrong}", got=got, do="name the columns of the task")
     if source.empty == "none" and not kind.empty_is_none:
         names = kinds_with("empty_is_none")
         raise ConfigError(

@@ -14,7 +14,7 @@ from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.columns import Columns, Source, columns_of
 from polyhead.tasks.gold import TaggedSpan, cut_at, tags_of, widened
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.base import bad_value, listed, spelled
+from polyhead.tasks.kinds.base import bad_value, listed, single, spelled
 from polyhead.tasks.read_gold import gold_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.shares import Stored, is_stored, shares_of, value_of
@@ -338,6 +338,8 @@ class _Reader:
     def _label(self, row: Row, *, from_cells: bool) -> object:
         """The label as `Kind.encode` takes it; None when the row has none."""
         value = row.values.get(self.columns.label)
+        if self.kind.takes_single:
+            value = single(value)
         if self.blank_is_none and not self.is_soft and isinstance(value, str) and not value.strip():
             self.counts["none"] += 1
             return []

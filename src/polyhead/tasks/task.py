@@ -175,6 +175,11 @@ class Kind(ABC):
         """Whether a label stands for each word."""
         return self.per_word and "labels" in self.uses
 
+    @property
+    def takes_single(self) -> bool:
+        """Whether a row has one label, which may stand alone in a list."""
+        return not self.label_is_list and "labels" in self.uses
+
     def check(self, task: Task) -> None:  # noqa: B027
         """Raises ConfigError for a task whose fields are not what the kind needs."""
 

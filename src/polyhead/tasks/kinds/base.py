@@ -36,6 +36,11 @@ def listed(cell: str, otherwise: object) -> object:
     return cell
 
 
+def single(value: object) -> object:
+    """The label of a list of one, as tools write an only choice; None for an empty list, any other value as it is."""
+    return (value[0] if value else None) if isinstance(value, list) and len(value) < 2 else value
+
+
 def as_float(number: float) -> float:
     """The number; infinity for a whole one of more than 308 digits."""
     try:
