@@ -480,3 +480,14 @@ def test_a_name_that_ends_in_a_point_or_is_empty_stands_in_quotes(tmp_path, name
     (tmp_path / "p.toml").write_text(entry)
     quoted = repr(name) if not name or name.endswith(".") else name
     run("train", "p.toml", cwd=tmp_path).refuses("BadName", f"Got: {quoted}.", "Allowed: ")
+
+
+def test_a_file_of_few_rows_is_declared_and_what_training_lacks_is_said(tmp_path):
+    """Four rows are read rightly, and are too few to hold some out: training says so, and init beforehand."""
+    rows = [{"text": f"the lamp number {place}", "label": "ab"[place % 2]} for place in range(4)]
+    (tmp_path / "four.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    done = run("init", "four.jsonl", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "not enough to train on yet: too few different inputs to hold some out; give more rows" in done.out
+    entry = tomllib.loads((tmp_path / "polyhead.toml").read_text(encoding="utf-8"))["tasks"][0]
+    assert (entry["labels"], entry["train"]) == (["a", "b"], "four.jsonl")

@@ -21,6 +21,7 @@ from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.tasks.shares import parsed
 from polyhead.tasks.split import split
 from polyhead.tasks.task import Kind
+from polyhead.text.question import texts_of
 
 MOST_LABELS = 1000
 POINT_ZERO = re.compile(r"-?[0-9]+\.0")  # a whole number as frames write it in a column of floats
@@ -79,6 +80,7 @@ class Declared(Value):
     counts: dict[str, int]  # rows of train by label (of spans: by name), in the order of labels
     unseen: tuple[str, ...]  # labels of validation or test that train does not have
     reports: dict[str, ReadReport]  # by split
+    lacks: str = ""  # what training needs besides: rows of which some can be held out
 
 
 def declare(options: InitOptions, folder: Path) -> Declared:
@@ -122,8 +124,8 @@ def declare(options: InitOptions, folder: Path) -> Declared:
         entry["model"] = _place(options.model, folder) if Path(options.model).is_dir() else options.model
     files = {"train": options.data, "validation": options.validation, "test": options.test}
     entry |= {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
-    reports = _checked(to_value(entry, TaskEntry, source="the task"), folder)
-    return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports)
+    reports, lacks = _checked(to_value(entry, TaskEntry, source="the task"), folder)
+    return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports, lacks=lacks)
 
 
 def outlined(options: InitOptions, folder: Path) -> TaskEntry:
@@ -218,16 +220,22 @@ def _has_unanswered(options: InitOptions, path: str) -> bool:
     return False
 
 
-def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
-    """Reads every split, and tries to hold out a share of train if training will."""
-    task, reports = entry.task(), {}
+def _checked(entry: TaskEntry, folder: Path) -> tuple[dict[str, ReadReport], str]:
+    """Reads every split, and tries to hold out a share of train if training will; what that lacks."""
+    task, reports, lacks = entry.task(), {}, ""
     for name, file in (("train", entry.train), ("validation", entry.validation), ("test", entry.test)):
         if isinstance(file, str):
             examples = read(entry.source(file, folder), task)
             reports[name] = examples.report
             if name == "train" and isinstance(entry.validation, float):
-                split(examples, entry.validation, 1, task)
-    return reports
+                try:
+                    split(examples, entry.validation, 1, task)
+                except EmptyData as error:
+                    if len(set(map(texts_of, examples.inputs))) < 2:
+                        raise
+                    what = error.what.removeprefix(f"task '{task.name}': ")
+                    lacks = f"{what}; {error.do}"
+    return reports, lacks
 
 
 def _without_points(values: list[object]) -> list[object]:
