@@ -60,11 +60,11 @@ class PolyheadError(Exception):
     def reworded(self, change: Callable[[str], str]) -> Self:
         """The same error, its sentences changed: a file or an option is then called what a user calls it."""
         error, facts = type(self).__new__(type(self)), dict(self.facts)
-        given, allowed, do = (
-            change(part) if isinstance(part, str) else part for part in (self.got, self.allowed, self.do)
-        )
-        facts |= {key: change(facts[key]) for key in ("source",) if isinstance(facts.get(key), str)}
-        PolyheadError.__init__(error, change(self.what), got=given, allowed=allowed, do=do, **facts)
+        source = facts.get("source")
+        facts |= {"source": change(source)} if isinstance(source, str) else {}
+        got, allowed = (change(part) if isinstance(part, str) else part for part in (self.got, self.allowed))
+        do = None if self.do is None else change(self.do)
+        PolyheadError.__init__(error, change(self.what), got=got, allowed=allowed, do=do, **facts)
         return error
 
 

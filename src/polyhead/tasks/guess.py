@@ -230,7 +230,7 @@ def _check_marks(values: Sequence[object]) -> None:
             "between them",
             got=marked[0],
             allowed=f"kind '{MULTI_LABEL}' for several labels; numbers with a point and without other marks",
-            do="say the kind, or write the numbers with a point: 4.5 for 4,5 and 1234.5 for 1.234,5",
+            do="write the numbers with a point, 4.5 for 4,5 and 1234.5 for 1.234,5; or say that kind",
         )
 
 
