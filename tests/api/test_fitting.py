@@ -80,11 +80,22 @@ def test_rows_are_added_to_those_of_the_version_that_is_live(made):
 def test_rows_that_another_model_learned_from_are_not_there(made, tmp_path):
     made.fit("mood", TEXTS, MOODS, add=True)  # the first rows of all
     again = Quick.load(made.save(tmp_path / "saved"), backend="reference", verbose=False)
-    with pytest.raises(errors.ConfigError, match="no earlier rows to add to.*v0001"):
+    with pytest.raises(errors.ConfigError, match="rows that the live version of task 'mood' .* are not kept here"):
         again.fit("mood", TEXTS, MOODS, add=True)
     with pytest.raises(errors.BadValue, match="rows of another form"):
         made.fit("mood", [(text, text) for text in TEXTS], MOODS, add=True)
     assert made.versions == {"mood": "v0001"}
+
+
+def test_rows_of_an_earlier_program_are_in_the_cache_that_both_name(trunk, tmp_path):
+    """The easy way to a new class in a job of every day, which has the new rows alone."""
+    first = Quick(trunk, folder=tmp_path / "b", cache=tmp_path / "c", backend="reference", verbose=False)
+    five_classes(first)
+    del first
+    later = Quick.load(tmp_path / "b", cache=tmp_path / "c", backend="reference", verbose=False)
+    later.fit("mood", texts_of(["pink"] * 8, seed=4), ["pink"] * 8, add=True)
+    assert later.tasks["mood"].labels == (*sorted(FIVE), "pink") and later.versions == {"mood": "v0002"}
+    assert {*later.predict(texts_of(FIVE * 4))["mood"]} & set(FIVE), "what was known is known"
 
 
 def test_each_fit_learns_its_own_rows_whatever_others_fit(trunk, monkeypatch):

@@ -192,7 +192,8 @@ def test_update_from_a_task_of_another_name_and_rollback_restore_the_old_files(b
 
 def test_rollback_goes_back_and_forward(bundle, other):
     for source, name in ((other, "mood"), (other, "extra")):
-        assert run("tasks", "update", bundle, source, "mood", "--from-name", name).code == 0
+        update = ("tasks", "update", bundle, source, "mood", "--from-name", name)
+        assert run(*update, "--allow-lost-labels").code == 0
     assert "v0003 -> v0002" in run("tasks", "rollback", bundle, "mood").out
     assert "v0002 -> v0001" in run("tasks", "rollback", bundle, "mood").out
     run("tasks", "rollback", bundle, "mood").refuses("no version before v0001")
@@ -513,3 +514,12 @@ def test_listing_does_not_load_torch(bundle):
     said = "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))"
     done = shell(["tasks", "list", bundle], before=said)
     assert done.code == 0 and done.err.strip() == "False", SOURCE
+
+
+def test_an_update_does_not_lose_labels_unless_that_is_said(bundle, other):
+    """Three labels became two with a line after the fact."""
+    assert run("tasks", "update", bundle, other, "mood").code == 0
+    update = ("tasks", "update", bundle, other, "mood", "--from-name", "extra")
+    run(*update).refuses("1 of the 3 labels of its live version v0002", "fine", "--allow-lost-labels")
+    assert Bundle.open(bundle).version("mood") == "v0002"
+    assert "v0002 -> v0003" in run(*update, "--allow-lost-labels").out

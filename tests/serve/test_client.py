@@ -93,6 +93,14 @@ def test_answers_are_the_session_s_for_every_form_of_input(client, server):
     assert prediction.receipt["passes"] == sum(result.receipt["passes"] for result in prediction.results)
 
 
+def test_one_input_needs_no_list(client):
+    for alone in ("good", {"text": "good"}, Passage(question="when was it late?", context="it was late on monday")):
+        (result,), (own,) = client.predict(alone).results, client.predict([alone]).results
+        assert result.answers == own.answers and result.answers
+    with client.stream("good", tasks=["mood"]) as stream:
+        assert [list(part.answers) for part in stream] == [[0]]
+
+
 def test_some_tasks_are_asked_by_name(client):
     (result,) = client.predict(["good"], tasks=["mood", "urgency"]).results
     assert set(result.answers) == {"mood", "urgency"}
@@ -140,7 +148,11 @@ def test_errors_are_those_of_the_server_word_for_word(client, server):
 
 
 def test_inputs_that_no_server_reads_are_refused_here(client):
-    for given, reason in (("good", "come in a list"), ([3], "input 0 is none that can be sent")):
+    for given, reason in (
+        (b"good", "come in a list"),
+        ([3], "input 0 is none that can be sent"),
+        (("good", "bad"), "may be a pair"),
+    ):
         with pytest.raises(errors.BadValue, match=reason):
             client.predict(given)
     with pytest.raises(errors.BadValue, match="tasks come in a list"):

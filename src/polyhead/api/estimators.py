@@ -10,6 +10,7 @@ import atexit
 import shutil
 import tempfile
 import warnings
+from collections.abc import Iterable
 from functools import cache
 from numbers import Number
 from typing import Any, Self
@@ -25,7 +26,6 @@ from polyhead.tasks.kinds.regression import Regression
 from polyhead.tasks.kinds.single_label import SingleLabel
 
 try:
-    from scipy.sparse import csr_matrix, issparse
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils.multiclass import check_classification_targets, type_of_target
     from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
@@ -41,6 +41,12 @@ def _features() -> str:
     folder = tempfile.mkdtemp(prefix="polyhead-features-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+class _OwnModel(Model):
+    """The model of an estimator, which learns once: its rows are kept by nobody."""
+
+    keeps_rows = False
 
 
 class _TextEstimator(BaseEstimator):  # type: ignore[misc]
@@ -107,7 +113,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
     def _fitted(self, X: Any, answers: list[Any], kind: str, **settings: Any) -> Self:
         texts = self._texts(X, reset=True)
         check_consistent_length(texts, answers)
-        model = Model(self.trunk, cache=self.cache or _features(), backend=self.backend, verbose=self.verbose)
+        model = _OwnModel(self.trunk, cache=self.cache or _features(), backend=self.backend, verbose=self.verbose)
         own = {"pair": self.pair, "metric": self.metric, "strategy": self.strategy, "training": self.training}
         chosen = {key: value for key, value in (own | settings).items() if value is not None}
         self.model_ = model.fit(TASK, texts, answers, kind=kind, **chosen)
@@ -148,6 +154,11 @@ def _check_texts(rows: list[list[Any]], *, whole: bool) -> None:
             )
 
 
+def _is_sparse(y: object) -> bool:
+    """Whether it is a sparse matrix or array of scipy."""
+    return hasattr(y, "tocsr")
+
+
 class _BadRows(BadValue, ValueError):
     """Rows that cannot be used: an error of ours, and one that scikit-learn's tools expect."""
 
@@ -167,8 +178,8 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         _check_labelled(y)
         if type_of_target(y) == "multilabel-indicator":
-            return self._fit_matrix(X, csr_matrix(y) if issparse(y) else csr_matrix(np.asarray(y)))
-        if issparse(y):
+            return self._fit_matrix(X, y)
+        if _is_sparse(y):
             raise ValueError("a sparse y is a matrix of 0 and 1 (rows, labels), with two labels or more")
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
@@ -185,14 +196,12 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         names = [str(number) for number in range(len(self.classes_))]
         return self._fitted(X, [names[index] for index in indices], SingleLabel.name, classes=names)
 
-    def _fit_matrix(self, X: Any, matrix: csr_matrix) -> Self:
-        matrix.eliminate_zeros()
+    def _fit_matrix(self, X: Any, y: Any) -> Self:
+        matrix = y.tocsr() if _is_sparse(y) else np.asarray(y)
         self.classes_ = np.arange(matrix.shape[1])
         names = [str(label) for label in self.classes_]
-        rows = np.split(matrix.indices, matrix.indptr[1:-1])
-        return self._fitted(
-            X, [[names[column] for column in sorted(row)] for row in rows], MultiLabel.name, classes=names
-        )
+        columns = [row.nonzero()[-1] for row in (matrix[number : number + 1] for number in range(matrix.shape[0]))]
+        return self._fitted(X, [[names[column] for column in row] for row in columns], MultiLabel.name, classes=names)
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels (rows,), of the type of y; with a matrix y one (rows, labels) of 0 and 1, which is dense."""
@@ -211,7 +220,7 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
 def _check_labelled(y: Any) -> None:
     """Raises ValueError that names the rows of y without a label; numbers are looked at by scikit-learn."""
     kind = getattr(getattr(y, "dtype", None), "kind", "O")
-    if issparse(y) or kind not in "OT" or getattr(y, "ndim", 1) != 1:
+    if not isinstance(y, Iterable) or _is_sparse(y) or kind not in "OT" or getattr(y, "ndim", 1) != 1:
         return
     values = list(y)
     if missing := [number for number, value in enumerate(values) if is_missing(value)]:
@@ -236,7 +245,7 @@ class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
         """Learns the numbers of these texts. Raises ValueError where X or y cannot be used."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        if issparse(y):
+        if _is_sparse(y):
             raise ValueError("y is a sparse matrix, and a number for each text is expected: y.toarray().ravel()")
         y = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64)
         low, high = float(y.min()), float(y.max())

@@ -17,12 +17,14 @@ from polyhead.api.asked import as_input, cells_by_task, is_alone, words_of
 from polyhead.api.given import Table, inputs_of
 from polyhead.api.rows import (
     Labelled,
+    check_first,
     check_inputs,
     check_labels,
     columns_for,
     entry_of,
     kind_of_rows,
     put_before,
+    put_file,
     rows_in_memory,
     with_lists,
     write_rows,
@@ -42,7 +44,7 @@ from polyhead.progress import ProgressDisplay
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import KINDS, Kind, Task, check_name
+from polyhead.tasks.task import KINDS, Task
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
@@ -60,8 +62,11 @@ class Model:
 
     `trunk` is `minilm`, a Hugging Face folder or hub id, or the folder of a bundle, whose trunk it then is. `folder` is
     where the bundle lies; without it it lies in a temporary folder, until `save`. What a folder holds already stays.
-    `verbose` says on standard error what is guessed, and how far training is.
+    `cache` keeps what the encoder computed and the rows of each fit, so that later programs need not encode them again
+    and can `add` to them. `verbose` says on standard error what is guessed, and how far training is.
     """
+
+    keeps_rows = True
 
     @typed
     def __init__(
@@ -81,7 +86,7 @@ class Model:
         weakref.finalize(self, shutil.rmtree, self._work, ignore_errors=True)
         self.folder = FilePath(self._work, "bundle") if folder is None else FilePath(folder).resolve()
         self._open: Session | None = None
-        self._fitting, self._rows = threading.RLock(), dict[tuple[str, str], FilePath]()  # rows of (task, version)
+        self._fitting = threading.RLock()
 
     @classmethod
     def load(cls, folder: FilePath | str, **options: Any) -> Model:
@@ -141,21 +146,14 @@ class Model:
         same columns: the first chooses between heads and may be a share of the texts, the second is only scored.
         `settings` are keys of a `[[tasks]]` table: `metric="macro_f1"`, `strategy="branch"`, `training={"epochs": 5}`.
 
-        With `add` the rows that the live version learned from in this model count too, none of which is encoded again.
-        With `if_better` a live version stays unless the new one scores better. Labels of the live version that have no
-        row now are refused, unless `allow_lost_labels` lets them go.
+        With `add` the rows count too that the live version learned from in this model, or in one with the same `cache`:
+        none is encoded again. With `if_better` a live version stays unless the new one scores better. Where labels of
+        the live version have no row now it stays too, unless `allow_lost_labels` lets them go.
 
-        Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit, BundleError for lost
-        labels.
+        Raises BadValue for rows that cannot be read, ConfigError for settings that do not fit, BundleError for labels
+        that would be lost.
         """
-        if not isinstance(task, str):
-            raise BadValue(
-                "the first argument is the name of the task",
-                got=type(task).__name__,
-                allowed="fit(name, texts, labels)",
-                do="name the task, such as model.fit('mood', texts, labels)",
-            )
-        check_name(task)  # before it names a file
+        check_first(task)
         what, chosen = f"task '{task}'", settings_of(task, settings)
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=what)
         live = self.tasks.get(task)
@@ -163,19 +161,20 @@ class Model:
         rows = with_lists(rows, known)
         check_inputs(known, rows.inputs)
         # In a folder of its own: another thread may fit the same task.
-        file = FilePath(tempfile.mkdtemp(prefix="rows-", dir=self._work), f"{task}.jsonl")
-        write_rows(file, known, rows)
-        held = {"validation": validation, "test": test}
-        chosen |= write_splits(file, known, rows, held, labels, text=text, text_b=text_b)
-        with self._fitting:
-            before = self._put_earlier(task, known, file) if add else 0
-            if not before:
-                check_labels(known, rows.labels, what=what)
-            with rows_in_memory(file, before=before):
-                entry = entry_of(task, known, rows, file, live=self.tasks.get(task), classes=classes) | chosen
-                outcome = self._train(TaskEntry(**entry), if_better=if_better, allow_lost_labels=allow_lost_labels)
-            if task in outcome.trained:
-                self._rows[task, self.versions[task]] = file
+        with tempfile.TemporaryDirectory(prefix="rows-", dir=self._work) as folder:
+            file, held = FilePath(folder, f"{task}.jsonl"), {"validation": validation, "test": test}
+            write_rows(file, known, rows)
+            chosen |= write_splits(file, known, rows, held, labels, text=text, text_b=text_b)
+            with self._fitting:
+                live = self.tasks.get(task)
+                before = put_before(file, self._rows_of(task), live, known) if add and live is not None else 0
+                if not before:
+                    check_labels(known, rows.labels, what=what)
+                with rows_in_memory(file, before=before):
+                    entry = entry_of(task, known, rows, file, live=live, classes=classes) | chosen
+                    outcome = self._train(TaskEntry(**entry), if_better=if_better, allow_lost_labels=allow_lost_labels)
+                if task in outcome.trained and self.keeps_rows:
+                    put_file(file, self._rows_of(task))
         return self
 
     def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:
@@ -347,19 +346,10 @@ class Model:
             raise UnknownTask("no task is named, and the model has not just one", allowed=sorted(self.tasks))
         return next(iter(self.tasks))
 
-    def _put_earlier(self, task: str, kind: Kind, file: FilePath) -> int:
-        """Writes the rows of the live version before those of the file; gives their number."""
-        live = self.versions.get(task)
-        if live is None:
-            return 0
-        if (task, live) not in self._rows or self.tasks[task].kind != kind.name:
-            raise ConfigError(
-                f"there are no earlier rows to add to: this model did not learn version {live} of task '{task}' so",
-                got="add=True",
-                allowed="a task that this very model learned, of the same kind",
-                do="give the earlier rows together with the new ones",
-            )
-        return put_before(file, self._rows[task, live], what=f"task '{task}'")
+    def _rows_of(self, task: str) -> FilePath:
+        """Where the rows are kept that the live version learned from."""
+        record = Bundle.open(self.folder, verify=False).lines[task].record
+        return FilePath(self._cache or FilePath(self._work, "cache"), "rows", f"{record}.jsonl")
 
     def _train(self, entry: TaskEntry, *, if_better: bool, allow_lost_labels: bool) -> Outcome:
         from polyhead import train_project
@@ -381,7 +371,7 @@ class Model:
         except BundleError as error:
             if "lost" not in error.facts:
                 raise
-            do = "learn from the earlier rows too: add=True; or let the labels go: allow_lost_labels=True"
+            do = "learn from the earlier rows too (add=True), or let the labels go (allow_lost_labels=True)"
             raise BundleError(error.what, got=error.got, do=do, **error.facts) from None
         if self._open is not None:
             self._open.refresh()

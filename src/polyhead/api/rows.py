@@ -20,7 +20,7 @@ from polyhead.project.declare import InitOptions, declare
 from polyhead.project.tables import DataFile, Project
 from polyhead.tasks.guess import kind_of_labels, plain, separator_between
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.task import Kind, Task
+from polyhead.tasks.task import Kind, Task, check_name
 from polyhead.text.question import Question
 
 SPANS, TOKENS, TAGS = "spans", "tokens", "tags"  # columns of labelled words
@@ -50,6 +50,18 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
             raise BadValue(f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
         name = labels if isinstance(labels, str) else getattr(labels, "name", None)
         return cls(inputs=inputs, labels=rows, name=name if isinstance(name, str) else "")
+
+
+def check_first(task: object) -> None:
+    """Raises BadValue where the first argument of `fit` is no name, BadName for one that no task can have."""
+    if not isinstance(task, str):
+        raise BadValue(
+            "the first argument is the name of the task",
+            got=type(task).__name__,
+            allowed="fit(name, texts, labels)",
+            do="name the task, such as model.fit('mood', texts, labels)",
+        )
+    check_name(task)  # it names a file
 
 
 def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
@@ -154,16 +166,29 @@ def write_splits(
     return named
 
 
-def put_before(file: FilePath, earlier: FilePath, *, what: str) -> int:
-    """Writes the rows of an earlier file before those of a file; gives their number.
+def put_file(file: FilePath, place: FilePath) -> None:
+    """Copies a file of rows to its place, for its owner alone."""
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(place, file.read_bytes())
 
-    Raises BadValue where these have other columns.
+
+def put_before(file: FilePath, earlier: FilePath, live: Task, kind: Kind) -> int:
+    """Writes the rows that the live version learned from before those of a file; gives their number.
+
+    Raises ConfigError where they are not kept, or of another kind, BadValue where they have other columns.
     """
+    if not earlier.exists() or live.kind != kind.name:
+        raise ConfigError(
+            f"the rows that the live version of task '{live.name}' learned from are not kept here, or of another kind",
+            got="add=True",
+            allowed="a version that this model learned, or one with the same cache=",
+            do="give the earlier rows together with the new ones",
+        )
     rows, before = file.read_bytes(), earlier.read_bytes()
     forms = [{*json.loads(each[: each.index(b"\n")])} & {PAIR, SPANS, TOKENS} for each in (before, rows)]
     if forms[0] != forms[1]:
         raise BadValue(
-            f"{what} has rows of another form than those that it learned from before",
+            f"task '{live.name}' has rows of another form than those that it learned from before",
             got=f"rows with {sorted(forms[1]) or 'one text'}",
             allowed=f"rows with {sorted(forms[0]) or 'one text'}",
             do="give rows of that form, or fit all rows anew",

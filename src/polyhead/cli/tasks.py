@@ -25,7 +25,7 @@ from polyhead.cli.output import Printer, counted, json_option
 from polyhead.cli.uploads import apply, pack
 
 if TYPE_CHECKING:
-    from polyhead.bundle.manifest import Live
+    from polyhead.bundle.manifest import Live, TaskRecord
     from polyhead.bundle.read import Bundle
     from polyhead.certify import Verification
 
@@ -137,14 +137,21 @@ def add(
     multiple=True,
     help="Name of the task NAME in FROM, if it differs. NAME may be left out if only one task is updated.",
 )
+@click.option("--allow-lost-labels", is_flag=True, help="Update also where labels of a live version are no more.")
 @actor_option
 @json_option
 def update(
-    bundle: str, source: str, names: tuple[str, ...], from_names: tuple[str, ...], json_to: str | None, actor: str
+    bundle: str,
+    source: str,
+    names: tuple[str, ...],
+    from_names: tuple[str, ...],
+    allow_lost_labels: bool,
+    json_to: str | None,
+    actor: str,
 ) -> None:
     """Replace NAMES in BUNDLE by the tasks of the bundle FROM; the old versions stay on disk.
 
-    The labels may differ. The command prints which probes get a new answer; the certificate holds all of them. Tasks
+    There may be new labels. The command prints which probes get a new answer; the certificate holds all of them. Tasks
     of one prompt group must be updated together; tasks that own their models, in a separate call.
     """
     from polyhead.bundle.format import TASKS
@@ -164,7 +171,10 @@ def update(
         return update_models(printer, ours, theirs, called)
     for name in chosen:
         ours.version(name)  # UnknownTask where there is nothing to update
-    after = {name: _known(theirs, other, ours).task.labels for other, name in called.items()}
+    new = {name: _known(theirs, other, ours) for other, name in called.items()}
+    after = {name: record.task.labels for name, record in new.items()}
+    for name, record in new.items() if not allow_lost_labels else ():
+        _check_labels_stay(ours, name, record)
     renamed = {other: name for other, name in called.items() if other != name}
     done = certified_once(
         bundle,
@@ -322,6 +332,25 @@ def _labels(bundle: Bundle, name: str, live: Live) -> tuple[str, ...] | None:
         return bundle.view({name: live}).tasks[name].task.labels
     except BundleError:
         return None
+
+
+def _check_labels_stay(ours: Bundle, name: str, new: TaskRecord) -> None:
+    """Raises BundleError for labels that only the live version learned; one that cannot be read has none."""
+    from polyhead.bundle.lost import check_labels_stay, without_rows
+    from polyhead.errors import BundleError
+
+    try:
+        live = ours.record(name)
+    except BundleError:
+        return
+    check_labels_stay(
+        live,
+        new.task,
+        without_rows(new),
+        version=ours.version(name),
+        do="update from a version that learned these labels too, or let them go with --allow-lost-labels",
+        where="what the new one learned from",
+    )
 
 
 def _labels_changed(before: tuple[str, ...] | None, after: tuple[str, ...]) -> list[str]:

@@ -102,10 +102,8 @@ def command(
         check_writable(events)
     plan = read_project(project)
     check_apart((events, json_to), data_files(plan, Path(project).resolve().parent))
-    if seed is not None:
-        plan = with_seed(plan, seed)
-    if bundle is not None:
-        plan = msgspec.structs.replace(plan, bundle=str(Path(bundle).resolve()))
+    plan = plan if seed is None else with_seed(plan, seed)
+    plan = plan if bundle is None else msgspec.structs.replace(plan, bundle=str(Path(bundle).resolve()))
     place = _place(str(plan.recipe.__struct_config__.tag), device, is_watched=tensorboard is not None)
     again = names_in(retrain, "--retrain")
     with stoppable("the same command goes on from there"):

@@ -68,14 +68,14 @@ class AsyncClient:
         self._threads = ThreadPoolExecutor(CALLS, "polyhead-client")
 
     async def predict(
-        self, inputs: Iterable[object], *, tasks: Iterable[str] | None = None, deadline: float | None = None
+        self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
     ) -> Prediction:
         """One result an input."""
         call = Call()
         return await self._run(call, partial(self._client.predict, inputs, tasks=tasks, deadline=deadline, call=call))
 
     def stream(
-        self, inputs: Iterable[object], *, tasks: Iterable[str] | None = None, deadline: float | None = None
+        self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
     ) -> AsyncStream:
         """The same, answers of each task as soon as they are known: `async for part in client.stream(...)`."""
         return AsyncStream(self, self._client.stream(inputs, tasks=tasks, deadline=deadline))

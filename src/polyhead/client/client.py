@@ -87,7 +87,7 @@ class Client:
 
     def predict(
         self,
-        inputs: Iterable[object],
+        inputs: Iterable[object] | str,
         *,
         tasks: Iterable[str] | None = None,
         deadline: float | None = None,
@@ -95,13 +95,14 @@ class Client:
     ) -> Prediction:
         """One result an input. `tasks` None: all but those that write texts. `deadline` in seconds: later is late.
 
-        An input is a text, a pair of texts, a `Question`, a `Passage`, or any form of `/v1/predict` as a dictionary.
+        An input is a text, a pair of texts, a `Question`, a `Passage`, or any form of `/v1/predict` as a dictionary;
+        one alone, but for a pair, needs no list.
         """
         body = predict_body(inputs, tasks, deadline)
         return self._asked(Request(method="POST", path="/v1/predict", body=body), Prediction, call)
 
     def stream(
-        self, inputs: Iterable[object], *, tasks: Iterable[str] | None = None, deadline: float | None = None
+        self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
     ) -> Stream:
         """The same, answers of each task as soon as they are known. Close it where not all of it is read."""
         body, call = predict_body(inputs, tasks, deadline), Call()
@@ -145,17 +146,31 @@ class Client:
             ) from None
 
 
-def predict_body(inputs: Iterable[object], tasks: Iterable[str] | None, deadline: float | None) -> bytes:
+def predict_body(inputs: Iterable[object] | str, tasks: Iterable[str] | None, deadline: float | None) -> bytes:
     """The body of `/v1/predict`; raises BadValue for inputs that no server reads."""
     if isinstance(tasks, str):
         raise BadValue("tasks come in a list, and one name was given", got=tasks, do="give [...]")
-    rows = [row_of(entry, number) for number, entry in enumerate(listed(inputs))]
+    rows = [row_of(entry, number) for number, entry in enumerate(_inputs(inputs))]
     body: dict[str, Any] = {"inputs": rows}
     if tasks is not None:
         body["tasks"] = list(tasks)
     if deadline is not None:
         body["options"] = {"deadline": deadline}
     return encoded(body)
+
+
+def _inputs(inputs: Iterable[object] | str) -> list[object]:
+    """The inputs, or the one that it is; raises BadValue for two texts that may be a pair."""
+    if isinstance(inputs, str | Mapping) or hasattr(inputs, "context"):
+        return [inputs]
+    several = listed(inputs)
+    if isinstance(inputs, tuple) and len(several) == 2 and all(isinstance(text, str) for text in several):
+        raise BadValue(
+            "a tuple of two texts may be a pair, or two texts",
+            got=inputs,
+            do="give [(a, b)] for a pair, [a, b] for two",
+        )
+    return several
 
 
 def row_of(entry: object, number: int) -> object:

@@ -58,8 +58,13 @@ class Admin:
         with self._told():
             return await asyncio.to_thread(function, *arguments, **named)
 
-    async def put(self, name: str, body: AsyncIterator[bytes], *, encoding: str, actor: str) -> ChangeAnswer:
-        """Adds a task or replaces it by what is uploaded; the same upload again changes nothing."""
+    async def put(
+        self, name: str, body: AsyncIterator[bytes], *, encoding: str, actor: str, allow_lost_labels: bool = False
+    ) -> ChangeAnswer:
+        """Adds a task or replaces it by what is uploaded; the same upload again changes nothing.
+
+        A version that lacks labels of the live one is refused, unless `allow_lost_labels` lets them go.
+        """
         await self.in_thread(self._check_free)
         staging = await self.in_thread(Staging, self._root)
         try:
@@ -67,7 +72,8 @@ class Admin:
         except BaseException:
             await asyncio.to_thread(staging.close)
             raise
-        return await self._changed(self._order("put", name, actor, source=upload.root), staging)
+        order = self._order("put", name, actor, source=upload.root, allow_lost_labels=allow_lost_labels)
+        return await self._changed(order, staging)
 
     async def remove(self, name: str, *, actor: str) -> ChangeAnswer:
         """Removes a task with all its versions."""
@@ -116,10 +122,12 @@ class Admin:
         await self.in_thread(self.shadows.detach, candidate)
         return candidate.state(has_texts=False)
 
-    async def promote(self, name: str, *, actor: str) -> ChangeAnswer:
+    async def promote(self, name: str, *, actor: str, allow_lost_labels: bool = False) -> ChangeAnswer:
         """Makes the candidate of a task the live version, by the certified change; then it is no candidate any more."""
         candidate = self._candidate(name)
-        answer = await self._changed(self._order("put", name, actor, source=candidate.staged.root))
+        source = candidate.staged.root
+        order = self._order("put", name, actor, source=source, allow_lost_labels=allow_lost_labels)
+        answer = await self._changed(order)
         if self.shadows.candidates.get(name) is candidate:
             await self.drop_shadow(name)
         return answer
@@ -162,7 +170,16 @@ class Admin:
                 receiver.close()
             return await asyncio.to_thread(staged, staging.root, name, self._root)
 
-    def _order(self, operation: str, name: str, actor: str, *, source: str = "", version: str | None = None) -> Order:
+    def _order(
+        self,
+        operation: str,
+        name: str,
+        actor: str,
+        *,
+        source: str = "",
+        version: str | None = None,
+        allow_lost_labels: bool = False,
+    ) -> Order:
         return Order(
             operation=operation,  # type: ignore[arg-type]
             root=str(self._root.resolve()),
@@ -170,6 +187,7 @@ class Admin:
             source=source,
             version=version,
             actor=actor,
+            allow_lost_labels=allow_lost_labels,
         )
 
     async def _changed(self, order: Order, staging: Staging | None = None) -> ChangeAnswer:

@@ -13,6 +13,7 @@ import msgspec
 
 from polyhead.bundle.format import TASKS
 from polyhead.bundle.journal import finish
+from polyhead.bundle.lost import check_labels_stay, without_rows
 from polyhead.bundle.manifest import TaskRecord, renamed
 from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.models import Models, model_names, remove_models, set_models
@@ -40,6 +41,7 @@ class Order(Value):
     source: str = ""  # put: the folder of the staged upload, a bundle of one task
     version: str | None = None  # rollback: None is the one before the live one
     actor: str = ""
+    allow_lost_labels: bool = False  # put: whether labels of the live version may have no row in the new one
 
 
 class AnswersChanged(Value):
@@ -106,7 +108,7 @@ class Told(Value):
 def perform(order: Order, prover: Prover | None = None) -> Outcome:
     """Makes the change with its proof, or raises and leaves the bundle as it was.
 
-    Raises UnknownTask, IsolationError, and what `certify.certified` raises.
+    Raises UnknownTask, IsolationError, BundleError for labels that would be lost, and what `certify.certified` raises.
     """
     root, name = FilePath(order.root), order.name
     if name in model_names(root):
@@ -132,6 +134,9 @@ def _put(order: Order, root: FilePath, prover: Prover | None) -> Outcome:
     if live is not None and _is_same(theirs.record(name), ours, name):
         return Outcome(task=name, before=before, after=before, is_changed=False, certificate=_certified_now(root))
 
+    if live is not None and not order.allow_lost_labels:
+        _check_labels_stay(theirs.record(name), ours, name)
+
     def copy(_: Mapping[str, str] | None = None) -> None:
         copy_tasks(theirs, [name], Bundle.open(root, verify=False), replace=live is not None)
 
@@ -152,6 +157,22 @@ def _put(order: Order, root: FilePath, prover: Prover | None) -> Outcome:
         finish(root, done.begun)
     after = certificate.after[name].version
     return Outcome(task=name, before=before, after=after, is_changed=True, certificate=Proof.of(certificate))
+
+
+def _check_labels_stay(theirs: TaskRecord, ours: Bundle, name: str) -> None:
+    """Raises BundleError for labels that only the live version learned from rows."""
+    try:
+        live = ours.record(name)
+    except PolyheadError:
+        return  # a damaged version is replaced
+    check_labels_stay(
+        live,
+        theirs.task,
+        without_rows(theirs),
+        version=ours.version(name),
+        do="send a version that learned these labels too, or say allow_lost_labels=true to let them go",
+        where="what the upload learned from",
+    )
 
 
 def _is_same(theirs: TaskRecord, ours: Bundle, name: str) -> bool:

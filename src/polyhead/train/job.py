@@ -246,8 +246,8 @@ def _check_labels_stay(job: Job) -> None:
                 p.task,
                 labels_without_rows(p),
                 version=job.bundle.version(p.task.name),
-                do="train on the rows of these labels too: `train` may list several files, and texts that were encoded "
-                "before are not encoded again; --allow-lost-labels lets the labels go",
+                do="put rows of these labels into the training file too, of which none is encoded a second time, or "
+                "let the labels go with --allow-lost-labels",
             )
 
 

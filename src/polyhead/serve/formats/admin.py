@@ -148,7 +148,13 @@ def _actor(request: Request) -> str:
 
 async def _put(admin: Admin, request: Request) -> Response:
     name = request.path_params["name"]
-    answer = await admin.put(name, request.stream(), encoding=_encoding(request), actor=_actor(request))
+    answer = await admin.put(
+        name,
+        request.stream(),
+        encoding=_encoding(request),
+        actor=_actor(request),
+        allow_lost_labels=_allows_lost_labels(request),
+    )
     return _answered(answer)
 
 
@@ -167,7 +173,8 @@ async def _roll_back(admin: Admin, request: Request) -> Response:
 
 
 async def _promote(admin: Admin, request: Request) -> Response:
-    return _answered(await admin.promote(request.path_params["name"], actor=_actor(request)))
+    name, allow = request.path_params["name"], _allows_lost_labels(request)
+    return _answered(await admin.promote(name, actor=_actor(request), allow_lost_labels=allow))
 
 
 async def _put_shadow(admin: Admin, request: Request) -> Response:
@@ -226,6 +233,10 @@ def _answered(answer: ChangeAnswer) -> Response:
 
 def _encoding(request: Request) -> str:
     return request.headers.get("content-encoding", "identity")
+
+
+def _allows_lost_labels(request: Request) -> bool:
+    return request.query_params.get("allow_lost_labels") == "true"
 
 
 def _share(text: str | None) -> float:
