@@ -277,7 +277,9 @@ def _labels_of(options: InitOptions, value: object, *, from_cells: bool, where: 
                 f"{where}: '{options.column}' is no number",
                 got=repr(value),
                 allowed="finite decimal numbers, such as 0.5 or 1e-3",
-                do="write it with a point" if is_numeric([value]) else "fix the row, or name another --kind",
+                do="write it as a number, with a point, such as 4.5"
+                if is_numeric([value])
+                else "fix the row, or name another --kind",
             )
         return [value]
     if not kind.label_is_list:
