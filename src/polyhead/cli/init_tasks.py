@@ -20,7 +20,7 @@ from polyhead.cli.guessed import Guessed, as_rows, guessed
 from polyhead.cli.output import counted
 from polyhead.cli.project_text import with_task
 from polyhead.config import Value
-from polyhead.errors import ConfigError, EmptyData, PolyheadError
+from polyhead.errors import ConfigError, EmptyData, PolyheadError, reworded
 from polyhead.project.declare import Declared, clean_name, declare
 from polyhead.project.recipes import Frozen
 from polyhead.project.tables import Project, TaskEntry
@@ -75,7 +75,7 @@ def _named_as_given(sources: dict[str, str]) -> Iterator[None]:
     try:
         yield
     except PolyheadError as error:
-        raise error.reworded(change) if sources else error from None
+        raise reworded(error, change) if sources else error from None
 
 
 def _declared(
