@@ -412,3 +412,19 @@ def test_a_field_with_a_new_name_keeps_its_old_one_in_digests():
         size: int = 3
 
     assert digested(After(title="a")) == digested(Before(told="a")) == {"told": "a"}
+
+
+def test_a_key_that_belongs_one_table_deeper_is_shown_its_table():
+    """`micro_batches` beside [recipe.learn] was only refused."""
+
+    class Inner(Value):
+        rounds: int = 1
+
+    class Outer(Value):
+        inner: Inner = Inner()
+
+    class Whole(Value):
+        outer: Outer = Outer()
+
+    with pytest.raises(ConfigError, match=r"unknown key 'rounds' in outer.*put it into the table \[outer\.inner\]"):
+        to_value({"outer": {"rounds": 2}}, Whole, source="x.toml")

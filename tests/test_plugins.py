@@ -10,6 +10,11 @@ import pytest
 
 import tiny
 from cli.commands import SOURCE, run, shell
+from polyhead.errors import StoreError
+from polyhead.plan import Codec
+from polyhead.store.codecs import CODECS, register_codec
+from polyhead.store.corpus.base import FeatureColumn, Schema
+from polyhead.store.corpus.open import create_corpus, open_corpus
 
 OWN = Path(__file__).parent / "one_file"
 LEVELS = ("none", "one", "more")
@@ -64,7 +69,12 @@ def test_commands_know_what_an_installed_package_registers(own, tmp_path):
     with out.open(newline="") as file:
         assert {row["topics"] for row in csv.DictReader(file)} <= set(LEVELS)
     done = shell(["score", bundle, tmp_path / "rows.jsonl", tmp_path / "other.csv", "--backend", "reference"])
-    done.refuses("there is no kind 'ordinal'")
+    missing = ("task.json is whole", "kind 'ordinal' is not registered", "install the package", "'own-things'")
+    done.refuses(*missing)
+    for words in (["tasks", "verify", bundle], ["inspect", bundle]):
+        done = shell(words)
+        done.refuses(*missing)
+        assert "damaged" not in done.err and "DIFFERS" not in done.out and "restore" not in done.err
 
 
 def test_all_four_are_registered_and_the_log_names_them(own):
@@ -90,6 +100,23 @@ def test_a_plugin_that_cannot_be_loaded_is_named_with_its_package(tmp_path):
     (tmp_path / "half_done.py").write_text("raise RuntimeError('not yet')")
     shell(["inspect", "bundle"], env=environment).refuses("RuntimeError: not yet")
     assert shell(["--help"], env=environment).code == 0
+
+
+@pytest.mark.parametrize("name", ["store", "store.lance"])
+def test_a_store_of_a_codec_that_nothing_registers_is_whole(tmp_path, name):
+    """It was called damaged, with the advice to delete it."""
+    if name.endswith(".lance"):
+        pytest.importorskip("lance")
+    with CODECS.temporary():
+        from one_file.codec import BFloat16
+
+        register_codec(BFloat16())
+        column = FeatureColumn(digest="d", layers=1, width=4, codec=Codec(name=BFloat16.name))
+        create_corpus(tmp_path / name, Schema(features=(column,)))
+    with pytest.raises(StoreError, match="is whole, but its codec 'upper-half' is not registered") as error:
+        open_corpus(tmp_path / name)
+    assert "install the package that has it, 'one_file'" in str(error.value)
+    assert not any(word in str(error.value) for word in ("damaged", "delete", "restore", "did you mean"))
 
 
 def test_a_plugin_may_not_take_a_name_that_is_taken(own, tmp_path):

@@ -87,7 +87,7 @@ def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
     """JSON bytes as a checked `kind`."""
     try:
         return to_value(msgspec.json.decode(raw), kind, source=source)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON", got=error, do="restore the file or write it again") from None
 
 
@@ -198,29 +198,32 @@ def _where(path: str, data: object) -> str:
     return text.removeprefix(".") or "the top level"
 
 
-def _its_table(key: str, kind: Any) -> str | None:
-    """What to do with a key at the top level that belongs into a table there; None if none has it."""
+def _its_table(key: str, structs: Iterable[Any], above: str = "") -> str | None:
+    """What to do with a key beside tables of which one has it; None if none does. `above` is the place of them all."""
     tables: list[str] = []
-    for struct in _structs(_options(kind)):
+    for struct in structs:
         for name, hint in typing.get_type_hints(struct).items():
             inner = [item for option in _options(hint) for item in typing.get_args(option)]
             if any(key in _keys(table) for table in _structs(_options(hint))):
-                tables.append(f"[{name}]")
+                tables.append(f"[{above}{name}]")
             elif any(key in _keys(table) for table in _structs(inner)):
-                tables.append(f"[[{name}]]")
+                tables.append(f"[[{above}{name}]]")
     return f"put it into the table {' or '.join(tables)}" if tables else None
 
 
 def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> ConfigError:
-    keys_by_struct = [
-        _keys(struct) for kinds, value in _at(kind, path, data) for struct in _chosen(_structs(kinds), value)
-    ]
+    structs = [struct for kinds, value in _at(kind, path, data) for struct in _chosen(_structs(kinds), value)]
+    keys_by_struct = [_keys(struct) for struct in structs]
     names = {name for keys in keys_by_struct if key not in keys for name in keys}
     where = path.removeprefix("$").removeprefix(".") or "the top level"
     return ConfigError(
         f"{source}: unknown key '{key}' in {where}",
         allowed=sorted(names),
-        do=_meant(key, path, names, kind) or _its_table(key, kind) or nearest(key, names) or "remove the key",
+        do=_meant(key, path, names, kind)
+        or (_its_table(key, structs, "" if path == "$" else f"{where}.") if "[" not in path else None)
+        or _its_table(key, _structs(_options(kind)))
+        or nearest(key, names)
+        or "remove the key",
         key=key,
         path=path,
     )

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+from collections.abc import Mapping
 
-from polyhead.errors import ConfigError, in_words
+from polyhead.errors import ConfigError, PolyheadError, in_words
 
 log = logging.getLogger(__name__)
 GROUP = "polyhead.plugins"
@@ -40,3 +41,32 @@ def load_plugins() -> tuple[str, ...]:
         log.info("loaded the plugin '%s' of the package '%s'", plugin.name, package)
         names.append(plugin.name)
     return tuple(names)
+
+
+def packages_of(items: Mapping[str, object]) -> dict[str, str]:
+    """The package that registered each of these items, by their names; Polyhead's own are left out."""
+    packages = {}
+    for name, item in items.items():
+        top = (item if isinstance(item, type) else type(item)).__module__.partition(".")[0]
+        if top != __name__.partition(".")[0]:
+            packages[name] = next((p for p, module in _plugin_modules() if module.partition(".")[0] == top), top)
+    return packages
+
+
+def unregistered(error: Exception, raised: type[PolyheadError], file: object, packages: object) -> PolyheadError | None:
+    """The error of a file that is whole, and names something that no package registers here; None for other errors.
+
+    `packages` is what the file says of them, as `packages_of` gave it. `unregistered` is the name of what is missing.
+    """
+    name = getattr(error, "unregistered", None)
+    if name is None:
+        return None
+    package = packages.get(name) if isinstance(packages, Mapping) else None
+    where = f", '{package}' where it was written" if isinstance(package, str) else ""
+    what = f"{file} is whole, but its {name} is not registered here"
+    return raised(what, do=f"install the package that has it{where}", unregistered=name)
+
+
+def _plugin_modules() -> list[tuple[str, str]]:
+    plugins = importlib.metadata.entry_points(group=GROUP)
+    return [(plugin.dist.name, plugin.module) for plugin in plugins if plugin.dist is not None]

@@ -1,11 +1,15 @@
-"""Progress of long work: shown in place on a terminal, and as a line now and then in a file."""
+"""Progress of long work: shown in place on a terminal, and as a line now and then in a file; units that end in time."""
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
+UNIT_SECONDS = 10.0  # that a unit of work takes, so that a stop loses little
+UNIT_ROWS = 64  # of the first unit, whose time nobody knows yet
 SOON, NOW_AND_THEN = 2.0, 10.0  # seconds until the first line in a file, and between two of them
 
 
@@ -42,6 +46,29 @@ def progress_line(label: str, *, done: int, total: int, unit: str, seconds: floa
     rate = (done - before) / seconds if seconds > 0 else 0.0
     seconds_left = (total - done) / rate if rate else 0.0
     return f"{label}: {done:,} of {total:,} {unit}, {rate:,.0f} a second, about {duration(seconds_left)} left"
+
+
+class UnitSize:
+    """How many rows the next unit of work has, so that it ends in about `UNIT_SECONDS` however slow the machine is."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: rows of a unit however fast the machine is."""
+        self._most, self.rows = most, min(UNIT_ROWS, most)
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Learns from a unit that is done; the next ones are at most four times as large."""
+        fitting = round(rows * UNIT_SECONDS / seconds) if seconds > 0 else self._most
+        self.rows = max(1, min(fitting, 4 * max(rows, self.rows), self._most))
+
+
+@contextmanager
+def stopped_with(kept: Callable[[], int], unit: str) -> Iterator[None]:
+    """When the user stops the block, the error says how many of these `unit`, such as rows, `kept` says are kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        count = kept()
+        raise KeyboardInterrupt(f"{unit} kept: {count:,}" if count else "nothing was finished yet") from None
 
 
 def duration(seconds: float) -> str:

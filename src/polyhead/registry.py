@@ -53,7 +53,8 @@ class Registry(Mapping[str, Item]):
                 allowed=list(self._items),
                 do=self._meant_by(name)
                 or nearest(name, self._items)
-                or f"choose one of these, or register a {self._what} of this name first",
+                or f"choose one of these, or register a {self._what} of this name: install the package that has it",
+                unregistered=f"{self._what} '{name}'",
             )
         return self._items[name]
 

@@ -1,8 +1,14 @@
 """Confident learning against a case worked by hand, and neighbours against all pairs."""
 
 import numpy as np
+import pytest
 
-from polyhead.check.doubt import doubts, doubts_of_each, neighbours
+from polyhead.check.doubt import HITS, TIMES, doubts, doubts_of_each, neighbours, trusted
+from polyhead.check.doubted import Rows, planted, trusted_up_to
+from polyhead.check.part import Part
+from polyhead.tasks.columns import Source
+from polyhead.tasks.read import Examples, Reading, ReadReport
+from polyhead.tasks.task import Task
 
 
 def test_doubted_labels_are_those_of_a_case_worked_by_hand():
@@ -74,3 +80,50 @@ def test_a_label_that_is_less_probable_than_not_is_no_doubt():
     has_label = np.array([[1], [0], [0]])
     assert doubts_of_each(np.array([[0.3], [0.4], [0.1]]), has_label) == []
     assert [one.row for one in doubts_of_each(np.array([[0.3], [0.6], [0.1]]), has_label)] == [0, 1]
+
+
+def test_a_list_of_doubts_ends_where_changed_labels_stop_being_found():
+    """Chance 0.05: the first 20 hold 8, then one in twenty."""
+    quality = np.linspace(0.01, 0.5, 200)
+    changed = np.zeros(200, bool)
+    changed[[0, 1, 3, 5, 8, 12, 15, 19, *range(39, 200, 20)]] = True
+    assert trusted(quality, changed, 0.05) == quality[19]
+    assert TIMES * 0.05 < 8 / 20
+
+
+def test_a_list_that_is_no_better_than_chance_ends_at_once():
+    generator = np.random.default_rng(0)
+    quality = np.linspace(0.01, 0.5, 700)
+    for _ in range(50):
+        assert trusted(quality, generator.random(700) < 0.05, 0.05) == 0.0
+    few = np.zeros(700, bool)
+    few[: HITS - 1] = True
+    assert trusted(quality, few, 0.05) == 0.0
+    assert trusted(np.zeros(0), np.zeros(0, bool), 0.05) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["single_label", "multi_label"])
+def test_heads_are_believed_as_far_as_they_find_changed_labels(kind):
+    """Heads that know most rows find labels that were changed; heads that know nothing find none."""
+    task = Task(name="mood", kind=kind, labels=("a", "b", "c"))
+    generator = np.random.default_rng(5)
+    labels = generator.integers(0, 3, 400)
+    targets = list(labels) if kind == "single_label" else list(np.eye(3, dtype=np.float32)[labels])
+    examples = Examples(inputs=[("",)] * 400, targets=targets, words=None, rows=[*range(400)], report=ReadReport())
+    part = Part(
+        task,
+        "train",
+        Source(path="rows"),
+        Reading(examples=examples, wrong=(), empty=(), unlabelled=(), columns=(), rows=400),
+    )
+    rows = Rows(places=[(part, row) for row in range(400)], examples=examples)
+    trials = planted(rows)
+    assert sum(int(trial.is_planted.sum()) for trial in trials) >= 60
+    for trial in trials:
+        before, after = np.stack(examples.targets), np.stack(trial.examples.targets)
+        assert ((before != after) == trial.is_planted).all()
+    known = 3 * np.eye(3)[labels] - 1.5 + generator.normal(size=(400, 3))
+    blind = generator.normal(size=(400, 3))
+    chosen = np.arange(400)
+    assert trusted_up_to(rows, chosen, [(trial, known) for trial in trials]) > 0.05
+    assert trusted_up_to(rows, chosen, [(trial, blind) for trial in trials]) == 0.0

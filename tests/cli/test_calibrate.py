@@ -41,7 +41,7 @@ def test_calibrate_keeps_what_it_measured_and_answers_show_it(bundle, rows):
     assert Bundle.open(bundle).version("mood") == "v0001"  # nothing was kept of any
     done = run("calibrate", bundle, rows["held"], "--task", "mood", "--goal", "f1", "--positive", "good", "--dry-run")
     assert "f1 of 'good': precision" in done.out
-    done = run("calibrate", bundle, rows["held"], "--task", "mood", "--goal", "accuracy=0.9", "--actor", "ann")
+    done = run("calibrate", bundle, rows["held"], "--task", "mood", "--goal", "accuracy=0.3", "--actor", "ann")
     assert done.code == 0, done.err
     assert "expected calibration error" in done.out
     assert "calibrated mood: v0001 -> v0002; its raw outputs are the same bits" in done.out

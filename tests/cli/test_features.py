@@ -7,6 +7,7 @@ import pytest
 from backfills import append, make_bundle, schema, texts
 from cli.commands import run
 from polyhead.bundle.read import Bundle
+from polyhead.plan import digest
 from polyhead.store.corpus.open import open_corpus
 
 REFERENCE = ("--backend", "reference")
@@ -21,7 +22,11 @@ def folder(tmp_path):
 
 
 def extract(folder, *words):
-    return run("features", "extract", "bundle", "texts.jsonl", "store", *REFERENCE, *words, cwd=folder)
+    return extract_to(folder, "store", *words)
+
+
+def extract_to(folder, store, *words):
+    return run("features", "extract", "bundle", "texts.jsonl", store, *REFERENCE, *words, cwd=folder)
 
 
 def test_texts_are_extracted_once_shown_verified_and_compacted(folder):
@@ -48,6 +53,30 @@ def test_what_tasks_read_is_kept_answered_and_listed(folder):
     assert run("backfill", "bundle", "mood", "--features", "store", cwd=folder).code == 0
     shown = run("features", "info", "store", cwd=folder).out
     assert "results mood_v0001_" in shown and "task 'mood' v0001, 12 of 12 documents" in shown
+
+
+def test_tasks_that_a_store_will_not_answer_are_named_before_it_is_filled(folder):
+    """Only `backfill` said it, when the corpus was encoded."""
+    noted = extract(folder, "--tap", "mean2:float16").err
+    assert "store can answer no task of bundle" in noted and "to answer mood" in noted and "--tasks" in noted
+    assert "can answer no task" in extract(folder, "--tap", "mean2:float16").err
+    named = extract_to(folder, "named", "--tasks", "mood")
+    assert named.code == 0 and "can answer" not in named.err
+    read = Bundle.open(folder / "bundle").tasks["mood"].path.stored()
+    assert [column.digest for column in open_corpus(str(folder / "named")).schema.features] == [digest(read)]
+
+
+def test_a_stop_says_how_many_documents_are_kept(folder, monkeypatch):
+    """It said that what was finished is kept, when nothing was."""
+    for said in ("nothing was finished yet", "new documents kept: 12"):
+
+        def stopped(*words, said=said, **options):
+            raise KeyboardInterrupt(said)
+
+        monkeypatch.setattr("polyhead.jobs.extract.extract", stopped)
+        done = extract(folder)
+        assert done.code == 130
+        assert done.err.splitlines()[-1] == f"polyhead: stopped; {said}; the same command goes on from there"
 
 
 def test_long_texts_are_noted(folder):

@@ -46,6 +46,22 @@ def test_the_same_command_goes_on_and_asks_for_no_text_twice(work, moods):
     assert report["labelled"] == 4 and [point["labels"] for point in report["curve"]] == [2, 4]
 
 
+def test_accuracy_stands_beside_that_of_one_answer_for_all_texts(work):
+    """Nine texts of ten have one label: nine of ten right is what no head is needed for."""
+    rows = [{"text": f"the lamp number {place}", "label": "bad" if place else "good"} for place in range(10)]
+    write(work / "texts.jsonl", rows)
+    done = run(*WORDS, "--label", "label", "--json", "out.json", cwd=work, stdin="q\n")
+    assert "10 labels: 90.0% right (always 'bad': 90.0%)" in done.out
+    assert "fewer than two texts: good" in done.out
+    assert json.loads((work / "out.json").read_text())["curve"][0]["constant"] == 0.9
+
+
+def test_a_file_without_a_text_is_refused(work):
+    for rows in ([{"text": ""}, {"text": " "}], [{"text": None}]):
+        write(work / "texts.jsonl", rows)
+        run(*WORDS, cwd=work).refuses("texts.jsonl has no text to label", "--text")
+
+
 def test_texts_are_written_to_a_file_and_labels_are_taken_back(work, moods):
     for _ in range(3):
         done = run(*WORDS, "--count", "8", "--ask", "next.csv", cwd=work)

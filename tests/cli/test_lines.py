@@ -1,8 +1,11 @@
 """Lines of input: a file that is read whole names itself in its errors."""
 
+import csv
+import json
+
 import pytest
 
-from polyhead.cli.lines import read_lines
+from polyhead.cli.lines import read_lines, read_texts
 from polyhead.errors import DataError
 
 
@@ -22,3 +25,21 @@ def test_an_error_names_the_file_and_the_line(tmp_path):
     assert str(file) in str(raised.value) and "--format" not in str(raised.value)
     with pytest.raises(DataError, match="no file at"):
         read_lines(str(tmp_path / "none"))
+
+
+def test_texts_of_a_table_are_those_of_the_same_lines(tmp_path):
+    texts = ["the lamp is good", "anna, who works here", "two\nlines"]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "message"], *([str(i), text] for i, text in enumerate(texts))])
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"message": text}) + "\n" for text in texts))
+    read = [
+        [line.input for line in read_texts(str(tmp_path / name), column)]
+        for name, column in (("a.csv", "message"), ("b.jsonl", None), ("c.jsonl", "message"))
+    ]
+    assert read == [[(text,) for text in texts]] * 3
+    (tmp_path / "d.csv").write_text('text\nfine\n""\n')
+    with pytest.raises(DataError, match="d.csv row 2"):
+        read_texts(str(tmp_path / "d.csv"), None)
+    with pytest.raises(DataError, match="message"):
+        read_texts(str(tmp_path / "d.csv"), "message")

@@ -45,6 +45,16 @@ def test_quantize_reports_every_task_and_int8_then_answers(home, bundle, texts, 
     assert found["scores"][0]["scores"][mood["metric"]] == pytest.approx(mood["int8"])
 
 
+def test_texts_of_a_table_are_calibrated_on(bundle, tmp_path):
+    """`--texts` refused tables, which every other command takes."""
+    (tmp_path / "texts.csv").write_text("message\n" + "\n".join(f'"{text}"' for text in TEXTS[:20]))
+    words = ("--texts", tmp_path / "texts.csv", "--text", "message", "--rows", "8", *LOOSE)
+    done = run("quantize", bundle, *words)
+    assert done.code == 0, done.err
+    assert "calibrated on 8 texts" in done.out
+    run("quantize", bundle, *words[:2], "--text", "body", *LOOSE).refuses("body", "texts.csv")
+
+
 def test_labelled_rows_are_scored_as_those_of_a_project_file(home, bundle, texts, tmp_path):
     said = {}
     words = ("--texts", texts, "--rows", "8", "--bound", "100", *LOOSE)

@@ -98,7 +98,7 @@ def test_a_corpus_moves_to_a_learned_encoder(folder):
     assert run("backfill", "new", "urgency", "--features", "new-store", cwd=folder).code == 0
 
     compared = flips_are_what_differs(folder)
-    lowest = min(task["equal"] / task["compared"] for task in compared["tasks"])
+    lowest = min(task["low"] for task in compared["tasks"])
     run(*switch, "--at-least", min(1.0, lowest + 0.01), cwd=folder).refuses("agree less than asked")
     assert open_current(folder / "current.json").location.endswith("old-store")
     assert run(*switch, "--at-least", lowest, cwd=folder).code == 0

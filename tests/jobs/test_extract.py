@@ -132,6 +132,43 @@ def test_what_was_interrupted_goes_on(location, tmp_path, monkeypatch):
     assert not expected
 
 
+def slow(monkeypatch, *, texts_a_second, stops_at):
+    """A backend of this speed by a clock of its own, which the user stops after so many seconds."""
+    clock, backend = [0.0], ReferenceBackend(TRUNK, {})
+    monkeypatch.setattr(extractions, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    features = backend.features
+
+    def timed(paths, batch):
+        clock[0] += len(batch.ids) / texts_a_second
+        if clock[0] > stops_at:
+            raise KeyboardInterrupt
+        return features(paths, batch)
+
+    backend.features = timed
+    return backend
+
+
+@pytest.mark.parametrize("rate", [5, 14, 100])
+def test_a_stop_loses_half_a_minute_at_most_however_slow_the_machine_is(location, tmp_path, monkeypatch, rate):
+    """At 100 texts a second, a stop after 80 seconds of a corpus of 8,000 texts kept nothing."""
+    seconds = 100 if rate < 50 else 40
+    source = write(tmp_path, [(f"text {number}",) for number in range(rate * seconds + 300)])
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        run(location, source, backend=slow(monkeypatch, texts_a_second=rate, stops_at=seconds))
+    there = len(kept(location))
+    assert there >= rate * (seconds - 33)
+    assert str(stopped.value) == f"new documents kept: {there:,}"
+    monkeypatch.undo()
+    done = run(location, source)
+    assert (done.before, done.total) == (there, rate * seconds + 300)
+
+
+def test_a_stop_before_anything_is_encoded_says_that_nothing_is_kept(location, tmp_path, monkeypatch):
+    with pytest.raises(KeyboardInterrupt, match="^nothing was finished yet$"):
+        run(location, write(tmp_path, texts(range(9))), backend=slow(monkeypatch, texts_a_second=1, stops_at=0))
+    assert not open_corpus(location).fragments
+
+
 def test_repeats_across_pieces_and_appends_are_counted_and_encoded_once(location, tmp_path, monkeypatch):
     monkeypatch.setattr(extractions, "PIECE_ROWS", 5)
     monkeypatch.setattr(extractions, "APPEND_SECONDS", 0.0)

@@ -145,12 +145,15 @@ def test_flips_have_their_texts(sides, tmp_path):
 
 def test_agreement_below_what_is_asked_is_refused(sides):
     found = compare(*sides)
-    check_agreement(found, min(task.share for task in found.tasks))
-    worst = min(found.tasks, key=lambda task: task.share)
-    with pytest.raises(StoreError, match=f"less than asked: .*{worst.new.task}.*{worst.share:.4f}"):
-        check_agreement(found, worst.share + 1e-6)
+    worst = min(found.tasks, key=lambda task: task.low)
+    check_agreement(found, worst.low)
+    with pytest.raises(StoreError, match=f"less than asked, .*{worst.new.task}.*{worst.share:.4f} of {worst.compared}"):
+        check_agreement(found, worst.low + 1e-6)
     same = compare(sides[0], sides[0], flips=9)
     check_agreement(same, 1)
+    check_agreement(same, 0.93)
+    with pytest.raises(StoreError, match="too few documents to tell"):  # 60 of 60 are 94 to 100 %
+        check_agreement(same, 0.98)
     check_whole(same)
     assert same.flips == () and all(task.equal == task.compared == 60 for task in same.tasks)
 

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from polyhead.errors import BadValue, ConfigError, EmptyData
+from polyhead.jobs.calibrated import calibrated_arrays
 from polyhead.metrics import calibration_error
 from polyhead.quality.calibrate import CalibrateRequest, calibrated, halved, measures
-from polyhead.quality.measures import answered, conformal_quantile, error_of, log_loss, lower_bound, rows_for
+from polyhead.quality.measures import Answered, answered, conformal_quantile, error_of, log_loss, lower_bound, rows_for
 from polyhead.quality.scaling import best_temperature, fitted
-from polyhead.quality.thresholds import Goal, of_label
-from polyhead.tasks.calibration import Calibration
+from polyhead.quality.thresholds import LENT, Goal, of_label, of_labels
+from polyhead.tasks.calibration import Calibration, SetRule, with_calibrated
 from polyhead.tasks.task import Task
 
 MOOD = Task(name="mood", kind="single_label", labels=("bad", "good", "so-so"))
@@ -209,13 +210,95 @@ def test_questions_with_fewer_options_than_others_are_calibrated():
     rng = np.random.default_rng(0)
     outputs = [rng.normal(size=2 + number % 3).astype(np.float32) * 3 for number in range(600)]
     targets = [np.asarray(rng.integers(len(row))) for row in outputs]
-    calibration = calibrated(WHICH, outputs, targets, CalibrateRequest(goal="accuracy=0.9"))
+    calibration = calibrated(WHICH, outputs, targets)
     rows = answered(WHICH, outputs, targets)
     probabilities = calibration.probabilities(WHICH, rows.logarithms)
     assert calibration.measured["temperature"] > 3  # labels are drawn by chance alone
     assert probabilities.sum(axis=1) == pytest.approx(1)
     assert (probabilities[:, 2:][[len(row) == 2 for row in outputs]] == 0).all()
-    assert calibration.unsure_below == 1.0
+    with pytest.raises(EmptyData, match="accuracy of at least 0.9 cannot be shown"):
+        calibrated(WHICH, outputs, targets, CalibrateRequest(goal="accuracy=0.9"))
+
+
+def test_a_goal_that_no_threshold_reaches_is_refused_and_not_made_live():
+    """Rows that are all sure and half right: no part of them has a precision of 0.9."""
+    outputs, targets = drawn(60)
+    sure = [np.eye(3, dtype=np.float32)[number % 3] * 20 for number in range(60)]
+    for wish in (
+        CalibrateRequest(goal="precision=0.99", positive="good"),
+        CalibrateRequest(goal="precision=0.9"),
+        CalibrateRequest(goal="accuracy=0.9"),
+    ):
+        with pytest.raises(EmptyData, match="cannot be shown by any threshold"):
+            calibrated(MOOD, sure, targets, wish)
+    with pytest.raises(EmptyData, match="cannot be shown by any threshold"):
+        calibrated(TOPICS, *drawn_topics(40), CalibrateRequest(goal="precision=0.99"))
+
+
+def test_label_unsure_and_set_of_a_calibrated_answer_agree():
+    """A positive label that is the likeliest, yet not so likely as its goal needs, gives no label at all."""
+    standing = {"positive": "good", "sets": (SetRule(coverage=0.9, limit=0.6),), "coverage": 0.9}
+    for threshold, scores, label, members in (
+        (0.9, (0.2, 0.7, 0.1), None, ["good"]),
+        (0.9, (0.7, 0.2, 0.1), "bad", ["bad"]),
+        (0.1, (0.7, 0.2, 0.1), "good", ["bad", "good"]),
+        (0.1, (0.4, 0.5, 0.1), "good", ["good"]),
+    ):
+        calibration = Calibration(thresholds=(0.0, threshold, 0.0), **standing)
+        answer = {"label": "good", "scores": dict(zip(MOOD.labels, scores, strict=True))}
+        (made,) = with_calibrated(MOOD, calibration, [answer])
+        assert (made["calibrated"]["label"], made["calibrated"]["set"]) == (label, members)
+        assert made["calibrated"]["unsure"] is (label is None)
+        logits = np.log(np.array([scores]))
+        arrays = calibrated_arrays(MOOD, calibration, logits)
+        assert [MOOD.labels[place] for place in np.flatnonzero(arrays["set"][0])] == members
+        assert arrays["label"][0] == (-1 if label is None else MOOD.labels.index(label))
+
+
+def rare_topics(count, *, labels=30, seed=0):
+    """Outputs of many labels, most of them rare: on few rows extreme thresholds look best."""
+    rng = np.random.default_rng(seed)
+    odds = np.linspace(-1, -4, labels)
+    outputs = odds + rng.normal(size=(count, labels)) * 1.5
+    targets = (rng.random((count, labels)) < 1 / (1 + np.exp(-outputs))).astype(np.float32)
+    return list(outputs.astype(np.float32)), list(targets)
+
+
+def test_thresholds_for_f1_raise_it_on_other_rows_where_labels_are_rare():
+    """On c50afade each label had the threshold that was best on its own few rows: micro F1 fell."""
+    task = Task(name="topics", kind="multi_label", labels=tuple(f"topic {number}" for number in range(30)))
+    fresh = answered(task, *rare_topics(4000, seed=9))
+    gains = []
+    for seed in range(4):
+        draw = rare_topics(200, seed=seed)
+        calibration = calibrated(task, *draw, CalibrateRequest(goal="f1", method="none"))
+        gains.append(measures(calibration, fresh)["f1"] - measures(Calibration(), fresh)["f1"])
+    assert min(gains) > 0.02, gains
+
+
+def test_f1_thresholds_are_the_best_of_all_where_a_label_borrows_from_the_others():
+    """Against the formula, looked up at every threshold."""
+    rng = np.random.default_rng(4)
+    probabilities, targets = rng.random((80, 3)), rng.random((80, 3)) < 0.2
+    rows = Answered(task=TOPICS, logarithms=probabilities, targets=targets)
+    share = LENT / targets.sum()
+    for label, threshold in enumerate(of_labels(rows, probabilities, Goal.of("f1"), default=0.5)):
+
+        def f1(least, label=label):
+            own, every = probabilities[:, label] >= least, probabilities >= least
+            right = (own & targets[:, label]).sum() + share * (every & targets).sum()
+            return 2 * right / (own.sum() + targets[:, label].sum() + share * (every.sum() + targets.sum()))
+
+        ordered = np.sort(probabilities[:, label])
+        assert f1(threshold) == pytest.approx(max(map(f1, [0.0, *((ordered[1:] + ordered[:-1]) / 2)])))
+
+
+def test_thresholds_for_f1_are_left_out_where_they_score_worse_on_the_rows_that_check():
+    fit, check = drawn_topics(200), drawn_topics(200, seed=1)
+    turned = ([row * 0 - 3 for row in fit[0]], fit[1])  # of rows that say nothing everything is given
+    calibration = calibrated(TOPICS, *turned, CalibrateRequest(goal="f1", method="none"), check=check)
+    assert calibration.thresholds == ()
+    assert "thresholds stay as they are" in " ".join(calibration.measured["notes"])
 
 
 def test_halves_share_each_label_and_are_drawn_by_the_seed():

@@ -590,7 +590,8 @@ def test_json_that_is_none_of_ours_is_named(tmp_path, name, content):
 def test_a_store_of_a_newer_format_is_refused(tmp_path):
     PlainStore.create(str(tmp_path / "store"), SCHEMA)
     path = tmp_path / "store/store.json"
-    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    file = from_json(path.read_bytes(), versions.StoreFile, source="store.json")
+    path.write_bytes(to_json(msgspec.structs.replace(file, format=2).sealed()))
     with pytest.raises(StoreError, match="format 2"):
         PlainStore.open(str(tmp_path / "store"))
 

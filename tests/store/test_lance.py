@@ -8,7 +8,7 @@ import pytest
 
 from polyhead.errors import MissingExtra, StoreError
 from polyhead.store.corpus.arrow import ABOUT, arrow_schema, table_of
-from polyhead.store.corpus.base import PackedRows, as_ids
+from polyhead.store.corpus.base import PackedRows
 from polyhead.store.corpus.lance import LanceStore, modules
 from store.test_corpus import SCHEMA, documents, labels
 
@@ -32,6 +32,18 @@ def test_results_of_another_type_are_refused_until_the_column_is_dropped(store):
     assert labels(store)[0]["label"].tolist() == [0.5, 1, 2]
 
 
+def test_a_column_that_is_dropped_leaves_the_others_as_they_are(store):
+    name = store.fragments[0].name
+    for column in ("topics", "mood", "urgency"):
+        store.put_results(name, column, {"label": np.arange(3) + len(column)})
+    store.drop_results("topics")
+    store.append(*documents(range(3, 6)))
+    store.put_results(store.fragments[1].name, "topics", {"score": np.zeros(3, np.float32)})
+    store.verify()
+    assert [sorted(fragment.results) for fragment in store.fragments] == [["mood", "urgency"], ["topics"]]
+    assert [store.results(name, column)["label"].tolist() for column in ("mood", "urgency")] == [[4, 5, 6], [7, 8, 9]]
+
+
 def test_a_dataset_of_somebody_elses_is_no_store(tmp_path):
     lance, pa = modules()
     lance.write_dataset(pa.table({"x": [1]}), str(tmp_path / "theirs"))
@@ -45,15 +57,22 @@ def test_a_dataset_of_somebody_elses_is_no_store(tmp_path):
         LanceStore.open(str(tmp_path / "damaged"))
 
 
-def test_lengths_that_do_not_fit_are_named(tmp_path):
-    lance, pa = modules()
-    ids, features = documents(range(3))
-    table = table_of(pa, SCHEMA, as_ids(ids), features)
-    wrong = pa.array(np.array([9, 9, 9], np.uint32))
-    table = table.set_column(1, arrow_schema(pa, SCHEMA).field(1), wrong)
-    lance.write_dataset(table, str(tmp_path / "store"))
+def test_lengths_that_do_not_fit_are_named(store, monkeypatch):
+    def longer(pa, schema, ids, features):
+        field, wrong = arrow_schema(pa, SCHEMA).field(1), pa.array(np.array([9] * len(ids), np.uint32))
+        return table_of(pa, schema, ids, features).set_column(1, field, wrong)
+
+    monkeypatch.setattr("polyhead.store.corpus.lance.table_of", longer)
+    store.append(*documents(range(3, 6)))
     with pytest.raises(StoreError, match="lengths do not fit"):
-        LanceStore.open(str(tmp_path / "store")).verify()
+        store.rows(store.fragments[1].name, "one")
+
+
+def test_a_dataset_that_another_program_changed_is_refused(store, tmp_path):
+    lance, pa = modules()
+    lance.dataset(str(tmp_path / "store")).add_columns(pa.field("x", pa.int64()))
+    with pytest.raises(StoreError, match="version 3 says of its fragments and columns was changed"):
+        store.refresh()
 
 
 def test_a_place_that_cannot_be_written_is_a_store_error(tmp_path):

@@ -5,9 +5,10 @@ import pytest
 
 from polyhead import cost, read_project, train_project
 from polyhead.bundle.read import Bundle
+from polyhead.engine.backends import BACKENDS, default_backend, open_backend
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
-from polyhead.plan import Codec, Pool
+from polyhead.plan import Codec, Pool, merge
 from polyhead.store.codec import calibrate, decode, encode, through
 from polyhead.store.codecs import CODECS, FeatureCodec, register_codec
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_trunk
@@ -100,9 +101,6 @@ def test_answers_are_the_same_bits_whatever_stands_beside_them(bundle, backend):
 
 @pytest.mark.parametrize("backend", ["torch", "onnxruntime", "openvino"])
 def test_every_backend_computes_it(backend):
-    from polyhead.engine.backends import open_backend
-    from polyhead.plan import merge
-
     pytest.importorskip(backend)
     trunk = tiny_trunk()
     tasks = tiny_loaded(trunk, codec=Codec(name=NAME))
@@ -121,6 +119,25 @@ def test_every_backend_computes_it(backend):
 def test_a_codec_without_a_graph_says_where_it_can_be_served():
     with pytest.raises(Exception, match="has no form in compiled graphs"):
         FeatureCodec.graph(BFloat16(), None, None, Codec(name=NAME))
+
+
+def test_a_codec_without_a_graph_is_answered_by_what_compiles_none(caplog):
+    """It trained, and then every answer failed, since the default backend compiles graphs."""
+
+    class Plain(BFloat16):
+        name = "plain"
+        graph = FeatureCodec.graph
+
+    trunk = tiny_trunk()
+    with CODECS.temporary():
+        register_codec(Plain())
+        tasks = tiny_loaded(trunk, codec=Codec(name="plain"))
+        plan, batch = merge({name: task.path for name, task in tasks.items()}), tiny_batch(trunk, (9, 4, 7, 3))
+        answers = open_backend(None, trunk, tasks).run(plan, batch)
+        wanted = open_backend("reference", trunk, tasks).run(plan, batch)
+    assert set(answers) == set(wanted) == set(tasks)
+    if BACKENDS[default_backend()].compiles:
+        assert "codec 'plain' has no method `graph`" in caplog.text
 
 
 def test_a_name_stands_for_one_codec():

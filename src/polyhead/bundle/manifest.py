@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +29,7 @@ from polyhead.config import Value, ValueT, changed_fields, from_json, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk, summary_of
 from polyhead.plan import TRUNK as TRUNK_OWNER
 from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, digest, owners_of, owners_of_node
+from polyhead.plugins import packages_of, unregistered
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name, owner_of
@@ -95,6 +97,7 @@ class TaskRecord(Value, frozen=True, kw_only=True):
     trained_with: dict[str, Any] = {}  # for people and for `train`: seed, data, precision, versions
     needs: dict[str, str] = {}  # owner -> digest of its arrays: families and other tasks that the path reads
     calibration: Calibration | None = None  # what stands beside its answers, where it was calibrated
+    plugins: dict[str, str] = {}  # packages that register its kind or codec, where Polyhead itself does not
 
 
 # The fields of the values in task.json when format 1 was made.
@@ -347,12 +350,27 @@ def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:
     except BadName:
         raise
     except (PolyheadError, RecursionError, UnicodeDecodeError, ValueError) as error:
+        if missing := unregistered(error, BundleError, path, _plugins_in(raw)):
+            raise missing from None
         raise CorruptFile(
             f"{path} cannot be understood",
             got=summary_of(error).removeprefix(f"{path}").lstrip(":, ") if isinstance(error, PolyheadError) else error,
             do="restore the file",
             path=path,
         ) from None
+
+
+def _plugins_in(raw: bytes) -> object:
+    """What a task.json that can be decoded says of plugins."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
+        return msgspec.json.decode(raw).get("plugins")
+    return None
+
+
+def plugins_of(record: TaskRecord) -> dict[str, str]:
+    """The packages that register what a task needs beside Polyhead itself."""
+    kind, codec = record.task.kind, record.path.pool.codec
+    return packages_of({f"kind '{kind}'": kind_of(record.task), f"codec '{codec.name}'": codec.format})
 
 
 class _Numbered(msgspec.Struct):

@@ -17,6 +17,7 @@ from polyhead.bundle.manifest import (
     TaskRecord,
     check_fit,
     foreign_owners,
+    plugins_of,
     prefix_of,
     read_bundle_file,
     read_record,
@@ -131,7 +132,7 @@ def completed(
     for owner in needs:
         check_read(others.arrays(owner), record, owner, shape)
     record = msgspec.structs.replace(record, needs=needs)
-    record = msgspec.structs.replace(record, prefix=prefix_of(record))
+    record = msgspec.structs.replace(record, prefix=prefix_of(record), plugins=plugins_of(record))
     for field in ("prefix", "arrays", "needs"):
         if getattr(draft, field) and getattr(draft, field) != getattr(record, field):
             raise BundleError(

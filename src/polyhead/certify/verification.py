@@ -55,14 +55,19 @@ def checked(root: FilePath | str, *, actor: str = "") -> Verification:
     """Hashes every file of the bundle, then asks every task its probes again and compares with its certificates.
 
     Where the last operation left no certificate (its process was killed, or it was made without one) and nothing
-    differs, one is written now, with `actor` as who asked. Raises BundleError where there is no bundle to look at.
+    differs, one is written now, with `actor` as who asked. Raises BundleError where there is no bundle to look at, and
+    for a task whose kind or codec no installed package registers: its files may be whole.
     """
     root = FilePath(root)
     Bundle.open(root, verify=False)
     is_writable = os.access(root, os.W_OK)
     with locked(root, "verify") if is_writable else nullcontext():
         bundle, ledger = Bundle.open(root, verify=False), Ledger(root)
-        touched = [_finding(root, error) for error in bundle.touched()]
+        damages = list(bundle.touched())
+        for error in damages:
+            if hasattr(error, "unregistered"):
+                raise error
+        touched = [_finding(root, error) for error in damages]
         old = [_finding(root, error) for error in (*_old_versions(bundle, ledger), *_old_families(bundle))]
         edited = [Finding(what=w, file=f"{CERTIFICATES}/{file}") for file, w in ledger.problems()]
         proof = _Proof.of(bundle, ledger, touched)

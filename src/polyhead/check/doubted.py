@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
-from polyhead.check.doubt import doubts, doubts_of_each, neighbours
+from polyhead.check.doubt import doubts, doubts_of_each, neighbours, trusted
 from polyhead.check.finding import Finding, Place
 from polyhead.check.part import Part, counted
 from polyhead.config import Value
@@ -14,6 +15,8 @@ from polyhead.tasks.kinds.base import softmax
 from polyhead.tasks.kinds.multi_label import sigmoid
 from polyhead.tasks.read import Examples
 
+PLANTED, LEAST_PLANTED = 0.05, 10  # share and least number of labels that are changed for a trial
+DRAWS, MOST_PLANTED = 5, 60  # trials, and labels that they change together
 ALL_BUT = 1  # neighbours that may have another label than the one that the rest have against the row's own
 
 
@@ -22,6 +25,11 @@ class Rows(Value, eq=False):
 
     places: list[tuple[Part, int]]
     examples: Examples
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a row may have several labels."""
+        return self.places[0][0].kind.label_is_list
 
     @property
     def labels(self) -> np.ndarray:
@@ -58,20 +66,75 @@ def rows_of(parts: Sequence[Part]) -> Rows:
     return Rows(places=places, examples=examples)
 
 
-def doubted(rows: Rows, chosen: np.ndarray, outputs: np.ndarray, vectors: np.ndarray) -> list[Finding]:
+class Planted(Value, eq=False):
+    """Examples some of whose labels were changed at random, and which: bool (rows,), of lists (rows, labels)."""
+
+    examples: Examples
+    is_planted: np.ndarray
+
+
+def planted(rows: Rows) -> list[Planted]:
+    """The same rows with changed labels, drawn so often that `MOST_PLANTED` labels or `DRAWS` draws are had."""
+    share = PLANTED * (np.stack(rows.examples.targets) >= 0.5).sum() if rows.is_list else PLANTED * len(rows.places)
+    each = int(min(max(share, LEAST_PLANTED), len(rows.places) // 4))
+    draws = min(DRAWS, -(-MOST_PLANTED // max(each, 1)))
+    return [_planted(rows, each, np.random.default_rng(seed)) for seed in range(draws)]
+
+
+def _planted(rows: Rows, count: int, generator: np.random.Generator) -> Planted:
+    targets = np.stack(rows.examples.targets)
+    is_planted = np.zeros(targets.shape, bool)
+    flat = is_planted.reshape(-1)
+    if rows.is_list:  # as many labels are added as are taken away
+        for cells in (np.flatnonzero(targets.reshape(-1) >= 0.5), np.flatnonzero(targets.reshape(-1) < 0.5)):
+            flat[generator.choice(cells, min(-(-count // 2), len(cells)), replace=False)] = True
+        changed = np.where(is_planted, 1 - targets, targets).astype(np.float32)
+    else:
+        flat[generator.choice(len(flat), count, replace=False)] = True
+        labels = len(rows.places[0][0].task.labels)
+        changed = np.where(is_planted, (targets + generator.integers(1, labels, len(flat))) % labels, targets)
+    return Planted(examples=msgspec.structs.replace(rows.examples, targets=list(changed)), is_planted=is_planted)
+
+
+def trusted_up_to(rows: Rows, chosen: np.ndarray, trials: Sequence[tuple[Planted, np.ndarray]]) -> float:
+    """The quality up to which doubts can be believed: heads that learned from changed labels find these.
+
+    Of each trial the outputs (rows, labels) are those for the `chosen` rows, which were held out.
+    """
+    qualities, hits = list[np.ndarray](), list[np.ndarray]()
+    for trial, outputs in trials:
+        targets, is_planted = np.stack(trial.examples.targets)[chosen], trial.is_planted[chosen]
+        if rows.is_list:
+            several = doubts_of_each(sigmoid(outputs), targets >= 0.5)
+            qualities.append(np.array([each.quality for each in several]))
+            hits.append(np.array([is_planted[each.row, each.label] for each in several], bool))
+        else:
+            by_heads = doubts(softmax(outputs), targets.astype(np.int64))
+            qualities.append(by_heads.quality[by_heads.doubted])
+            hits.append(is_planted[by_heads.doubted])
+    quality = np.concatenate(qualities)
+    order = np.argsort(quality, kind="stable")
+    chance = np.mean([trial.is_planted[chosen].mean() for trial, _ in trials])
+    return trusted(quality[order], np.concatenate(hits)[order], float(chance))
+
+
+def doubted(
+    rows: Rows, chosen: np.ndarray, outputs: np.ndarray, vectors: np.ndarray, *, up_to: float = 1.0
+) -> list[Finding]:
     """Labels that held-out heads doubt, and labels that nearly all of the nearest neighbours speak against.
 
-    Neighbours are asked where a row has one label. `outputs` (rows, labels) and `vectors` (rows, width) are those of
-    the `chosen` rows.
+    Neighbours count where a row has one label. `outputs` (rows, labels) and `vectors` (rows, width) are those of the
+    `chosen` rows. Doubts of a quality above `up_to` are left out.
     """
     part = rows.places[0][0]
     if part.kind.label_is_list:
-        return _doubted_lists(rows, chosen, outputs)
+        return _doubted_lists(rows, chosen, outputs, up_to)
     labels = rows.labels[chosen]
     names, probabilities = part.task.labels, softmax(outputs)
     by_heads = doubts(probabilities, labels)
-    told, places = set(by_heads.doubted.tolist()), list[Place]()
-    for row in by_heads.doubted.tolist():
+    believed = by_heads.doubted[by_heads.quality[by_heads.doubted] <= up_to]
+    told, places = set(believed.tolist()), list[Place]()
+    for row in believed.tolist():
         label = int(by_heads.suggested[row])
         places.append(_place(rows, chosen[row], f"{names[label]} ({probabilities[row, label]:.2f})"))
     findings = []
@@ -91,12 +154,14 @@ def doubted(rows: Rows, chosen: np.ndarray, outputs: np.ndarray, vectors: np.nda
     return findings
 
 
-def _doubted_lists(rows: Rows, chosen: np.ndarray, outputs: np.ndarray) -> list[Finding]:
+def _doubted_lists(rows: Rows, chosen: np.ndarray, outputs: np.ndarray, up_to: float) -> list[Finding]:
     """Rows with labels that held-out heads would add or take away, the most doubtful first."""
     part = rows.places[0][0]
     has_label = np.stack([rows.examples.targets[row] for row in chosen.tolist()]) >= 0.5
     said: dict[int, list[str]] = {}
     for doubted_label in doubts_of_each(sigmoid(outputs), has_label):
+        if doubted_label.quality > up_to:
+            break
         name = part.task.labels[doubted_label.label]
         told = f"{'without' if doubted_label.is_given else 'with'} {name} ({1 - doubted_label.quality:.2f})"
         said.setdefault(doubted_label.row, []).append(told)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polyhead.cli.output import Printer, note
+import numpy as np
+
+from polyhead.cli.output import Printer, counted, note
 
 if TYPE_CHECKING:
     from polyhead.check.finding import Finding
@@ -18,7 +20,7 @@ def doubts_in(
     parts: Sequence[Part], project: Project, folder: Path, *, store: str | None, cache: Path | None, printer: Printer
 ) -> list[Finding]:
     """Doubted labels of every task that labels whole texts; a note for each task that is left out says why."""
-    from polyhead.check.doubted import can_be_doubted, doubted, rows_of
+    from polyhead.check.doubted import can_be_doubted, doubted, planted, rows_of, trusted_up_to
     from polyhead.check.part import by_task
     from polyhead.train.heads.held_out import features_for, held_out, whole_of
     from polyhead.train.loop.events import Events
@@ -36,5 +38,16 @@ def doubts_in(
         rows = rows_of(task)
         prepared = whole_of(project, entries[name], task[0].task, rows.examples)
         answered = held_out(prepared, source, Events(show=printer.show))
-        findings += doubted(rows, answered.rows, answered.outputs, answered.vectors)
+        trials, outputs = planted(rows), list[np.ndarray]()
+        for trial in trials:
+            changed = whole_of(project, entries[name], task[0].task, trial.examples)
+            outputs.append(held_out(changed, source, Events()).outputs)
+        up_to = trusted_up_to(rows, answered.rows, list(zip(trials, outputs, strict=True)))
+        if not up_to:
+            count = counted(sum(int(trial.is_planted.sum()) for trial in trials), "label")
+            what = (
+                f"of {count} changed on purpose they found no more than chance, so no label is named as doubtful"
+            )
+            note(f"task '{name}': heads cannot tell wrong labels from right ones: {what}")
+        findings += doubted(rows, answered.rows, answered.outputs, answered.vectors, up_to=up_to)
     return findings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +13,7 @@ from polyhead.cli.near import near_command
 from polyhead.cli.options import backend_option, names_in, precision_option, store_place
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, note, stoppable
 from polyhead.config import Value
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, NoStore
 from polyhead.progress import duration
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from polyhead.trunk.data import TrunkData
 
 WEEK = 7.0  # days for which files that no version needs are kept
+MOST_NAMED = 5  # tasks in one line
 FRAGMENT_ROWS = 2**18  # documents of a fragment after joining
 
 
@@ -132,6 +134,8 @@ def extract_command(
     trunk, runs, paths = _opened(
         encoder, _taps(taps, tasks), names_in(tasks), backend, precision, max_tokens=max_tokens
     )
+    if not tasks and Path(encoder, "bundle.json").exists():
+        _tell_answerable(encoder, store, paths)
     try:
         with stoppable("the same command goes on from there"):
             done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
@@ -248,6 +252,27 @@ def _opened(
         trunk, paths = load_trunk(encoder, max_tokens=max_tokens), []
         runs = open_backend(backend, trunk, {}, precision=precision)
     return trunk, runs, list(dict.fromkeys([*(tap.path(trunk) for tap in taps), *paths]))
+
+
+def _tell_answerable(encoder: str, store: str, paths: Sequence[TaskPath]) -> None:
+    """Says, before a corpus is encoded, which tasks of a bundle its store will not answer."""
+    from polyhead.bundle.read import Bundle
+    from polyhead.jobs.backfill import answerable
+    from polyhead.plan import digest
+    from polyhead.store.corpus.open import open_corpus
+
+    bundle, kept = Bundle.open(encoder, verify=False), {digest(path) for path in paths}
+    with suppress(NoStore):
+        kept = {column.digest for column in open_corpus(store).schema.features}
+    answered = answerable(bundle, kept)
+    left = [name for name in bundle.tasks if name not in answered]
+    if left:
+        which = f"not {counted(len(left), 'task')}" if answered else "no task"
+        named = ", ".join(left[:MOST_NAMED]) + (" ..." if len(left) > MOST_NAMED else "")
+        note(
+            f"{store} can answer {which} of {encoder}, since it does not keep what they read: to answer {named}, give "
+            f"--tasks and another STORE; to train tasks on what it keeps, use `polyhead train --features {store}`"
+        )
 
 
 def _extracted(done: ExtractSummary) -> list[str]:

@@ -35,9 +35,10 @@ SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
 @click.option(
     "--texts",
     metavar="FILE",
-    help="Check the answers on these texts or pairs, one a line as for `predict`, at least 16 [default: 128 texts "
-    "of the packaged sample].",
+    help="Check the answers on these texts or pairs, one a line as for `predict` or rows of a table, at least 16 "
+    "[default: 128 texts of the packaged sample].",
 )
+@click.option("--text", metavar="COLUMN", help="Column of the text, if --texts is a table [default: by its name].")
 @click.option(
     "--name",
     "names",
@@ -67,6 +68,7 @@ def command(
     folders: tuple[str, ...],
     base: str | None,
     texts: str | None,
+    text: str | None,
     names: tuple[str, ...],
     limits: tuple[float, float] | None,
     pair: Literal["none", "joined"],
@@ -92,7 +94,7 @@ def command(
     wanted = ImportRequest(
         folders=folders, base=base, names=_names(names), range=limits, pair=pair, max_tokens=max_tokens, actor=actor
     )
-    proof = _texts_of(texts) if texts is not None else _sample_texts(pair)
+    proof = _texts_of(texts, text) if texts is not None else _sample_texts(pair)
     outcome = import_folders(wanted, Path(bundle), proof, show=printer.show)
     printer.lines(_shown(outcome))
     printer.json(outcome)
@@ -115,12 +117,12 @@ def _folder_and_task(option: str) -> tuple[str, str]:
     return folder, name
 
 
-def _texts_of(file: str) -> list[Input]:
-    """The lines of a file that are not blank; raises DataError for one that is no input."""
-    from polyhead.cli.lines import read_lines
+def _texts_of(file: str, column: str | None) -> list[Input]:
+    """The lines of a file that are not blank, or the rows of a table; raises DataError for one that is no input."""
+    from polyhead.cli.lines import read_texts
 
     inputs: list[Input] = []
-    for line in read_lines(file):
+    for line in read_texts(file, column):
         if not isinstance(line.input, tuple):
             raise DataError(
                 f"{file} holds questions, and imported models read a text or a pair of texts",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import numpy as np
 from polyhead.cli.output import Printer, check_apart, check_writable, counted, json_option, number, stoppable, writing
 from polyhead.cli.tables import columns_in
 from polyhead.config import Value
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.guess import SINGLE_LABEL
 from polyhead.tasks.guess_texts import TEXTS
@@ -33,6 +34,7 @@ class Round(Value):
 
     labels: int
     accuracy: float | None  # of five folds
+    constant: float  # of always answering the label that most texts have
 
 
 @click.command("label")
@@ -85,6 +87,8 @@ def command(
     if ask is not None and not ask.lower().endswith((".csv", ".jsonl")):
         raise click.BadParameter("it ends in .csv or .jsonl", param_hint="'--ask'")
     texts = texts_in(data, text or _text_column(data), label)
+    if not texts:
+        raise EmptyData(f"{data} has no text to label", do="give a file whose text column holds texts; see --text")
     by_row = {each.row: each.text for each in texts}
     file = LabelFile(Path(output))
     known = {each.row: each.label for each in texts if each.label in names} | file.read(by_row, names)
@@ -179,9 +183,14 @@ class _Labelling:
             self.printer.line(f"{counted(len(rows), 'label')}: a head learns from two different ones or more")
             return
         self.learned = self.head.learn(rows, labels, seed=self.seed)
-        self.curve.append(Round(labels=len(rows), accuracy=self.learned.accuracy))
+        most, times = Counter(labels).most_common(1)[0]
+        self.curve.append(Round(labels=len(rows), accuracy=self.learned.accuracy, constant=times / len(rows)))
         bar = "#" * round(40 * (self.learned.accuracy or 0))
-        self.printer.line(f"{counted(len(rows), 'label')}: {number(self.learned.accuracy, '.1%')} right {bar}".rstrip())
+        always = f"(always '{self.names[most]}': {times / len(rows):.1%})"
+        right = f"{number(self.learned.accuracy, '.1%')} right {always} {bar}"
+        self.printer.line(f"{counted(len(rows), 'label')}: {right}".rstrip())
+        if few := [name for place, name in enumerate(self.names) if labels.count(place) < 2]:
+            self.printer.line(f"no right answer can be shown of a label with fewer than two texts: {', '.join(few)}")
 
     def chosen(self) -> list[Text]:
         """The next texts to label."""

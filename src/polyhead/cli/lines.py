@@ -1,6 +1,6 @@
 """Lines of a file or a pipe as inputs, in pieces that do not wait for lines that have not arrived.
 
-Files whose lines are no inputs, such as tables and packed files, are refused.
+Files whose lines are no inputs, such as tables and packed files, are refused, except by `read_texts`.
 """
 
 from __future__ import annotations
@@ -78,6 +78,28 @@ def read_lines(path: str) -> list[Line]:
         raise DataError(f"no file at {path}", do="give the path of a file that exists") from None
     except DataError as error:
         raise error.at(path) from None
+
+
+def read_texts(path: str, column: str | None) -> list[Line]:
+    """The inputs of a table's rows, where its name says that it is one or a column is named; else those of lines.
+
+    Raises DataError that names the file, and BadValue for a row without a text.
+    """
+    name = path.lower().removesuffix(".gz")
+    if column is None and not name.endswith((*TABLES, ".json")):
+        return read_lines(path)
+    from polyhead.jobs.columns import roles_of
+    from polyhead.jobs.documents import PIECE_ROWS, open_rows
+
+    file = open_rows(path)
+    roles = roles_of(path, file.survey(lambda text: None), {} if column is None else {"text": column})
+    read = []
+    for chunk in file.chunks(roles.wanted, start=0, size=PIECE_ROWS):
+        for row in chunk.inputs(roles):
+            if isinstance(row, BadValue):
+                raise row
+            read.append(Line(input=row.input, words=row.words))
+    return read
 
 
 def _whole_lines(source: IO[bytes]) -> Iterator[list[bytes]]:

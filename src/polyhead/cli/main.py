@@ -20,7 +20,7 @@ import click
 
 from polyhead._version import __version__
 from polyhead.cli.near_names import near_words, with_meant
-from polyhead.cli.output import shown_lines
+from polyhead.cli.output import FINISHED, shown_lines
 from polyhead.errors import PolyheadError
 from polyhead.plugins import load_plugins
 
@@ -118,8 +118,8 @@ def main(arguments: list[str] | None = None, group: click.Group = commands, name
         with interruptible():
             group.main(args=arguments, prog_name=name, standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
-        then = str(error.__cause__ or error)  # click wraps what stopped it, which may say how to go on
-        _end(f"stopped; what was finished is kept{then and f'; {then}'}", STOPPED)
+        kept = str(error.__cause__ or error)  # click wraps what stopped it, which may say what is kept
+        _end(f"stopped; {kept or FINISHED}", STOPPED)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = with_meant(error)

@@ -42,7 +42,12 @@ def _texts_options(command: Command) -> Command:
 @click.option("--old", "old_bundle", required=True, metavar="BUNDLE", help="The bundle that answers from OLD.")
 @click.option("--new", "new_bundle", required=True, metavar="BUNDLE", help="The bundle that answers from NEW.")
 @tasks_option("Compare these tasks only [default: all that are answered in OLD].")
-@click.option("--at-least", type=click.FloatRange(0, 1), metavar="SHARE", help="Fail if a task agrees less often.")
+@click.option(
+    "--at-least",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Fail if a task may agree less often, by its 95 % interval.",
+)
 @click.option("--flips", metavar="FILE", help="Write documents whose answer differs, a JSON object a line.")
 @click.option(
     "--most",
@@ -151,7 +156,12 @@ def labels_command(
 @click.option("--store", metavar="STORE", help="The store that readers open from now on.")
 @click.option("--bundle", type=click.Path(file_okay=False), metavar="BUNDLE", help="The bundle over its encoder.")
 @click.option("--back", is_flag=True, help="Name again what FILE named before the last switch.")
-@click.option("--at-least", type=click.FloatRange(0, 1), metavar="SHARE", help="Stay if a task agrees less often.")
+@click.option(
+    "--at-least",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Stay if a task may agree less often, by its 95 % interval.",
+)
 @click.option("--incomplete", is_flag=True, help="Switch also if documents, tasks or answers are lacking.")
 @json_option
 def switch_command(

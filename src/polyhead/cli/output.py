@@ -166,13 +166,16 @@ def _check_report(path: Path) -> None:
     raise ConfigError(f"cannot write the report to {path}", got=reason, do="name another file, or remove this one")
 
 
+FINISHED = "what was finished is kept"  # of work that does not count it
+
+
 @contextmanager
 def stoppable(then: str) -> Iterator[None]:
-    """When the user interrupts the block, the error says how to go on."""
+    """When the user interrupts the block, the error says what is kept, and how to go on."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(then) from None
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"{str(error) or FINISHED}; {then}") from None
 
 
 @contextmanager

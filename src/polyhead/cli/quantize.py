@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.labelled import LabelledColumns, label_option, sources_of
-from polyhead.cli.lines import read_lines
+from polyhead.cli.lines import read_texts
 from polyhead.cli.output import Printer, counted, json_option, number, table
 from polyhead.engine.backends import BACKENDS
 
@@ -29,8 +29,9 @@ ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
     "--texts",
     type=click.Path(dir_okay=False, exists=True),
     required=True,
-    help="File of typical texts, one a line, as `polyhead predict` reads them.",
+    help="File of typical texts: one a line, as `polyhead predict` reads them, or a table.",
 )
+@click.option("--text", metavar="COLUMN", help="Column of the text, if --texts is a table [default: by its name].")
 @click.option(
     "--rows",
     type=click.IntRange(1),
@@ -79,6 +80,7 @@ ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 def command(
     bundle: str,
     texts: str,
+    text: str | None,
     rows: int,
     backend: str | None,
     data: str | None,
@@ -112,7 +114,7 @@ def command(
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
     labelled = None if data is None else _labelled(opened, data, labels)
-    read = [calibrate.Row(input=line.input, words=line.words) for line in read_lines(texts)]
+    read = [calibrate.Row(input=line.input, words=line.words) for line in read_texts(texts, text)]
     calibration_rows, measured_rows = calibrate.halves(read, rows)
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:

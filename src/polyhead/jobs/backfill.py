@@ -7,7 +7,8 @@ goes on, documents that are appended meanwhile are answered too, and fragments t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path as FilePath
 
 from polyhead import plan as planning
@@ -24,7 +25,7 @@ from polyhead.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
 from polyhead.jobs.price import Price, priced
 from polyhead.plan import Path
 from polyhead.processor import processors
-from polyhead.progress import progress_line
+from polyhead.progress import progress_line, stopped_with
 from polyhead.store.corpus.base import CorpusStore, Fragment
 from polyhead.store.corpus.open import open_corpus
 
@@ -100,7 +101,8 @@ def backfill(
             tell("\n".join(price.lines()))
         began = time.monotonic()
         job.describe()
-        job.fill(executor, show)
+        with stopped_with(lambda: job.filled, "documents with answers"):
+            job.fill(executor, show)
         seconds = time.monotonic() - began
     return BackfillSummary(
         store=str(location),
@@ -253,6 +255,17 @@ def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[
     if not paths:
         raise errors[0] if errors else UnknownTask(f"the bundle {bundle.root} has no task", do="train one first")
     return paths
+
+
+def answerable(bundle: Bundle, digests: Collection[str]) -> list[str]:
+    """The tasks that a store of the features of these digests can answer."""
+    names = []
+    for name, record in bundle.tasks.items():
+        with suppress(StoreError):
+            check_packed(record.task, record.path)
+            if planning.digest(record.path.stored()) in digests:
+                names.append(name)
+    return names
 
 
 def check_trunk(location: str, store: CorpusStore, bundle: Bundle) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError
-from polyhead.tasks.calibration import KEY, Calibration, decided, rule_of
+from polyhead.tasks.calibration import KEY, Calibration, decided, in_set, rule_of
 from polyhead.tasks.kinds import base, kind_of
 from polyhead.tasks.task import Answer, CellForm, RowKind, Task
 
@@ -100,7 +100,7 @@ def calibrated_arrays(task: Task, calibration: Calibration, outputs: np.ndarray)
             "probability": np.where(is_sure, own, probabilities.max(axis=1)).astype(np.float32),
             "unsure": ~is_sure,
         }
-    return arrays if rule is None else {**arrays, "set": probabilities >= rule.limit}
+    return arrays if rule is None else {**arrays, "set": in_set(task, calibration, rule, probabilities)}
 
 
 def bare(calibration: Calibration) -> Calibration:

@@ -123,17 +123,26 @@ def compare(
 
 
 def check_agreement(comparison: Comparison, least: float) -> None:
-    """Raises StoreError where no task was compared, or one agrees for a lower share of documents than `least`."""
+    """Raises StoreError where no task was compared, or one may agree for a lower share of documents than `least`.
+
+    What counts is the lower end of the share's 95 % interval, as equal answers of a few documents show little; for 1,
+    which no interval reaches, all answers have to be equal.
+    """
     if not comparison.tasks:
         raise StoreError(f"no task of the old bundle is answered in {comparison.old}", do="backfill its tasks first")
-    lower = [task for task in comparison.tasks if task.share is None or task.share < least]
+    lower = [task for task in comparison.tasks if task.share is None or (task.low if least < 1 else task.share) < least]
     if lower:
         raise StoreError(
-            f"tasks agree less than asked: {', '.join(task.new.task for task in lower)}",
-            got=["nothing to compare" if task.share is None else f"{task.share:.4f}" for task in lower],
-            allowed=f"at least {least:g}",
-            do="look at the flips, and train these tasks again or accept the change",
+            f"tasks agree less than asked, or on too few documents to tell: {', '.join(t.new.task for t in lower)}",
+            got=["nothing to compare" if task.share is None else _agreed(task) for task in lower],
+            allowed=f"an interval from {least:g} on",
+            do="look at the flips, and train these tasks again, compare more documents, or accept the change",
         )
+
+
+def _agreed(task: TaskComparison) -> str:
+    interval = f"95 % interval {task.low:.4f} to {task.high:.4f}"
+    return f"{task.equal / task.compared:.4f} of {task.compared:,} documents, {interval}"
 
 
 def check_whole(comparison: Comparison) -> None:

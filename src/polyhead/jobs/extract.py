@@ -26,7 +26,7 @@ from polyhead.jobs.documents import PIECE_ROWS, drawn_rows, open_rows
 from polyhead.jobs.taps import Tap, calibrated, column_of, is_whole, kept_paths
 from polyhead.plan import Path
 from polyhead.processor import one_blas_thread, processors
-from polyhead.progress import progress_line
+from polyhead.progress import UNIT_SECONDS, UnitSize, progress_line, stopped_with
 from polyhead.store.codec import encode
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema, as_ids, document_id, window_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
@@ -37,7 +37,8 @@ from polyhead.trunk.data import TrunkData
 from polyhead.trunk.shape import WORD_VECTORS
 
 TOKEN_BUDGET = 4096  # tokens of a batch
-APPEND_BYTES, APPEND_SECONDS = 128 * 2**20, 60.0  # what waits for an append at most; a kill loses that
+APPEND_BYTES = 128 * 2**20  # that wait for an append at most
+APPEND_SECONDS = 2 * UNIT_SECONDS  # a kill loses this, and the unit that it stops: 30 s
 WAITING = 2  # batches that wait for their codecs
 SAMPLE_ROWS = 4  # rows that are drawn for each text that fixes a codec, as some are empty or repeated
 ROLES = ("text", "text_b", "tokens")  # of columns that make a document
@@ -153,6 +154,7 @@ class _Extraction:
         self._paths: list[Path]
         self._waiting: list[tuple[list[bytes], list[PackedRows]]] = []
         self._waiting_ids: set[bytes] = set()
+        self._unit = UnitSize(PIECE_ROWS)  # of a piece that is encoded at once
         self._first_unread = ""
         self._read: deque[_Read] = deque()  # of pieces that are being tokenized
         self._rows = self._unread = self._documents = self._before = self._repeated = 0
@@ -178,6 +180,13 @@ class _Extraction:
     def fill(self) -> None:
         """Encodes what the store lacks."""
         began = self._appended = time.monotonic()
+        with stopped_with(self._kept, "new documents"):
+            self._fill(began)
+        self._append()
+        if self._unread == self._rows:
+            raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
+
+    def _fill(self, began: float) -> None:
         settings, wish = self._trunk.settings, self._wish
         processes = wish.processes if wish.processes is not None else max(0, min(4, processors() // 4))
         # What multiplies beside the encoder must not take its processors.
@@ -188,14 +197,17 @@ class _Extraction:
         ):
             self._pad_id = pool.tokenizer.pad_id
             for piece, encodings in pool.tokenized(self._pieces()):
-                read = self._read.popleft()
+                read, started = self._read.popleft(), time.monotonic()
                 for share in self._encode(piece.inputs, encodings, packer):
                     self._show(read.line(self._name, self._survey.rows, share, time.monotonic() - began))
+                self._unit.took(len(piece.inputs), time.monotonic() - started)
                 if self._is_due():
                     self._append()
+
+    def _kept(self) -> int:
+        """Appends what is encoded when the user stops the job; how many documents it added in all."""
         self._append()
-        if self._unread == self._rows:
-            raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
+        return self._documents
 
     def summary(self, seconds: float) -> ExtractSummary:
         """What was done."""
@@ -231,11 +243,14 @@ class _Extraction:
             self._repeated += len(ids) - there - len(fresh)
             self._waiting_ids.update(ids[row] for row in fresh)
             start, self._rows = self._rows, self._rows + len(chunk)
+            done, known = 0, self._before + self._repeated
             for size in (1, 2):
                 texts = [inputs[row] for row in fresh if len(inputs[row]) == size]
-                if texts:
-                    self._read.append(_Read(start=start, stop=self._rows, known=self._before + self._repeated))
-                    yield Piece(inputs=texts, windows=self._windows)
+                while texts:
+                    piece, texts = texts[: self._unit.rows], texts[self._unit.rows :]
+                    first, done = start + len(chunk) * done // len(fresh), done + len(piece)
+                    self._read.append(_Read(start=first, stop=start + len(chunk) * done // len(fresh), known=known))
+                    yield Piece(inputs=piece, windows=self._windows)
 
     def _inputs(self, rows: Sequence[RowInput | BadValue]) -> list[Input]:
         """The texts of these rows; those that cannot be read are counted."""
@@ -301,8 +316,8 @@ class _Extraction:
                 lengths = np.concatenate([each.lengths for each in rows])
                 data = rows[0].data if len(rows) == 1 else np.concatenate([each.data for each in rows])
                 features[column.digest] = PackedRows.of(lengths, data)
-            self._waiting = []
             self._documents += self._store.append(ids, features)
+            self._waiting = []
             self._waiting_ids.difference_update(ids)  # pieces that are still being tokenized keep theirs
         self._appended = time.monotonic()
 
@@ -312,7 +327,7 @@ class _Extraction:
         if not open_codecs:
             return list(paths)
         rows = max(codec.format.sample for codec in open_codecs)
-        self._show(f"fixing codecs from {rows:,} texts of {self._name}")
+        self._show(f"fixing codecs from up to {min(rows, self._survey.rows):,} texts of {self._name}")
         inputs = self._sample(rows)
         if not inputs:
             raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")

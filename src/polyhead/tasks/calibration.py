@@ -143,7 +143,7 @@ def _single_labels(task: Task, calibration: Calibration, answers: Sequence[Answe
     scores = np.array([[answer["scores"][label] for label in task.labels] for answer in answers])
     probabilities = calibration.probabilities(task, np.log(np.maximum(scores, SMALLEST)))
     chosen, is_sure = decided(task, calibration, probabilities)
-    sets = _sets(calibration, probabilities, task.labels)
+    sets = _sets(task, calibration, probabilities, task.labels)
     return [
         {
             "label": task.labels[label] if sure else None,
@@ -165,8 +165,10 @@ def decided(task: Task, calibration: Calibration, probabilities: np.ndarray) -> 
         others = probabilities.copy()
         others[:, place] = -inf
         threshold = calibration.thresholds[place] if calibration.thresholds else 0.5
-        chosen = np.where(probabilities[:, place] >= threshold, place, others.argmax(axis=-1))
-        return chosen, probabilities[rows, chosen] >= calibration.unsure_below
+        is_given = probabilities[:, place] >= threshold
+        is_likeliest = ~is_given & (probabilities[:, place] > others.max(axis=-1))  # and yet not sure enough
+        chosen = np.where(is_given, place, others.argmax(axis=-1))
+        return chosen, (probabilities[rows, chosen] >= calibration.unsure_below) & ~is_likeliest
     confidence, needed = probabilities[rows, chosen], np.full(len(rows), calibration.unsure_below)
     if calibration.thresholds:
         needed = np.maximum(needed, np.asarray(calibration.thresholds)[chosen])
@@ -178,7 +180,7 @@ def _multi_labels(task: Task, calibration: Calibration, answers: Sequence[Answer
     bounded = np.clip(scores, SMALLEST, LARGEST)
     probabilities = calibration.probabilities(task, np.log(bounded) - np.log1p(-bounded))
     given = probabilities >= np.asarray(calibration.thresholds or [task.threshold])
-    sets = _sets(calibration, probabilities, task.labels)
+    sets = _sets(task, calibration, probabilities, task.labels)
     return [
         {"labels": list(compress(task.labels, row)), "scores": dict(zip(task.labels, its, strict=True)), **its_set}
         for row, its, its_set in zip(given.tolist(), probabilities.tolist(), sets, strict=True)
@@ -191,7 +193,7 @@ def _choices(task: Task, calibration: Calibration, answers: Sequence[Answer]) ->
         scores = np.log(np.maximum([answer["scores"]], SMALLEST))
         probabilities = calibration.probabilities(task, scores)
         is_sure = probabilities.max() >= calibration.unsure_below
-        (its_set,) = _sets(calibration, probabilities, range(scores.shape[1]))
+        (its_set,) = _sets(task, calibration, probabilities, range(scores.shape[1]))
         index = answer["index"] if is_sure else None
         made.append({"index": index, "unsure": not is_sure, "scores": probabilities[0].tolist(), **its_set})
     return made
@@ -227,12 +229,22 @@ def calibrated_kinds() -> list[str]:
     return sorted(k.name for k in KINDS.values() if k.per_option or (isinstance(k, RowKind) and k.scores in _BY_SCORES))
 
 
-def _sets(calibration: Calibration, probabilities: np.ndarray, names: Sequence[Any]) -> list[Answer]:
+def _sets(task: Task, calibration: Calibration, probabilities: np.ndarray, names: Sequence[Any]) -> list[Answer]:
     rule = rule_of(calibration)
     if rule is None:
         return [{} for _ in probabilities]
-    inside = (probabilities >= rule.limit).tolist()
+    inside = in_set(task, calibration, rule, probabilities).tolist()
     return [{"set": list(compress(names, row)), "coverage": rule.coverage} for row in inside]
+
+
+def in_set(task: Task, calibration: Calibration, rule: SetRule, probabilities: np.ndarray) -> np.ndarray:
+    """Which labels each row's set holds, bool (rows, labels): those that reach the limit, and those that are given."""
+    inside = probabilities >= rule.limit
+    if kind_of(task).scores == "sigmoid":
+        return np.asarray(inside | (probabilities >= np.asarray(calibration.thresholds or [task.threshold])))
+    chosen, is_sure = decided(task, calibration, probabilities)
+    inside[is_sure, chosen[is_sure]] = True
+    return inside
 
 
 def rule_of(calibration: Calibration) -> SetRule | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import logging
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from polyhead.errors import BackendError, MissingExtra
 from polyhead.processor import processor, processors
 from polyhead.registry import Registry
 from polyhead.trunk.data import TrunkData
+
+log = logging.getLogger(__name__)
 
 
 class OpenOptions(Value, eq=False):
@@ -83,10 +86,11 @@ def open_backend(
     """A backend with the trunk and the tasks' arrays loaded; `deterministic` lets it use such algorithms only.
 
     `name` may be a runtime that is ready made, which has a precision of its own: any other raises BackendError. None is
-    `default_backend`. The `precision` None is the one that the tasks were `trained` with, if it is known and this
-    machine has it, or else the backend's own. `scales` gives those of int8 for a backend.
+    `default_backend`, or one that compiles no graphs where a task's codec has no form in them, which is logged. The
+    `precision` None is the one that the tasks were `trained` with, if it is known and this machine has it, or else the
+    backend's own. `scales` gives those of int8 for a backend.
     """
-    name = default_backend() if name is None else name
+    name = _default_for(tasks) if name is None else name
     if not isinstance(name, str):
         from polyhead.engine.backends.graph import GraphBackend
 
@@ -242,6 +246,17 @@ def default_backend() -> str:
     if is_installed(Onnx.package) and is_installed("onnx"):
         return Onnx.name
     return Torch.name if is_installed(Torch.package) else Reference.name
+
+
+def _default_for(tasks: Mapping[str, LoadedTask]) -> str:
+    """What computes where nobody chose, and can run these tasks."""
+    chosen, codecs = default_backend(), [task.path.pool.codec for task in tasks.values()]
+    without = [codec.name for codec in codecs if not codec.format.has_graph]
+    if not without or not BACKENDS[chosen].compiles:
+        return chosen
+    slower = Torch.name if is_installed(Torch.package) else Reference.name
+    log.warning("codec '%s' has no method `graph`: %s answers in place of %s", without[0], slower, chosen)
+    return slower
 
 
 def default_runtime() -> str:

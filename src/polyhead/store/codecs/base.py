@@ -70,6 +70,11 @@ class FeatureCodec(ABC):
         """Whether it needs `calibrate` before it is used."""
         return self.has_constants or self.has_arrays
 
+    @property
+    def has_graph(self) -> bool:
+        """Whether compiled graphs can decode it; else torch and the reference alone answer from it."""
+        return type(self).graph is not FeatureCodec.graph
+
     @abstractmethod
     def row_bytes(self, width: int) -> int:
         """Bytes of one encoded vector."""

@@ -11,7 +11,7 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,8 +20,10 @@ from polyhead.config import Value
 from polyhead.cost import row_bytes
 from polyhead.errors import StoreError
 from polyhead.plan import Codec, Path
+from polyhead.plugins import packages_of
 
 ID_BYTES = 16
+_Item = TypeVar("_Item")
 
 
 def document_id(texts: Sequence[str], extra: str = "") -> bytes:
@@ -67,6 +69,7 @@ class Schema(Value):
 
     features: tuple[FeatureColumn, ...]
     source: dict[str, str] = {}
+    plugins: dict[str, str] = {}  # packages that register its codecs, where Polyhead itself does not
 
     def column(self, digest: str) -> FeatureColumn:
         """The features of this digest; raises StoreError with those that are kept."""
@@ -92,13 +95,18 @@ def check_schema(there: Schema, wanted: Schema, location: str) -> None:
             )
 
 
-def check_columns(schema: Schema) -> None:
-    """Raises StoreError where features of a new store have no layers or dimensions, or a name that no file can have."""
+def checked_schema(schema: Schema) -> Schema:
+    """The schema of a new store, with the packages that its codecs need.
+
+    Raises StoreError where features have no layers or dimensions, or a name that no file can have.
+    """
     for column in schema.features:
         check_name(column.digest, "features")
         if column.layers < 1 or column.width < 1:
             got = f"{column.layers} and {column.width}"
             raise StoreError("a store needs at least one layer and one dimension", got=got)
+    codecs = {f"codec '{column.codec.name}'": column.codec.format for column in schema.features}
+    return msgspec.structs.replace(schema, plugins=packages_of(codecs))
 
 
 def check_results(column: str, results: Mapping[str, np.ndarray], rows: int) -> None:
@@ -130,6 +138,14 @@ def groups(fragments: Sequence[Fragment], rows: int) -> Iterator[tuple[Fragment,
             group = []
         if fragment is not None:
             group.append(fragment)
+
+
+def with_joined(there: Sequence[_Item], before: Sequence[_Item], joined: _Item) -> list[_Item] | None:
+    """The items with one in the place of some neighbours; None where these are not there any more as they were."""
+    at = next((number for number, each in enumerate(there) if each == before[0]), None)
+    if at is None or list(there[at : at + len(before)]) != list(before):
+        return None
+    return [*there[:at], joined, *there[at + len(before) :]]
 
 
 class PackedRows(msgspec.Struct, frozen=True, kw_only=True):

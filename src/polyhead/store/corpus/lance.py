@@ -5,24 +5,24 @@
     features_DIGEST       their encoded features, one binary value, not compressed
     COLUMN.NAME           results, null where they are not done yet (the dot is written as "__")
 
-The dataset is read in place by DuckDB, Polars and Arrow. Appends and results are committed as Lance's `Merge` of the
-whole list of fragments, which fails whenever another commit came first, whatever it changed, and is then made again on
-top of it. An `Append` would not fail, so two writers could keep one document twice.
+The dataset is read in place by DuckDB, Polars and Arrow. What it keeps beside rows lies in the metadata of its schema:
+what is kept, facts about columns of results, and a seal over all of a version. Every change is committed with the whole
+list of fragments, which fails whenever another commit came first, whatever it changed, and is then made again on top of
+it. Lance's own `Append` would not fail, so two writers could keep one document twice; nor would it renew the seal.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from polyhead.config import from_json, to_json
-from polyhead.errors import ConfigError, NoStore, StoreError
+from polyhead.errors import NoStore, StoreError
 from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, ids_of, packed_rows, plain_array, table_of
 from polyhead.store.corpus.base import (
     CorpusStore,
@@ -32,18 +32,30 @@ from polyhead.store.corpus.base import (
     ResultFacts,
     Schema,
     as_ids,
-    check_columns,
     check_features,
     check_name,
     check_results,
     check_schema,
+    checked_schema,
     groups,
+    with_joined,
 )
-from polyhead.store.corpus.lance_library import is_conflict, modules
-from polyhead.store.corpus.lance_tables import bring_tables, put_tables
+from polyhead.store.corpus.lance_files import (
+    FORMAT,
+    LanceFragment,
+    changed,
+    check_read,
+    fragments_in,
+    metadata_of,
+    schema_in,
+    with_seal,
+    write_columns,
+    write_fragment,
+)
+from polyhead.store.corpus.lance_library import is_conflict, is_fault, modules
+from polyhead.store.corpus.lance_tables import bring_tables, check_tables, put_tables
 
-FORMAT = "2.2"  # of data files: pinned, as older versions of Lance do not read newer ones
-FACTS = "polyhead:column:"  # how keys of a dataset's configuration begin that describe columns of results
+FACTS = b"polyhead:column:"  # how keys of the schema's metadata begin that describe columns of results
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
@@ -53,28 +65,26 @@ class LanceStore(CorpusStore):
     def __init__(self, location: str) -> None:
         self._location = location
         self._lance, self._arrow = modules()
-        with reading(location):
-            self._dataset = self._lance.dataset(location)
-        about = (self._dataset.schema.metadata or {}).get(ABOUT)
-        if about is None:
-            raise StoreError(f"{location} is a Lance dataset, but no store of features", do="give another location")
-        try:
-            self.schema = from_json(about, Schema, source=location)
-        except ConfigError as error:
-            raise StoreError(f"{location} is damaged", got=error, do="restore it from a copy") from None
-        bring_tables(self._lance, location, (column.codec.arrays for column in self.schema.features))
         self._indices: dict[str, IdIndex] = {}
         self._rows: dict[tuple[str, str], PackedRows] = {}
+        with opening(location):
+            dataset = self._lance.dataset(location)
+            about = (dataset.schema.metadata or {}).get(ABOUT)
+        if about is None:
+            raise StoreError(f"{location} is a Lance dataset, but no store of features", do="give another location")
+        self._turn_to(dataset)
+        self.schema = schema_in(about, location)
+        bring_tables(self._lance, location, (column.codec.arrays for column in self.schema.features))
 
     @classmethod
     def create(cls, location: str, schema: Schema) -> Self:
         """Opens the store there, made where there is none; raises StoreError where another one is there."""
-        check_columns(schema)
+        schema = checked_schema(schema)
         lance, arrow = modules()
-        empty = arrow_schema(arrow, schema).empty_table()
+        empty = with_seal(arrow_schema(arrow, schema), (), 1).empty_table()
         try:
             store = cls.open(location)
-        except StoreError:
+        except NoStore:
             put_tables(lance, arrow, location, (column.codec.arrays for column in schema.features), format=FORMAT)
             try:
                 lance.write_dataset(empty, location, mode="create", data_storage_version=FORMAT)
@@ -99,42 +109,40 @@ class LanceStore(CorpusStore):
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
-        """The fragments of this version, by their number."""
-        columns, fields = self._columns(), self._fields()
-        fragments = []
-        for fragment in self._dataset.get_fragments():
-            held = {field for file in fragment.metadata.files for field in file.fields}
-            results = tuple(
-                column for column, names in columns.items() if any(fields[name] in held for name in names.values())
+        """The fragments of this version, in the order of their rows."""
+        columns = self._columns()
+        return tuple(
+            Fragment(
+                name=each.name,
+                rows=each.rows,
+                results=tuple(column for column, names in columns.items() if each.columns & set(names.values())),
             )
-            fragments.append(Fragment(name=str(fragment.fragment_id), rows=fragment.count_rows(), results=results))
-        return tuple(fragments)
+            for each in self._fragments
+        )
 
     def refresh(self) -> None:
         """Turns to the newest version."""
-        with reading(self._location):
-            self._dataset = self._lance.dataset(self._location)
-        names = {str(fragment.fragment_id) for fragment in self._dataset.get_fragments()}
-        self._indices = {name: index for name, index in self._indices.items() if name in names}
-        self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
+        with opening(self._location):
+            dataset = self._lance.dataset(self._location)
+        self._turn_to(dataset)
 
     def append(self, ids: Sequence[bytes] | np.ndarray, features: Mapping[str, PackedRows]) -> int:
         """Adds documents as one fragment; those that are there already are left out. Returns how many were new."""
         ids = as_ids(ids)
         check_features(self.schema, ids, features)
-        fragments: list[Any] = []
+        fragment: LanceFragment | None = None
         written = np.empty(0, np.int64)
         for _ in range(ATTEMPTS):
             self.refresh()
             rows = self.lacking(ids)
             if not len(rows):
                 return 0
-            if not np.array_equal(rows, written):  # at first, and when another writer added some of them
-                table = table_of(
-                    self._arrow, self.schema, ids[rows], {digest: each.take(rows) for digest, each in features.items()}
-                )
-                fragments, written = self._write(table), rows
-            if self._commit([*self._metadata(), *self._numbered(fragments)]):
+            if fragment is None or not np.array_equal(rows, written):  # when another writer added some of them
+                kept = {digest: each.take(rows) for digest, each in features.items()}
+                table = table_of(self._arrow, self.schema, ids[rows], kept)
+                with writing(self._location, table):
+                    fragment, written = write_fragment(self._location, table), rows
+            if self._commit(self._dataset.schema, (*self._fragments, fragment)):
                 return len(rows)
         raise self._busy()
 
@@ -156,82 +164,78 @@ class LanceStore(CorpusStore):
             tokens, features = table.column(f"tokens_{digest}"), table.column(f"features_{digest}")
             rows = packed_rows(tokens, features, column.token_bytes)
             if rows is None:
-                raise StoreError(
-                    f"fragment {fragment} of {self._location} is damaged: its lengths do not fit its features",
-                    do="restore it from a copy, or delete the store and encode its texts again",
-                )
+                raise changed(self._location, f"fragment {fragment}, of which lengths do not fit the features,")
             self._rows = {(fragment, digest): rows}  # the last one alone: they are no maps of files
         return self._rows[fragment, digest]
 
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
         """Adds a column of results to a fragment, or replaces it."""
-        check_results(column, results, self._fragment(fragment).count_rows())
-        arrays = {f"{column}__{name}": array_of(self._arrow, array) for name, array in results.items()}
-        for name, array in arrays.items():
-            self._declare(column, name, array.type)
-        added = [self._write_column(name, array) for name, array in arrays.items()]
-        for _ in range(ATTEMPTS):
-            self._fragment(fragment)
-            fields = self._fields()
-            if not set(arrays) <= set(fields):
-                raise StoreError(f"column '{column}' was dropped while its results were written", do="write them again")
-            replaced = {fields[name] for name in self._columns()[column].values()}
-            fragments = []
-            for metadata in self._metadata():
-                if str(metadata.id) == fragment:
-                    kept = [file for file in metadata.files if not set(file.fields) & replaced]
-                    metadata = dataclasses.replace(metadata, files=[*kept, *added])
-                fragments.append(metadata)
-            if self._commit(fragments):
-                return
-            self.refresh()
-        raise self._busy()
+        check_results(column, results, self._fragment(fragment).rows)
+        table = self._arrow.table({f"{column}__{name}": array_of(self._arrow, a) for name, a in results.items()})
+        self._schema_with(column, table.schema)  # refused before anything is written
+        with writing(self._location, table):
+            file = write_columns(self._location, table)
+
+        def added() -> tuple[Any, Sequence[LanceFragment]]:
+            schema, old = self._schema_with(column, table.schema), list(self._columns().get(column, {}).values())
+            self._fragment(fragment)  # still there
+            return schema, [
+                msgspec.structs.replace(each, files=(*each.without(old), file)) if each.name == fragment else each
+                for each in self._fragments
+            ]
+
+        self._change(added)
 
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
         """A column of results of a fragment; None where it is not done yet."""
-        names = self._columns().get(column, {})
-        held = {field for file in self._fragment(fragment).metadata.files for field in file.fields}
-        there = {name: full for name, full in names.items() if self._fields()[full] in held}
+        held = self._fragment(fragment).columns
+        there = {name: full for name, full in self._columns().get(column, {}).items() if full in held}
         if not there:
             return None
         table = self._read(fragment, list(there.values()))
         return {name: plain_array(self._arrow, table.column(full).combine_chunks()) for name, full in there.items()}
 
     def describe(self, column: str, facts: ResultFacts) -> None:
-        """Keeps facts about a column of results in the configuration of the dataset."""
+        """Keeps facts about a column of results in the metadata of the dataset's schema."""
         check_name(column, "a column of results")
-        self.refresh()
-        self._retried(lambda: self._dataset.update_config({FACTS + column: to_json(facts, indent=0).decode()}))
+        told = {FACTS + column.encode(): to_json(facts, indent=0)}
+
+        def described() -> tuple[Any, Sequence[LanceFragment]]:
+            schema = self._dataset.schema
+            return schema.with_metadata({**schema.metadata, **told}), self._fragments
+
+        self._change(described)
 
     def described(self) -> dict[str, ResultFacts]:
         """What `describe` was given, by column."""
-        config = self._dataset.config()
         return {
-            name.removeprefix(FACTS): from_json(value.encode(), ResultFacts, source=self._location)
-            for name, value in config.items()
-            if name.startswith(FACTS)
+            key.removeprefix(FACTS).decode(): from_json(value, ResultFacts, source=self._location)
+            for key, value in self._dataset.schema.metadata.items()
+            if key.startswith(FACTS)
         }
 
     def drop_results(self, column: str) -> None:
         """Removes a column of results from every fragment."""
-        self.refresh()
-        names = list(self._columns().get(column, {}).values())
-        if names:
-            self._retried(lambda: self._dataset.drop_columns(names))
+
+        def without() -> tuple[Any, Sequence[LanceFragment]]:
+            schema, names = self._dataset.schema, list(self._columns().get(column, {}).values())
+            left = self._arrow.schema([each for each in schema if each.name not in names], metadata=schema.metadata)
+            return left, [msgspec.structs.replace(each, files=each.without(names)) for each in self._fragments]
+
+        self._change(without)
 
     def compact(self, *, rows: int) -> int:
         """Joins neighbouring fragments into some of up to about so many rows; returns how many fragments went."""
         self.refresh()
         gone = 0
         for group in list(groups(self.fragments, rows)):
-            names = {fragment.name for fragment in group}
-            before = {str(metadata.id): metadata for metadata in self._metadata() if str(metadata.id) in names}
-            joined = self._join(group)
+            before = [self._fragment(fragment.name) for fragment in group]
+            joined = self._join(before)
             for _ in range(ATTEMPTS):
-                there = {str(metadata.id): metadata for metadata in self._metadata()}
-                if {name: there.get(name) for name in names} != before:
+                there = with_joined(self._fragments, before, joined)
+                if there is None:
                     break  # another process joined them, or added a column
-                if self._put(self._rewritten(list(before.values()), joined)):
+                if self._commit(self._dataset.schema, there):
                     gone += len(group) - 1
                     break
                 self.refresh()
@@ -248,28 +252,27 @@ class LanceStore(CorpusStore):
         return freed
 
     def verify(self) -> None:
-        """Reads every byte; raises StoreError where lengths and features do not fit, or Lance cannot read a file."""
-        for fragment in self.fragments:
-            self.ids(fragment.name)
-            for column in self.schema.features:
-                self.rows(fragment.name, column.digest)
-            for name in fragment.results:
-                self.results(fragment.name, name)
+        """Reads every value; raises StoreError that names a file changed since it was written."""
+        self.refresh()
+        check_tables(self._lance, self._location, (column.codec.arrays for column in self.schema.features))
+        for fragment in self._fragments:
+            self._read(fragment.name, sorted(fragment.columns))
 
-    def _fragment(self, name: str) -> Any:
-        for fragment in self._dataset.get_fragments():
-            if str(fragment.fragment_id) == name:
+    def _turn_to(self, dataset: Any) -> None:
+        """Reads this version from now on; raises StoreError where it is not as it was written."""
+        with reading(self._location):
+            self._dataset, self._fragments = dataset, fragments_in(dataset, self._location)
+        names = {fragment.name for fragment in self._fragments}
+        self._indices = {name: index for name, index in self._indices.items() if name in names}
+        self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
+
+    def _fragment(self, name: str) -> LanceFragment:
+        for fragment in self._fragments:
+            if fragment.name == name:
                 return fragment
         raise StoreError(
             f"the store has no fragment '{name}'", do="read `fragments` again: it was joined with others since"
         )
-
-    def _metadata(self) -> list[Any]:
-        return [fragment.metadata for fragment in self._dataset.get_fragments()]
-
-    def _fields(self) -> dict[str, int]:
-        """Lance's number of each field."""
-        return {field.name(): field.id() for field in self._dataset.lance_schema.fields()}
 
     def _columns(self) -> dict[str, dict[str, str]]:
         """Columns of results: the names of their arrays, each with the name of its field."""
@@ -280,119 +283,112 @@ class LanceStore(CorpusStore):
                 columns.setdefault(column, {})[name] = field.name
         return columns
 
-    def _read(self, fragment: str, columns: list[str]) -> Any:
+    def _schema_with(self, column: str, added: Any) -> Any:
+        """The schema with fields for a column's arrays; raises StoreError where one has another type already."""
+        schema = self._dataset.schema
+        for field in added:
+            if field.name not in schema.names:
+                schema = schema.append(field)
+            elif schema.field(field.name).type != field.type:
+                got, allowed = f"{field.name} of {field.type}", str(schema.field(field.name).type)
+                do = f"drop the results of '{column}' first, or give them another name"
+                raise StoreError(
+                    f"results of '{column}' have another type than before", got=got, allowed=allowed, do=do
+                )
+        return schema
+
+    def _read(self, fragment: str, columns: Sequence[str]) -> Any:
+        """Columns of a fragment, with those that lie in one file with them; all of these are checked."""
+        there = self._fragment(fragment)
+        files = [file for file in there.files if set(columns) & set(file.columns)]
+        lance_fragment = self._dataset.get_fragments()[self._fragments.index(there)]
         with reading(self._location):
-            return self._fragment(fragment).to_table(columns=columns)
+            table = lance_fragment.to_table(columns=[name for file in files for name in file.columns])
+            table = table.combine_chunks()
+            for file in files:
+                check_read(table, file, self._location)
+        return table
 
-    def _write(self, table: Any) -> list[Any]:
-        """Writes a fragment that no version names yet."""
-        with writing(self._location, table.num_rows, table.nbytes):
-            options = {"mode": "append", "data_storage_version": FORMAT, "max_rows_per_file": table.num_rows}
-            written: list[Any] = self._lance.fragment.write_fragments(table, self._location, **options)
-        return written
+    def _join(self, group: Sequence[LanceFragment]) -> LanceFragment:
+        """One fragment of all rows of several, with their results in files of their own."""
+        schema = arrow_schema(self._arrow, self.schema)
+        tables = [self._read(each.name, sorted(each.columns)) for each in group]
+        whole = self._arrow.concat_tables([table.select(sorted(group[0].columns)) for table in tables]).combine_chunks()
+        with writing(self._location, whole):
+            joined = write_fragment(self._location, whole.select(schema.names).cast(schema))
+            results = [
+                write_columns(self._location, whole.select(list(file.columns)))
+                for file in group[0].without(schema.names)
+            ]
+        return msgspec.structs.replace(joined, files=(*joined.files, *results))
 
-    def _numbered(self, fragments: Sequence[Any]) -> list[Any]:
-        """Fragments under the numbers after those that are taken."""
-        first = max((metadata.id for metadata in self._metadata()), default=-1) + 1
-        return [dataclasses.replace(metadata, id=first + i) for i, metadata in enumerate(fragments)]
-
-    def _write_column(self, name: str, array: Any) -> Any:
-        """Writes a data file of one declared column."""
-        from lance.file import LanceFileWriter
-        from lance.fragment import DataFile
-
-        table, file = self._arrow.table({name: array}), f"{secrets.token_hex(16)}.lance"
-        with writing(self._location, table.num_rows, table.nbytes):
-            path = f"{self._location.rstrip('/')}/data/{file}"
-            with LanceFileWriter(path, table.schema, version=FORMAT) as writer:
-                writer.write_batch(table)
-        major, minor = map(int, FORMAT.split("."))
-        return DataFile(file, [self._fields()[name]], [0], major, minor, writer.size_bytes)
-
-    def _declare(self, column: str, name: str, kind: Any) -> None:
-        """Adds a field of nulls for a column's array, where there is none; raises StoreError for another type."""
+    def _change(self, change: Callable[[], tuple[Any, Sequence[LanceFragment]]]) -> None:
+        """Commits the schema and the fragments that `change` makes of the newest version's."""
         for _ in range(ATTEMPTS):
             self.refresh()
-            if name not in self._dataset.schema.names:
-                self._retried(lambda: self._dataset.add_columns(self._arrow.field(name, kind)))
-                continue
-            if self._dataset.schema.field(name).type == kind:
+            if self._commit(*change()):
                 return
-            got, allowed = f"{name} of {kind}", str(self._dataset.schema.field(name).type)
-            do = f"drop the results of '{column}' first, or give them another name"
-            raise StoreError(f"results of '{column}' have another type than before", got=got, allowed=allowed, do=do)
         raise self._busy()
 
-    def _join(self, group: Sequence[Fragment]) -> list[Any]:
-        """One fragment of all rows of several, with their results in files of their own."""
-        base = arrow_schema(self._arrow, self.schema).names
-        tables = [self._read(fragment.name, base) for fragment in group]
-        (metadata,) = self._write(self._arrow.concat_tables(tables).cast(arrow_schema(self._arrow, self.schema)))
-        files = list(metadata.files)
-        for column in group[0].results:
-            for name in self._columns()[column].values():
-                parts = [self._read(fragment.name, [name]).column(name).combine_chunks() for fragment in group]
-                files.append(self._write_column(name, self._arrow.concat_arrays(parts)))
-        return [dataclasses.replace(metadata, files=files)]
-
-    def _commit(self, fragments: list[Any]) -> bool:
-        """Commits a list of fragments; False where another writer was first."""
-        return self._put(self._lance.LanceOperation.Merge(fragments=fragments, schema=self._dataset.lance_schema))
-
-    def _rewritten(self, old: list[Any], new: list[Any]) -> Any:
-        """The operation that puts new fragments in the place of old ones."""
-        operation = self._lance.LanceOperation
-        group = operation.RewriteGroup(old_fragments=old, new_fragments=new)
-        return operation.Rewrite(groups=[group], rewritten_indices=[])
-
-    def _put(self, operation: Any) -> bool:
-        """Commits an operation on the version that is read; False where another writer was first."""
+    def _commit(self, schema: Any, fragments: Sequence[LanceFragment]) -> bool:
+        """Commits a version of these fragments; False where another writer was first."""
+        number, operations = self._dataset.version, self._lance.LanceOperation
+        there = dict(zip(self._fragments, self._dataset.get_fragments(), strict=True))
+        numbers = {fragment.name: each.fragment_id for fragment, each in there.items()}
+        for fragment in fragments:
+            numbers.setdefault(fragment.name, max(numbers.values(), default=-1) + 1)
+        is_kept = {each.name for each in self._fragments} <= {each.name for each in fragments}
+        grows = schema.names[: len(self._dataset.schema)] == self._dataset.schema.names
+        # A Merge keeps the numbers of fragments and fields; it has to keep all, which a compaction and a drop do not.
+        operation = operations.Merge if is_kept and grows else operations.Overwrite
+        whole = self._lance.schema.LanceSchema.from_pyarrow(with_seal(schema, fragments, number + 1))
+        listed = [metadata_of(fragment, numbers[fragment.name], schema) for fragment in fragments]
+        change = operation(whole, listed) if operation is operations.Overwrite else operation(listed, whole)
         try:
-            self._dataset = self._lance.LanceDataset.commit(
-                self._location, operation, read_version=self._dataset.version, max_retries=0
-            )
+            dataset = self._lance.LanceDataset.commit(self._location, change, read_version=number, max_retries=0)
         except (OSError, RuntimeError) as error:
             if not is_conflict(error):
                 raise StoreError(f"{self._location}: a version cannot be written", got=error, do="try again") from None
             return False
+        self._turn_to(dataset)
         return True
-
-    def _retried(self, change: Callable[[], object]) -> None:
-        """Makes one of Lance's own changes, again where another writer was first."""
-        for _ in range(ATTEMPTS):
-            try:
-                change()
-            except (OSError, RuntimeError) as error:
-                if not is_conflict(error):
-                    raise StoreError(f"{self._location} cannot be changed", got=error, do="try again") from None
-                self.refresh()
-                continue
-            self.refresh()
-            return
-        raise self._busy()
 
     def _busy(self) -> StoreError:
         return StoreError(f"{self._location} is written to by too many processes at once", do="try again later")
 
 
 @contextmanager
-def reading(location: str) -> Iterator[None]:
-    """Turns Lance's errors into a StoreError."""
+def opening(location: str) -> Iterator[None]:
+    """Turns Lance's errors into a StoreError, and into NoStore where there is no dataset."""
     try:
-        yield
-    except (OSError, ValueError, RuntimeError) as error:
-        if "not found" in str(error).lower():
-            do = "give the place of a store, or make one with `create`"
-            raise NoStore(f"there is no store at {location}", got=str(error).splitlines()[0], do=do) from None
-        raise StoreError(f"{location} cannot be read", got=str(error).splitlines()[0], do="restore it") from None
+        with reading(location):
+            yield
+    except StoreError as error:
+        if "was not found" in str(error.got) and "Dataset at path" in str(error.got):
+            do = "give the place of a store, or make one: polyhead features extract"
+            raise NoStore(f"there is no store at {location}", got=error.got, do=do) from None
+        raise
 
 
 @contextmanager
-def writing(location: str, rows: int, needed: int) -> Iterator[None]:
+def reading(location: str) -> Iterator[None]:
+    """Turns Lance's errors, and faults of its library at bytes that it does not expect, into a StoreError."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_fault(error):
+            raise
+        got = (str(error).splitlines() or [""])[0]
+        do = f"restore it from a copy, or delete {location} and encode its texts again"
+        raise StoreError(f"{location} cannot be read", got=got, do=do) from None
+
+
+@contextmanager
+def writing(location: str, table: Any) -> Iterator[None]:
     """Turns a disk's errors into a StoreError that says how many bytes were needed."""
     try:
         yield
     except OSError as error:
-        what = f"{location}: {rows} rows cannot be written, {needed} bytes were needed"
+        what = f"{location}: {table.num_rows} rows cannot be written, {table.nbytes} bytes were needed"
         do = "make room, or give a place that can be written; nothing was kept of this change"
-        raise StoreError(what, got=str(error).splitlines()[0], do=do, needed=needed) from None
+        raise StoreError(what, got=str(error).splitlines()[0], do=do, needed=table.nbytes) from None

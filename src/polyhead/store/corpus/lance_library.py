@@ -1,4 +1,4 @@
-"""The library of Lance: where it is not installed, and which of its errors are conflicts of writers."""
+"""The library of Lance: where it is not installed, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ def modules() -> tuple[Any, Any]:
     try:
         import lance
         import lance.fragment
+        import lance.schema
         import pyarrow
     except ImportError:
         raise MissingExtra("pylance", "lance", "a store in Lance") from None
@@ -19,5 +20,13 @@ def modules() -> tuple[Any, Any]:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether a commit failed only because another came first."""
-    return "conflict" in type(error).__name__.lower() or "conflict" in str(error).lower()
+    """Whether a commit failed only because another came first, maybe so long ago that the version before it is gone."""
+    text = str(error).lower()
+    return "conflict" in type(error).__name__.lower() or "conflict" in text or ".manifest was not found" in text
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether an error is Lance's own, a panic of its native code among them, which is no `Exception`."""
+    return isinstance(error, (OSError, ValueError, RuntimeError, NotImplementedError)) or (
+        type(error).__name__ == "PanicException"
+    )

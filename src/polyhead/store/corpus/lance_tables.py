@@ -8,6 +8,7 @@ from typing import Any
 
 from polyhead.errors import CorruptFile, StoreError
 from polyhead.store.codecs.tables import RESTORE, is_known, table_bytes, take_table
+from polyhead.store.corpus.lance_library import is_fault
 
 
 def put_tables(lance: Any, arrow: Any, location: str, digests: Iterable[str], *, format: str) -> None:
@@ -24,15 +25,22 @@ def put_tables(lance: Any, arrow: Any, location: str, digests: Iterable[str], *,
 
 def bring_tables(lance: Any, location: str, digests: Iterable[str]) -> None:
     """Makes the tables named known to this process; raises StoreError for one that is absent or was changed."""
-    for digest in {digest for digest in digests if not is_known(digest)}:
+    check_tables(lance, location, (digest for digest in digests if not is_known(digest)))
+
+
+def check_tables(lance: Any, location: str, digests: Iterable[str]) -> None:
+    """Reads the tables named, known or not; raises StoreError for one that is absent or was changed."""
+    for digest in set(digests) - {""}:
         place = _place(location, digest)
         try:
             (content,) = lance.dataset(place).to_table().column("content").to_pylist()
             take_table(content, digest, Path(place))
         except CorruptFile as error:
             raise StoreError(error.what, got=error.got, do=RESTORE) from None
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            got = str(error).splitlines()[0]
+        except BaseException as error:
+            if not is_fault(error) and not isinstance(error, (KeyError, TypeError)):
+                raise
+            got = (str(error).splitlines() or [""])[0]
             raise StoreError(f"the arrays of a codec cannot be read: {place}", got=got, do=RESTORE) from None
 
 

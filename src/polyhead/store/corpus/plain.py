@@ -51,11 +51,12 @@ from polyhead.store.corpus.base import (
     ResultFacts,
     Schema,
     as_ids,
-    check_columns,
     check_features,
     check_results,
     check_schema,
+    checked_schema,
     groups,
+    with_joined,
 )
 from polyhead.store.corpus.versions import (
     Stored,
@@ -96,7 +97,7 @@ class PlainStore(CorpusStore):
     def create(cls, location: str, schema: Schema) -> Self:
         """Opens the store in this folder, made where there is none; raises StoreError where another one is there."""
         folder = Path(location)
-        check_columns(schema)
+        schema = checked_schema(schema)
         with writable(folder, "the store cannot be made"):
             folder.mkdir(parents=True, exist_ok=True)
             for name in FOLDERS:
@@ -111,9 +112,8 @@ class PlainStore(CorpusStore):
         """The store in this folder; raises StoreError where there is none, or one of another format."""
         path = Path(location) / "store.json"
         if not path.exists():
-            raise NoStore(
-                f"there is no store at {location}", do="give the folder of a store, or make one with `create`"
-            )
+            do = "give the folder of a store, or make one: polyhead features extract"
+            raise NoStore(f"there is no store at {location}", do=do)
         return cls(Path(location), read_schema(path))
 
     @property
@@ -248,12 +248,10 @@ class PlainStore(CorpusStore):
             stored = [self._stored(fragment.name) for fragment in group]
             joined = self._join(stored)
             for _ in range(ATTEMPTS):
-                there = list(self._version.fragments)
-                at = next((i for i, each in enumerate(there) if each.name == stored[0].name), None)
-                if at is None or there[at : at + len(stored)] != stored:
+                there = with_joined(self._version.fragments, stored, joined)
+                if there is None:
                     self._discard(joined)  # another process joined them, or added a column
                     break
-                there[at : at + len(stored)] = [joined]
                 if self._commit(msgspec.structs.replace(self._version, fragments=tuple(there))):
                     gone += len(stored) - 1
                     break

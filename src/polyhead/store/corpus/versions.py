@@ -10,13 +10,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self, TypeVar
 
 import msgspec
 import numpy as np
 
-from polyhead.config import Value, ValueT, from_json, to_json
-from polyhead.errors import ConfigError, StoreError
+from polyhead.config import Value, to_json, to_value
+from polyhead.errors import PolyheadError, StoreError
 from polyhead.files import LARGEST_CONFIG, open_plain, put_if_absent, read_plain, replace_file
+from polyhead.plugins import unregistered
 from polyhead.store.codecs.tables import read_tables, write_tables
 from polyhead.store.corpus.base import ResultFacts, Schema, check_name, is_name
 
@@ -25,11 +27,27 @@ MAPPED = 64 * 1024  # bytes of a file from which on it is memory-mapped
 Stamp = tuple[int, int, int]  # what changes with a file's content: its number, size and time
 
 
-class StoreFile(Value):
+class Sealed(Value):
+    """A JSON file of a store, with the SHA-256 of all that it says beside this digest."""
+
+    digest: str = ""
+
+    def sealed(self) -> Self:
+        """The same with its digest."""
+        return msgspec.structs.replace(self, digest=_digest(msgspec.structs.replace(self, digest="")))
+
+
+class StoreFile(Sealed):
     """`store.json`."""
 
     format: int
     schema: Schema
+
+
+class FactsFile(Sealed):
+    """`results/COLUMN.json`."""
+
+    facts: ResultFacts
 
 
 class Stored(Value):
@@ -42,28 +60,26 @@ class Stored(Value):
     results: dict[str, tuple[str, str]] = {}  # column: file and its SHA-256
 
 
-class Version(Value):
-    """One version of the store, with the SHA-256 of its own JSON (without this digest)."""
+class Version(Sealed):
+    """One version of the store."""
 
     fragments: tuple[Stored, ...] = ()
-    digest: str = ""
 
-    def sealed(self) -> Version:
-        """The same with its digest."""
-        bare = msgspec.structs.replace(self, digest="")
-        return msgspec.structs.replace(bare, digest=hashlib.sha256(to_json(bare)).hexdigest())
+
+SealedT = TypeVar("SealedT", bound=Sealed)
 
 
 def put_schema(folder: Path, schema: Schema) -> None:
     """Writes what the store keeps, and the arrays of its codecs first, where no other process did."""
     write_tables(folder, (column.codec.arrays for column in schema.features))
     with suppress(FileExistsError):
-        put_if_absent(folder / "store.json", to_json(StoreFile(format=FORMAT, schema=schema)), root=folder)
+        content = to_json(StoreFile(format=FORMAT, schema=schema).sealed())
+        put_if_absent(folder / "store.json", content, root=folder)
 
 
 def read_schema(path: Path) -> Schema:
     """What the store of this `store.json` keeps, the arrays of its codecs known; StoreError for another format."""
-    file = read_json(path, StoreFile)
+    file = read_sealed(path, StoreFile)
     if file.format != FORMAT:
         got, allowed = f"format {file.format}", f"format {FORMAT}"
         raise StoreError(f"{path} was written by another version", got=got, allowed=allowed)
@@ -112,13 +128,14 @@ def put_facts(folder: Path, column: str, facts: ResultFacts) -> None:
     check_name(column, "a column of results")
     path = folder / "results" / f"{column}.json"
     with writable(path, "facts about a column cannot be written"):
-        replace_file(path, to_json(facts), root=folder)
+        replace_file(path, to_json(FactsFile(facts=facts).sealed()), root=folder)
 
 
 def facts_of(folder: Path) -> dict[str, ResultFacts]:
     """The facts about all columns of results, by column."""
     names = sorted(name[:-5] for name in os.listdir(folder / "results") if name.endswith(".json"))
-    return {name: read_json(folder / "results" / f"{name}.json", ResultFacts) for name in names if is_name(name)}
+    files = {name: folder / "results" / f"{name}.json" for name in names if is_name(name)}
+    return {name: read_sealed(path, FactsFile).facts for name, path in files.items()}
 
 
 def is_forgotten(path: Path) -> bool:
@@ -169,9 +186,7 @@ def check_content(path: Path, digest: str) -> None:
 
 def read_version(path: Path) -> Version:
     """A version, of which every name stays inside the store's folder."""
-    version = read_json(path, Version)
-    if version != version.sealed():
-        raise damaged(path, "it was changed since it was written")
+    version = read_sealed(path, Version)
     for stored in version.fragments:
         names = [stored.name, *stored.tokens, *stored.results, *(file for file, _ in stored.results.values())]
         if stored.rows < 0 or not all(map(is_name, names)):
@@ -179,14 +194,24 @@ def read_version(path: Path) -> Version:
     return version
 
 
-def read_json(path: Path, kind: type[ValueT]) -> ValueT:
-    """A JSON file of the store; raises StoreError that names it."""
+def read_sealed(path: Path, kind: type[SealedT]) -> SealedT:
+    """A JSON file of the store; raises StoreError that names it where it is not as it was written."""
     try:
-        return from_json(read_plain(path, limit=LARGEST_CONFIG), kind, source=str(path))
-    except OSError as error:
+        data = msgspec.json.decode(read_plain(path, limit=LARGEST_CONFIG))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(path, str(error)) from None
-    except (ConfigError, RecursionError) as error:
-        raise damaged(path, str(error)) from None
+    if not isinstance(data, dict) or data.get("digest") != _digest({**data, "digest": ""}):
+        raise damaged(path, "it was changed since it was written")
+    try:
+        return to_value(data, kind, source=str(path))
+    except PolyheadError as error:
+        schema = data.get("schema")
+        missing = unregistered(error, StoreError, path, schema.get("plugins") if isinstance(schema, dict) else None)
+        raise missing or damaged(path, str(error)) from None
+
+
+def _digest(bare: object) -> str:
+    return hashlib.sha256(to_json(bare)).hexdigest()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import numpy as np
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
+from polyhead.train.heads.linear import Swept
 
 GROUPS = 10  # of rows that are left out in turn
 FEW = 100  # rows: of fewer, a standard error is itself little more than a guess
@@ -32,6 +33,16 @@ def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarra
         if gain > 0 and gain > least:
             best = index
     return best
+
+
+def best_penalty(task: Task, examples: Examples, several: Sequence[Swept]) -> int:
+    """The index of the penalty to keep; the first of `several` has the least loss.
+
+    Labels one by one are given from a threshold on. Where they are rare, a weaker penalty gives more of them rightly
+    while the loss rises, so another penalty is kept that scores clearly better.
+    """
+    is_each = kind_of(task).scores == "sigmoid" and len(several[0].outputs) == len(examples.targets)
+    return best_of(task, examples, [list(step.outputs) for step in several]) if is_each else 0
 
 
 def errors(rows: int) -> float:

@@ -13,8 +13,8 @@ from polyhead.nn.runtime import one_thread
 from polyhead.tasks.kinds.base import softmax
 from polyhead.train.data.prepared import FEW
 from polyhead.train.heads.label_words import STRENGTHS
-from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, solutions
-from polyhead.train.heads.select import FOLDS, RISES
+from polyhead.train.heads.linear import PENALTIES, Inputs, solutions, swept
+from polyhead.train.heads.select import FOLDS
 
 TRIED = PENALTIES[::2]  # for a person who waits: every second one
 
@@ -47,7 +47,7 @@ class FewLabels:
             strength, penalty, accuracy = self._best(whole, _dealt(given, np.random.default_rng(seed)))
             drawn = self._drawn(whole, strength)
             solution = next(s for s in solutions(drawn, TRIED) if s.penalty <= penalty)
-            outputs = (self._values @ solution.weight.T + solution.bias).numpy()
+            outputs = solution.outputs(msgspec.structs.replace(whole, values=self._values)).numpy()
         return Learned(probabilities=softmax(outputs), accuracy=accuracy, penalty=penalty, prior=strength)
 
     def _inputs(self, rows: np.ndarray, labels: np.ndarray) -> Inputs:
@@ -81,21 +81,10 @@ class FewLabels:
 
     def _tried(self, sides: Sequence[tuple[Inputs, Inputs]], strength: float) -> Iterator[tuple[float, float, float]]:
         """(penalty, mean loss, accuracy) from the strongest penalty on, until the loss rises twice."""
-        least, rises = np.inf, 0
-        for several in zip(*(solutions(self._drawn(train, strength), TRIED) for train, _ in sides), strict=True):
-            pairs = list(zip(several, [held for _, held in sides], strict=True))
-            loss = float(np.concatenate([solution.losses(held) for solution, held in pairs]).mean())
-            right = np.concatenate([_right(solution, held) for solution, held in pairs])
-            yield several[0].penalty, loss, float(right.mean())
-            rises = 0 if loss < least else rises + 1
-            least = min(least, loss)
-            if rises == RISES:
-                return
-
-
-def _right(solution: Solution, held: Inputs) -> np.ndarray:
-    outputs = held.values @ solution.weight.T + solution.bias
-    return (outputs.argmax(dim=1) == held.targets).numpy()
+        drawn = [(self._drawn(train, strength), held) for train, held in sides]
+        for step in swept(drawn, TRIED):
+            is_right = step.outputs.argmax(axis=1) == np.concatenate([held.targets.numpy() for _, held in sides])
+            yield step.heads[0].penalty, float(step.losses.mean()), float(is_right.mean())
 
 
 def _dealt(labels: np.ndarray, generator: np.random.Generator) -> list[list[int]]:

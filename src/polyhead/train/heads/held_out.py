@@ -25,8 +25,8 @@ from polyhead.train.data.source import FeatureSource
 from polyhead.train.data.stored import StoredFeatures, known_trunk
 from polyhead.train.heads.baseline import candidates, path_of
 from polyhead.train.heads.label_words import prior_of
-from polyhead.train.heads.linear import Inputs, inputs_of, solutions
-from polyhead.train.heads.select import FOLDS, RISES
+from polyhead.train.heads.linear import Inputs, inputs_of, swept
+from polyhead.train.heads.select import FOLDS
 from polyhead.train.loop.checkpoint import cache_folder
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.feed import stream
@@ -126,19 +126,8 @@ def held_out(prepared: Prepared, source: FeatureSource, events: Events) -> HeldO
     parts = folds(read, FOLDS, stream(prepared.training.seed, "folds", task.name), task)
     everything = set(range(len(rows)))
     sides = [(inputs.of(sorted(everything - set(held))), inputs.of(held)) for held in parts]
-    best: tuple[float, np.ndarray, float] | None = None
-    rises = 0
     with one_thread():
-        for several in zip(*(solutions(train) for train, _ in sides), strict=True):
-            outputs = np.empty((len(inputs.values), inputs.outputs), np.float32)
-            losses = []
-            for solution, held, (_, side) in zip(several, parts, sides, strict=True):
-                outputs[held] = (side.values @ solution.weight.T + solution.bias).numpy()
-                losses.append(solution.losses(side))
-            loss = float(np.concatenate(losses).mean())
-            rises = 0 if best is None or loss < best[0] else rises + 1
-            best = (loss, outputs, several[0].penalty) if best is None or loss < best[0] else best
-            if rises == RISES:
-                break
-    assert best is not None
-    return HeldOut(rows=rows, outputs=best[1], vectors=inputs.values.numpy(), penalty=best[2])
+        best = min(swept(sides), key=lambda step: float(step.losses.mean()))
+        outputs = np.empty((len(inputs.values), inputs.outputs), np.float32)
+        outputs[np.concatenate(parts)] = best.outputs
+    return HeldOut(rows=rows, outputs=outputs, vectors=inputs.values.numpy(), penalty=best.heads[0].penalty)

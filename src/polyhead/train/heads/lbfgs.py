@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-EVALUATIONS = 75  # of the function
-HISTORY = 10  # pairs of a step and of what it changed in the gradient
+EVALUATIONS = 180  # of the function
+HISTORY = 20  # pairs of a step and of what it changed in the gradient
 FLAT, STILL = 3e-6, 1e-8  # the largest entry of a gradient, and the change of a value or a step, that end it
 DECREASE, CURVATURE = 1e-4, 0.9  # of the line search
 STEPS = 25  # that it tries

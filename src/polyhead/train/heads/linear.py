@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,10 +18,12 @@ from polyhead.train.heads.lbfgs import minimise
 from polyhead.train.loop.feed import Batch, LengthSorted
 from polyhead.train.loop.loss import LOSSES, UNLABELLED, ranking_each
 
-PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(10))
-"""Weights of the squared norm, the strongest first, for inputs of mean square 1 a row."""
+PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(15))
+"""Weights of the squared norm, the strongest first, for inputs of mean square 1 a row and a loss that is a mean over
+rows: scikit-learn's C is 1 / (rows * penalty)."""
 
-ITERATIONS = 60  # for each penalty
+RISES = 3  # of the loss on rows held out, one after the other: weaker penalties are then not tried
+ITERATIONS = 150  # for each penalty
 AT_ONCE = 256  # examples whose inputs are computed at a time
 MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
 
@@ -67,10 +69,13 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
     bias: Tensor  # (outputs,)
     penalty: float
 
+    def outputs(self, inputs: Inputs) -> Tensor:
+        """(rows, outputs)"""
+        return inputs.values @ self.weight.T + self.bias
+
     def losses(self, inputs: Inputs) -> np.ndarray:
         """The loss of each row, float64 (rows,); of options that of each example, (examples,)."""
-        outputs, targets = inputs.values @ self.weight.T + self.bias, inputs.targets
-        weights = inputs.weights
+        outputs, targets, weights = self.outputs(inputs), inputs.targets, inputs.weights
         match inputs.loss:
             case "ranking":
                 losses = ranking_each(outputs, targets)
@@ -80,7 +85,7 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
                 each = functional.binary_cross_entropy_with_logits(
                     outputs, targets, reduction="none", pos_weight=weights
                 )
-                losses = each.mean(dim=1)
+                losses = each.sum(dim=1)
             case _:
                 losses = functional.cross_entropy(outputs, targets, reduction="none", weight=weights)
         return losses.double().numpy()
@@ -133,10 +138,11 @@ def _rows(read: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:
     """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS; each starts where the one before ended.
 
-    With a prior the penalty is on `W` less it. Inputs are scaled to a mean squared length of 1. The bias has no
-    penalty. For a pair that is read separately the cosine is one more input; its weight has a small penalty, 1 / rows
-    (that of scikit-learn's LogisticRegression), and none for numbers. The first solution then reads the cosine alone,
-    as if the penalty were infinite.
+    The loss of a row with several labels is the sum of theirs, so that each label has a head of its own, whatever
+    other labels there are. With a prior the penalty is on `W` less it. Inputs are scaled to a mean squared length of 1.
+    The bias has no penalty. For a pair that is read separately the cosine is one more input; its weight has a small
+    penalty, 1 / rows (that of scikit-learn's LogisticRegression), and none for numbers. The first solution then reads
+    the cosine alone, as if the penalty were infinite.
     """
     rows, count = inputs.values.shape
     has_cosine = inputs.cosine is not None
@@ -158,14 +164,39 @@ def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterato
         yield _unscaled(inputs, weight, penalty)
 
 
+class Swept(NamedTuple):
+    """A penalty's heads, one for each pair of sides; outputs and losses of the rows held out, side after side."""
+
+    heads: tuple[Solution, ...]
+    outputs: np.ndarray  # (rows, outputs)
+    losses: np.ndarray  # (rows,), of options (examples,)
+
+
+def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = PENALTIES) -> Iterator[Swept]:
+    """Penalties from the strongest on, until the mean loss of rows held out has risen `RISES` times in a row.
+
+    Each of `sides` is a pair: rows to learn from, and rows held out.
+    """
+    rises, least = 0, math.inf
+    for heads in zip(*(solutions(train, penalties) for train, _ in sides), strict=True):
+        pairs = list(zip(heads, (held for _, held in sides), strict=True))
+        losses = np.concatenate([head.losses(held) for head, held in pairs])
+        yield Swept(heads, np.concatenate([head.outputs(held).numpy() for head, held in pairs]), losses)
+        rises = 0 if losses.mean() < least else rises + 1
+        least = min(least, float(losses.mean()))
+        if rises == RISES:
+            return
+
+
 def _solved(inputs: Inputs, values: Tensor, penalties: Tensor, prior: Tensor, start: Tensor) -> Tensor:
     """The weights (outputs, inputs) with the least loss and penalties, (inputs,), of their squares less the prior."""
     loss = LOSSES[inputs.loss]
+    labels = inputs.outputs if inputs.loss == "binary_cross_entropy" else 1  # over which that loss is a mean
 
     def function(point: Tensor) -> tuple[float, Tensor]:
         weight = point.view(start.shape)
         outputs = (values @ weight.T).requires_grad_()
-        value = loss(outputs, inputs.targets, inputs.weights)
+        value = loss(outputs, inputs.targets, inputs.weights) * labels
         (gradient,) = torch.autograd.grad(value, outputs)
         apart = weight - prior
         pulled = penalties * apart

@@ -32,7 +32,12 @@ class KeptFeatures(Trainer):
             if names:
                 kept = "the store does not keep what they read"
                 self.job.events.line(f"{p.task.name}: these heads are not tried, since {kept}: {'; '.join(names)}")
-        return feature_paths(self.todo, self.prepared, self.job.source, self.job.bundle)
+        paths = feature_paths(self.todo, self.prepared, self.job.source, self.job.bundle)
+        codecs = {path.pool.codec.name: path.pool.codec.format for several in paths.values() for path in several}
+        for codec in (name for name, codec in codecs.items() if not codec.has_graph):
+            answers = "torch or the reference alone answer from it, and nothing proves or exports it"
+            self.job.events.line(f"codec '{codec}' has no method `graph`: {answers}")
+        return paths
 
     def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
         """The features of every split."""

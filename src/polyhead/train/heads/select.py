@@ -25,10 +25,10 @@ from polyhead.train.data.examples import FeatureExamples, outputs_of, tell_unrea
 from polyhead.train.data.features import examples_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
-from polyhead.train.heads.choice import FEW, best_of, clearly_less, of_best_rounds, score_of, standard_error
+from polyhead.train.heads import choice
 from polyhead.train.heads.folds import FoldRun, rounds_of
 from polyhead.train.heads.label_words import STRENGTHS, applies, prior_of
-from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, inputs_of, solutions
+from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, Swept, inputs_of, solutions, swept
 from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.feed import stream
@@ -40,7 +40,6 @@ REFITTED_BELOW = 10_000  # labelled rows: of fewer, a head trained in steps lear
 RACED = 1 / 3  # of its rounds: a head that is then far behind the best linear one is given up
 FAR = 2  # standard errors of the difference
 PERFECT = 1.0  # of every metric
-RISES = 2  # of the loss on rows held out, one after the other: weaker penalties are then not tried
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +52,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     setting: float  # the penalty of a linear head, or after how many updates training was best
     fitted: Fitted
     module: PooledPart | None  # as it learned from the training rows; None with folds
-    losses: np.ndarray | None = None  # of a linear head, of each row that chooses (word, option)
+    losses: np.ndarray | None = None  # of a linear head, of each row that chooses (word, option), the least there are
     prior: float = 0.0  # of a linear head: how strongly its weights are drawn to the labels' words
 
 
@@ -99,7 +98,7 @@ class Trials:
         linear = best_linear(self._linear)
         if linear is None or candidate.solver == "linear":
             return False
-        return score_of(self._prepared.task, self.held, linear.outputs) >= PERFECT
+        return choice.score_of(self._prepared.task, self.held, linear.outputs) >= PERFECT
 
     def tried(self, candidate: Candidate, path: Path) -> Trial:
         """The candidate, fitted without the rows that choose."""
@@ -114,7 +113,7 @@ class Trials:
         linear = best_linear(several)
         rest = [trial for trial in several if trial.losses is None]
         ranked = [*([] if linear is None else [linear]), *rest]
-        return ranked[best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
+        return ranked[choice.best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
 
     def learns_all(self, trial: Trial) -> bool:
         """Whether the kept part learns from all labelled rows: where validation is a share of them."""
@@ -139,7 +138,9 @@ class Trials:
             module = copy.deepcopy(module)  # the trial's own may be asked for again
             with torch.no_grad():
                 module.head.output.bias.data.add_(torch.from_numpy(trial.offset))
-        return module, msgspec.structs.replace(fitted, score=score_of(self._prepared.task, self.held, trial.outputs))
+        return module, msgspec.structs.replace(
+            fitted, score=choice.score_of(self._prepared.task, self.held, trial.outputs)
+        )
 
     def _shifted(self, trial: Trial) -> Trial:
         """The trial with the offset that is best for a metric by which all labels count alike."""
@@ -153,7 +154,7 @@ class Trials:
         task, targets = self._prepared.task, self._prepared.train.examples.targets
         offsets = [None, *kind_of(task).offsets(task, targets)]
         several = [outputs if offset is None else [row + offset for row in outputs] for offset in offsets]
-        scores = [score_of(task, held, shifted) for shifted in several]
+        scores = [choice.score_of(task, held, shifted) for shifted in several]
         best = int(np.argmax(scores))
         return scores[best], several[best], offsets[best]
 
@@ -169,37 +170,32 @@ class Trials:
     # Linear heads
 
     def _solved(self, candidate: Candidate, path: Path) -> Trial:
-        """Each fold's solutions side by side, from the strongest penalty on, until the loss rises.
+        """Each fold's heads side by side, from the strongest penalty on, until the loss rises.
 
-        For pairs the cosine alone is kept, unless another solution is clearly better.
+        For pairs the cosine alone is kept, unless another head is clearly better.
         """
         module = self._module(path)
         pairs = self._folds or [(self._prepared.train, self._prepared.validation)]
         progress = self._events.progress(f"{self._prepared.task.name} ({candidate.name})", unit="penalties")
-        sides = [[self._inputs(module, split) for split in pair] for pair in pairs]
-        first: tuple[np.ndarray, list[Solution]] | None = None
-        best: tuple[np.ndarray, list[Solution]] | None = None
-        prior = 0.0
+        sides = [(self._inputs(module, train), self._inputs(module, held)) for train, held in pairs]
+        first: Swept | None = None
+        least, prior = list[Swept](), 0.0  # the head of the least loss, and those of weaker penalties
         for strength in self._strengths(module):
-            rises, least, trains = 0, math.inf, [self._drawn(module, train, strength) for train, _ in sides]
-            for number, several in enumerate(zip(*map(solutions, trains), strict=True), start=1):
+            drawn = [(self._drawn(module, train, strength), held) for train, held in sides]
+            for number, step in enumerate(swept(drawn), start=1):
                 progress.update(number, len(PENALTIES) + module.separate)
-                losses = np.concatenate(
-                    [solution.losses(held) for solution, (_, held) in zip(several, sides, strict=True)]
-                )
-                first = first or (losses, list(several))
-                if best is None or losses.mean() < best[0].mean():
-                    best, prior = (losses, list(several)), strength
-                rises = 0 if losses.mean() < least else rises + 1
-                least = min(least, float(losses.mean()))
-                if rises == RISES:
-                    break
+                first = first or step
+                if not least or step.losses.mean() < least[0].losses.mean():
+                    least, prior = [step], strength
+                elif strength == prior:
+                    least.append(step)
         progress.finish()
-        assert first is not None and best is not None
-        if module.separate and not clearly_less(best[0], first[0]):
-            best = first  # the cosine alone
+        assert first is not None
+        if module.separate and not choice.clearly_less(least[0].losses, first.losses):
+            least = [first]  # the cosine alone
+        best = least[choice.best_penalty(self._prepared.task, self.held, least)]
         outputs: list[np.ndarray] = []
-        for solution, (_, held) in zip(best[1], pairs, strict=True):
+        for solution, (_, held) in zip(best.heads, pairs, strict=True):
             _set(module, solution)
             outputs += outputs_of(module, self._examples(held, path))
         return Trial(
@@ -207,8 +203,8 @@ class Trials:
             path=path,
             outputs=outputs,
             offset=None,
-            setting=best[1][0].penalty,
-            losses=best[0],
+            setting=best.heads[0].penalty,
+            losses=least[0].losses,
             prior=prior,
             fitted=Fitted(),
             module=None if self._folds else module,
@@ -301,14 +297,14 @@ class Trials:
                 score = self._best_shift(outputs, self.held)[0]
                 if score > best_score:
                     best_score, best_round, best_outputs = score, number, outputs
-                if len(self.held.targets) < FEW:
+                if len(self.held.targets) < choice.FEW:
                     rounds.append(outputs)
                 progress.update(number, most, f"{score:.4f}")
                 if number - best_round >= patience or (number == raced and self._far_behind(best_outputs, best_score)):
                     break
         seconds, fitted = progress.finish(), runs[0].course.finish()
         if rounds:  # of few rows the best of many rounds is better than chance by chance
-            best_outputs = of_best_rounds(task, self.held, rounds, [run.held.count for run in runs])
+            best_outputs = choice.of_best_rounds(task, self.held, rounds, [run.held.count for run in runs])
         return Trial(
             candidate=candidate,
             path=path,
@@ -324,9 +320,9 @@ class Trials:
         linear, task = best_linear(self._linear), self._prepared.task
         if linear is None:
             return False
-        lost = score_of(task, self.held, linear.outputs) - best
+        lost = choice.score_of(task, self.held, linear.outputs) - best
         shifted = self._best_shift(outputs, self.held)[1]
-        return lost > 0 and lost > FAR * standard_error(task, self.held, shifted, linear.outputs)
+        return lost > 0 and lost > FAR * choice.standard_error(task, self.held, shifted, linear.outputs)
 
     def _again(self, trial: Trial, everything: Split) -> tuple[PooledPart, Fitted]:
         """Trained on all rows for as many updates as were best."""
@@ -395,6 +391,6 @@ def best_linear(several: Sequence[Trial]) -> Trial | None:
         if best is None or best.losses is None:
             best = trial
             continue
-        if clearly_less(trial.losses, best.losses):
+        if choice.clearly_less(trial.losses, best.losses):
             best = trial
     return best

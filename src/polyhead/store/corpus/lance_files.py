@@ -1,0 +1,164 @@
+"""Data files of a Lance store, and the seal of its versions, as Lance itself notices no changed byte.
+
+    data/NAME-SHA256.lance    columns of one fragment: a random name, then the digest of what they hold
+    polyhead:seal             metadata of each version's schema: the digest of all else that the version says
+
+A digest is of values, not of bytes in a file: it is checked on what a reader is about to use, in any store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value, from_json, to_json
+from polyhead.errors import PolyheadError, StoreError
+from polyhead.plugins import unregistered
+from polyhead.store.corpus.arrow import ids_of, plain_array
+from polyhead.store.corpus.base import Schema
+
+FORMAT = "2.2"  # of data files: pinned, as older versions of Lance do not read newer ones
+SEAL = b"polyhead:seal"
+NAME = 16  # letters of a random name, with which names of files begin
+
+
+class LanceFile(Value):
+    """A data file: its name, and the columns that it holds, in its own order."""
+
+    path: str
+    columns: tuple[str, ...]
+    size: int | None  # bytes
+
+
+class LanceFragment(Value):
+    """A fragment, named by the file that holds its ids."""
+
+    name: str
+    rows: int
+    files: tuple[LanceFile, ...]
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Columns that any of its files holds."""
+        return frozenset(name for file in self.files for name in file.columns)
+
+    def without(self, columns: Sequence[str]) -> tuple[LanceFile, ...]:
+        """The files that hold none of these columns."""
+        return tuple(file for file in self.files if not set(columns) & set(file.columns))
+
+
+def fragments_in(dataset: Any, location: str) -> tuple[LanceFragment, ...]:
+    """The fragments of a version; raises StoreError where the version is not as Polyhead wrote it."""
+    names = {field.id(): str(field.name()) for field in dataset.lance_schema.fields()}
+    fragments = []
+    for metadata in (fragment.metadata for fragment in dataset.get_fragments()):
+        files = tuple(
+            LanceFile(
+                path=str(file.path), columns=tuple(names.get(n, "") for n in file.fields), size=file.file_size_bytes
+            )
+            for file in metadata.files
+        )
+        own = next((file.path[:NAME] for file in files if "id" in file.columns), "")
+        fragments.append(LanceFragment(name=own, rows=metadata.physical_rows, files=files))
+    seal = (dataset.schema.metadata or {}).get(SEAL, b"")
+    if seal != _seal(dataset.schema, fragments, dataset.version):
+        raise changed(location, f"what version {dataset.version} says of its fragments and columns")
+    return tuple(fragments)
+
+
+def schema_in(about: bytes, location: str) -> Schema:
+    """What a store keeps, of a version whose seal was checked; StoreError names a codec that nothing registers."""
+    try:
+        return from_json(about, Schema, source=location)
+    except PolyheadError as error:
+        data = msgspec.json.decode(about)
+        missing = unregistered(error, StoreError, location, data.get("plugins") if isinstance(data, dict) else None)
+        raise missing or StoreError(f"{location} is damaged", got=error, do="restore it from a copy") from None
+
+
+def with_seal(schema: Any, fragments: Sequence[LanceFragment], version: int) -> Any:
+    """An Arrow schema with the seal of a version of these fragments."""
+    return schema.with_metadata({**(schema.metadata or {}), SEAL: _seal(schema, fragments, version)})
+
+
+def metadata_of(fragment: LanceFragment, number: int, schema: Any) -> Any:
+    """A fragment as Lance commits it; its fields are numbered as the columns of the schema stand."""
+    from lance.fragment import DataFile, FragmentMetadata
+
+    numbers, (major, minor) = {name: at for at, name in enumerate(schema.names)}, map(int, FORMAT.split("."))
+    files = [
+        DataFile(file.path, [numbers[c] for c in file.columns], [*range(len(file.columns))], major, minor, file.size)
+        for file in fragment.files
+    ]
+    return FragmentMetadata(number, files, fragment.rows)
+
+
+def write_fragment(location: str, table: Any) -> LanceFragment:
+    """Writes documents, as `table_of` gives them: a file of their ids, and one for each column of features."""
+    name = secrets.token_hex(NAME // 2)
+    tokens = [each for each in table.column_names if each.startswith("tokens_")]
+    groups = [["id"], *([each, each.replace("tokens_", "features_", 1)] for each in tokens)]
+    files = tuple(write_columns(location, table.select(group), name=name) for group in groups)
+    return LanceFragment(name=name, rows=table.num_rows, files=files)
+
+
+def write_columns(location: str, table: Any, *, name: str = "") -> LanceFile:
+    """Writes a data file of these columns, which no version names yet."""
+    from lance.file import LanceFileWriter
+
+    path = f"{name or secrets.token_hex(NAME // 2)}-{_digest(table)}.lance"
+    with LanceFileWriter(f"{location.rstrip('/')}/data/{path}", table.schema, version=FORMAT) as writer:
+        writer.write_batch(table)
+    return LanceFile(path=path, columns=tuple(table.column_names), size=writer.size_bytes)
+
+
+def check_read(table: Any, file: LanceFile, location: str) -> None:
+    """Raises StoreError where the columns of a file are not as they were written."""
+    if file.path[NAME:] != f"-{_digest(table.select(list(file.columns)))}.lance":
+        raise changed(location, f"data/{file.path}")
+
+
+def changed(location: str, what: str) -> StoreError:
+    """The error of a store that is not as it was written."""
+    do = f"restore it from a copy, or delete {location} and encode its texts again"
+    return StoreError(f"{location} is damaged: {what} was changed since it was written", do=do)
+
+
+def _seal(schema: Any, fragments: Sequence[LanceFragment], version: int) -> bytes:
+    metadata = {key: value for key, value in (schema.metadata or {}).items() if key != SEAL}
+    fields = [f"{field.name}: {field.type}" for field in schema]
+    total = hashlib.sha256(to_json([version, fields, list(fragments)]))
+    for key in sorted(metadata):
+        total.update(to_json([key.decode("utf-8", "replace"), metadata[key].decode("utf-8", "replace")]))
+    return total.hexdigest().encode()
+
+
+def _digest(table: Any) -> str:
+    """SHA-256 over names, types and values of columns."""
+    total = hashlib.sha256()
+    for name in table.column_names:
+        total.update(f"{name}\0".encode())
+        for part in _parts(table.column(name)):
+            total.update(f"{part.dtype.str}{part.shape}\0".encode())
+            total.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def _parts(column: Any) -> Iterator[np.ndarray]:
+    """The values of a column as plain arrays: ids; the lengths and bytes of features; or numbers."""
+    import pyarrow
+
+    if pyarrow.types.is_fixed_size_binary(column.type):
+        yield ids_of(column)
+    elif pyarrow.types.is_large_binary(column.type):
+        array = column.combine_chunks()
+        offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+        yield np.diff(offsets)
+        yield np.frombuffer(array.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    else:
+        yield plain_array(pyarrow, column.combine_chunks())
