@@ -45,9 +45,7 @@ def doubts_in(
         up_to = trusted_up_to(rows, answered.rows, list(zip(trials, outputs, strict=True)))
         if not up_to:
             count = counted(sum(int(trial.is_planted.sum()) for trial in trials), "label")
-            what = (
-                f"of {count} changed on purpose they found no more than chance, so no label is named as doubtful"
-            )
+            what = f"of {count} changed on purpose they found no more than chance, so no label is named as doubtful"
             note(f"task '{name}': heads cannot tell wrong labels from right ones: {what}")
         findings += doubted(rows, answered.rows, answered.outputs, answered.vectors, up_to=up_to)
     return findings

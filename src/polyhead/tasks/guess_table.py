@@ -215,7 +215,8 @@ def _label(
 
 
 def _beside(candidates: Iterable[_Candidate], chosen: Sequence[str]) -> list[str]:
-    return [name for c in candidates for name in c.columns if len(c.columns) == 1 and name not in chosen]
+    taken = {*chosen}
+    return [name for c in candidates for name in c.columns if len(c.columns) == 1 and name not in taken]
 
 
 def _plain(columns: tuple[str, ...], given: Given) -> _Candidate:
@@ -237,8 +238,8 @@ def _rank(name: str) -> int:
 
 def _candidates(table: Table, tokens: str | None, choices: str | None, texts: set[str | None]) -> list[_Candidate]:
     kept = []
-    asked = [name for name in table.values if is_asked(name) or _rank(name) < 2]
-    asked = asked if {*asked} - {tokens, choices, *texts} else [*table.values]  # an id alone may be that of a class
+    asked = {name for name in table.values if is_asked(name) or _rank(name) < 2}
+    asked = asked if asked - {tokens, choices, *texts} else {*table.values}  # an id alone may be that of a class
     for name, values in table.values.items():
         if name in (tokens, choices) or name in texts or name not in asked or not values:
             continue
