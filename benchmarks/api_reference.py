@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import inspect
 import re
@@ -14,6 +13,7 @@ from typing import Any
 import msgspec
 
 import polyhead
+from polyhead.lazy import lazy
 
 GROUPS = {
     "Models": ("Model", "PolyheadClassifier", "PolyheadRegressor"),
@@ -51,7 +51,7 @@ def members(cls: type) -> dict[str, Any]:
     """The public methods and properties that this package gives a class, by name, as its classes hold them."""
     own = [each for each in reversed(cls.__mro__) if each.__module__.partition(".")[0] == "polyhead"]
     held = {name: value for each in own for name, value in vars(each).items() if not name.startswith("_")}
-    kinds = (property, functools.cached_property, classmethod, staticmethod)
+    kinds = (property, lazy, classmethod, staticmethod)
     return {name: value for name, value in held.items() if inspect.isfunction(value) or isinstance(value, kinds)}
 
 
@@ -75,7 +75,7 @@ def _member(name: str, held: Any) -> list[str]:
         return _call(name, held.__func__, is_bound=isinstance(held, classmethod))
     if inspect.isfunction(held):
         return _call(name, held, is_bound=True)
-    getter = held.func if isinstance(held, functools.cached_property) else held.fget
+    getter = held.func if isinstance(held, lazy) else held.fget
     return [f"{name}: {_written(inspect.signature(getter).return_annotation)}"]
 
 

@@ -23,7 +23,9 @@ RANKS = {
     "arguments": 2,
     "folders": 2,
     "plugins": 1,
+    "lazy": 0,
     "memory": 0,
+    "nesting": 0,
     "processor": 2,
     "metrics": 2,
     "trunk": 2,
@@ -65,6 +67,7 @@ RANKS = {
 # Rooms and files of one rank that may import each other one way: the first imports the second.
 BESIDE = {
     ("arguments", "errors"),
+    ("nesting", "errors"),
     ("engine", "seq2seq.answer"),
     ("engine.backends.torch", "model"),
     ("seq2seq.run", "train"),

@@ -102,7 +102,7 @@ def test_nothing_true_and_nothing_given_is_zero():
 @cases(
     "score",
     [metrics.accuracy, metrics.macro_f1, metrics.micro_f1, metrics.macro_recall, metrics.matthews]
-    + [metrics.pearson, metrics.spearman, metrics.span_f1, metrics.f1_of(0)],
+    + [metrics.pearson, metrics.spearman, metrics.f1_of(0)],
 )
 def test_an_empty_split_has_no_score(score):
     with pytest.raises(EmptyData, match="without rows"):
@@ -112,25 +112,9 @@ def test_an_empty_split_has_no_score(score):
 def test_other_shapes_are_refused():
     with pytest.raises(DataError, match="shape"):
         metrics.accuracy(np.zeros(3, int), np.zeros(4, int))
-    with pytest.raises(DataError, match="length"):
-        metrics.span_f1([["O"]], [["O", "O"]])
-
-
-def seqeval_f1(targets, found):
-    with warnings.catch_warnings(action="ignore"):  # it warns when there is no span
-        return seqeval.metrics.f1_score(targets, found)
 
 
 TAGS = ["O", "B-a", "I-a", "B-b", "I-b", "B-a-c", "I-a-c"]
-
-
-@cases("seed", ROUNDS)
-def test_span_f1_equals_seqeval_on_random_tags(seed):
-    chance = random.Random(seed)
-    targets = [chance.choices(TAGS, k=chance.randint(1, 12)) for _ in range(chance.randint(1, 12))]
-    share = chance.random()
-    found = [[chance.choice(TAGS) if chance.random() < share else tag for tag in row] for row in targets]
-    assert metrics.span_f1(targets, found) == pytest.approx(seqeval_f1(targets, found))
 
 
 def test_spans_equal_seqevals_on_every_short_sequence():
@@ -142,12 +126,6 @@ def test_spans_equal_seqevals_on_every_short_sequence():
             assert ours == expected, tags
             looked_at += 1
     assert looked_at == 5 + 25 + 125 + 625
-
-
-def test_spans_do_not_run_across_rows():
-    assert metrics.span_f1([["B-a"], ["I-a"]], [["B-a"], ["I-a"]]) == 1.0
-    assert metrics.span_f1([["B-a"], ["I-a"]], [["B-a"], ["O"]]) == pytest.approx(2 / 3)
-    assert metrics.span_f1([["O", "O"], []], [["O", "O"], []]) == 0.0
 
 
 def squad(golds, said):

@@ -1,6 +1,5 @@
 """The page of the public Python API says what there is: every name and method, with its signature and docstring."""
 
-import functools
 import inspect
 import re
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 import polyhead
 from cases import cases
+from polyhead.lazy import lazy
 
 pytest.importorskip("sklearn", reason="the estimators need scikit-learn: pip install '.[sklearn]'")
 pytest.importorskip("torch", reason="load_trunk needs torch")
@@ -31,7 +31,7 @@ def public_methods(cls):
     """Walks the attributes, as a caller finds them; those of other packages' bases are theirs to document."""
     for name in dir(cls):
         held = inspect.getattr_static(cls, name)
-        is_method = isinstance(held, property | functools.cached_property | classmethod | staticmethod)
+        is_method = isinstance(held, property | lazy | classmethod | staticmethod)
         is_ours = next(each for each in cls.__mro__ if name in vars(each)).__module__.startswith("polyhead")
         if is_ours and not name.startswith("_") and (is_method or inspect.isfunction(held)):
             yield name, inspect.getdoc(held)

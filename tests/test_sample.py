@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 
+from cli.commands import run
 from polyhead.project.tables import read_project
 from studies.sample.texts import near_duplicates
 
@@ -227,3 +228,11 @@ def test_sample_pairs_cannot_be_told_apart_by_shared_words_alone():
         return sum(scores) / len(scores)
 
     assert abs(shared("yes") - shared("no")) < 0.15
+
+
+def test_a_task_that_init_declares_joins_the_bundle_of_the_sample(tmp_path):
+    """The sample cut texts at 128 tokens, and no trunk of a newcomer's task did."""
+    (tmp_path / "mood.csv").write_text("text,mood\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40)))
+    done = run("init", tmp_path / "mood.csv", "-o", tmp_path / "polyhead.toml")
+    assert done.code == 0, done.err
+    assert read_project(SAMPLE / "polyhead.toml").trunk == read_project(tmp_path / "polyhead.toml").trunk

@@ -81,12 +81,12 @@ def train_project(
     import tempfile
     from pathlib import Path as FilePath
 
-    from polyhead.progress import ProgressDisplay
+    from polyhead.progress import ProgressDisplay, counted
     from polyhead.project.tables import Project
 
     display = ProgressDisplay(sys.stderr if events is None else None)
     if isinstance(project, Project):  # anything else is refused below, once torch is loaded
-        several = "1 task" if len(project.tasks) == 1 else f"{len(project.tasks)} tasks"
+        several = counted(len(project.tasks), "task")
         display.line(f"training {several} into {FilePath(str(folder), str(project.bundle))}")
     from polyhead.train.loop.events import Events
     from polyhead.train.run import train_project as train

@@ -12,7 +12,8 @@ import numbers
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -22,6 +23,7 @@ from polyhead.errors import ConfigError
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
+Item = TypeVar("Item")
 # Abstract classes whose values fit an annotation too: numpy's numbers.
 _NUMBERS: Mapping[object, type] = {float: numbers.Real, int: numbers.Integral}
 _WORDS = {float: "a number", int: "a whole number", str: "a string", bool: "True or False", type(None): "None"}
@@ -60,6 +62,11 @@ def check_fields(value: msgspec.Struct) -> None:
             raise _wrong(f"{type(value).__name__}: '{name}'", field, hint)
         if isinstance(field, list):
             msgspec.structs.force_setattr(value, name, tuple(field))
+
+
+def twice_in(items: Iterable[Item]) -> list[Item]:
+    """Those that occur more than once, each once, in the order in which they come."""
+    return [item for item, times in Counter(items).items() if times > 1]
 
 
 def fits(value: object, hint: Any) -> bool:

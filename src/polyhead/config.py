@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import tomllib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from polyhead.errors import ConfigError, PolyheadError, nearest
+from polyhead.nesting import check_depth, toml_of
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
@@ -50,13 +50,11 @@ def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise ConfigError(f"{path} is no plain file", do="give the path of a TOML file")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        data = toml_of(path)
     except FileNotFoundError:
         raise ConfigError(
             f"no configuration file at {path}", do="write one with `polyhead init`, or give its path"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML", got=error, do="fix that line") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}", got=error.strerror, do="give the path of a TOML file") from None
     return to_value(data, kind, source=str(path))
@@ -86,6 +84,7 @@ def _registered(kind: type[Open], data: object) -> object:
 def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
     """JSON bytes as a checked `kind`."""
     try:
+        check_depth(raw, source=source)
         return to_value(msgspec.json.decode(raw), kind, source=source)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON", got=error, do="restore the file or write it again") from None

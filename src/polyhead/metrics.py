@@ -117,23 +117,6 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
     return spans
 
 
-def span_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> float:
-    """Micro F1 of exact spans over all sequences, as `seqeval.metrics.f1_score` (tags of Ramshaw and Marcus 1995).
-
-    0 when neither side has a span. Sequences must have equal lengths, pair by pair.
-    """
-    if not len(targets):
-        raise EmptyData("a split without rows has no score")
-    right = spans = 0
-    for target, predicted in zip(targets, predictions, strict=True):
-        if len(target) != len(predicted):
-            raise DataError("a row's predictions and targets differ in length", got=f"{len(predicted)}, {len(target)}")
-        true_spans, predicted_spans = spans_of(target), spans_of(predicted)
-        right += len(set(true_spans) & set(predicted_spans))
-        spans += len(predicted_spans) + len(true_spans)
-    return 2 * right / spans if spans else 0.0
-
-
 def exact_match(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> float:
     """Share of rows whose answer is one of the right ones, after `normalised`; as the script of SQuAD.
 

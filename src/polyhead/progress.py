@@ -41,11 +41,35 @@ class ProgressDisplay:
         self._stream.flush()
 
 
-def progress_line(label: str, *, done: int, total: int, unit: str, seconds: float, before: int = 0) -> str:
-    """`label: 5 of 10 texts, 2 a second, about 3 s left`; of those done, `before` took no part of the seconds."""
+EARLY = 3.0  # seconds in which the first of the work says too little of the rest
+
+
+def progress_line(
+    label: str, *, done: int, total: int, unit: str, seconds: float, before: int = 0, at_most: bool = False
+) -> str:
+    """`label: 5 of 10 texts, 2 a second, about 3 s left`; of those done, `before` took no part of the seconds.
+
+    `at_most`: the work may end before all is done. In the first seconds the time left is not said.
+    """
     rate = (done - before) / seconds if seconds > 0 else 0.0
-    seconds_left = (total - done) / rate if rate else 0.0
-    return f"{label}: {done:,} of {total:,} {unit}, {rate:,.0f} a second, about {duration(seconds_left)} left"
+    parts = [f"{label}: {done:,} of {total:,} {unit}"]
+    if rate:
+        parts.append(pace(rate))
+    if rate and seconds >= EARLY and done < total:
+        parts.append(f"{'at most' if at_most else 'about'} {duration((total - done) / rate)} left")
+    return ", ".join(parts)
+
+
+def pace(rate: float, unit: str = "") -> str:
+    """`87 a second`, `2.5 texts a second`, or `4.0 s each` where it is less than one a second."""
+    if 0 < rate < 1:
+        return f"{duration(1 / rate) if rate < 0.01 else f'{1 / rate:.1f} s'} each"
+    return " ".join([f"{rate:.2g}" if rate < 10 else f"{rate:,.0f}", *([unit] if unit else []), "a second"])
+
+
+def counted(number: int, what: str, *, several: str | None = None) -> str:
+    """`1 task`, `6 tasks`, `2 encoder passes`."""
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
 
 
 class UnitSize:

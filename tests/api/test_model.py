@@ -543,3 +543,40 @@ def test_missing_values_of_tables_in_memory_are_null(tmp_path):
         made = with_data(Project(tasks=(entry,)), {"t": {"train": table}}, tmp_path)
         lines = [json.loads(line) for line in Path(made.tasks[0].train).read_text().splitlines()]
         assert [list(line.values()) for line in lines] == [["a", None], [None, None], ["b", 1]]
+
+
+def test_what_a_bundle_does_not_list_is_not_kept(model, tmp_path, monkeypatch):
+    """A repository may hold anything beside the bundle: what comes here is the bundle, byte for byte, and no more."""
+    from polyhead.api import hub
+
+    monkeypatch.setattr(hub, "_hub", lambda: Hub(tmp_path / "hub"))
+    model.push("team/support")
+    Model.pull("team/support", tmp_path / "plain")
+    repository = tmp_path / "hub/team/support"
+    wanted = {path.relative_to(repository) for path in repository.rglob("*") if path.is_file()} - {Path("README.md")}
+
+    def files(root):
+        return {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    plain = files(tmp_path / "plain")
+    assert set(plain) == wanted and len(wanted) > 8
+    version = next((repository / "tasks" / "mood").iterdir())
+    for place in (
+        repository / "run.py",
+        repository / "trunk" / "model.bin",
+        version / "modeling.py",
+        version / "deep" / "part.safetensors",
+        repository / "tasks" / "ghost" / "v0001" / "task.json",
+        repository / "tasks" / "mood" / "v1" / "task.json",
+        repository / "families" / "ghost" / "v0001" / "family.json",
+        repository / "models" / "ghost" / "v0001" / "model.safetensors",
+        repository / "certificates" / "run.sh",
+        repository / "cache" / "x.safetensors",
+        repository / "elsewhere" / "a" / "b",
+    ):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"junk")
+    Model.pull("team/support", tmp_path / "again")
+    assert files(tmp_path / "again") == plain
+    folders = {path.relative_to(tmp_path / "again").parts[0] for path in (tmp_path / "again").iterdir()}
+    assert folders == {path.parts[0] for path in wanted}

@@ -43,6 +43,25 @@ PLANTED = {
 }
 
 
+def tagged(changes, **task):
+    """Sentences with one labelled word each, some of them with other spans."""
+    rows = [{"text": (given := f"we met Ann{n} in Oslo"), "spans": [mark(given, f"Ann{n}")]} for n in range(40)]
+    for number, parts in changes.items():
+        given = rows[number - 1]["text"]
+        rows[number - 1] = {"text": given, "spans": [mark(given, part) for part in parts]}
+    keys = {"kind": "tagging", "spans": "spans", "labels": ("O", "B-x", "I-x"), **task}
+    return lambda folder: entry(folder, rows, **keys)
+
+
+def mark(given, part):
+    start = given.index(part)
+    return {"start": start, "end": start + len(part), "label": "x"}
+
+
+PLANTED["lost_span"] = (tagged({3: ["Osl"], 9: ["Oslo", "Ann8 "], 12: ["n Oslo"]}), [("train", n) for n in (3, 9, 12)])
+PLANTED["overlapping_spans"] = (tagged({4: ["Oslo", "in Oslo"]}, overlaps="longest"), [("train", 4)])
+
+
 @pytest.mark.parametrize("kind", PLANTED)
 def test_a_planted_fault_is_found_in_its_rows_and_nothing_else_is(tmp_path, kind):
     make, places = PLANTED[kind]

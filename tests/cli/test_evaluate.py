@@ -16,6 +16,8 @@ from polyhead.project.tables import TaskEntry
 from polyhead.strategies import Branch
 from tiny import to_toml
 
+REFERENCE = ("--backend", "reference")
+
 
 def told(*words):
     done = run(*words, "--json", "-")
@@ -95,6 +97,16 @@ def test_backends_agree(home):
         assert a["scores"] == pytest.approx(b["scores"], abs=1e-6)
 
 
+def test_another_backend_than_that_of_training_is_said(home):
+    """Scores differed from those of training, and nothing said why."""
+    said = "train scored with torch float32, this with reference float32: scores may differ a little"
+    assert f"mood, names: {said}" in run("evaluate", home / "polyhead.toml", "--tasks", "mood,names", *REFERENCE).out
+    same = run("evaluate", home / "polyhead.toml", "--tasks", "mood", "--backend", "torch").out
+    assert "train scored with" not in same
+    found = told("evaluate", home / "polyhead.toml", "--tasks", "mood", *REFERENCE)
+    assert (found["backend"], found["trained_with"]["mood"]["backend"]) == ("reference", "torch")
+
+
 def test_the_table_names_split_rows_and_metric(home):
     done = run("evaluate", home / "polyhead.toml", "--split", "validation")
     rows = [line.split() for line in done.out.splitlines()]
@@ -113,23 +125,38 @@ def trained_without_files(work):
     return path
 
 
-def test_a_task_without_any_file_shows_the_score_of_its_training(work):
+def test_a_task_without_a_file_is_scored_on_rows_that_it_did_not_learn_from(work):
+    """It was shown the score of its training alone, and every report of it was empty."""
     path = trained_without_files(work)
+    found = told("evaluate", path)
+    splits = {score["task"]: score["split"] for score in found["scores"]}
+    assert splits == {"mood": "out of fold", "topics": "test"}
+    kept = json.loads((work / "bundle" / "tasks" / "mood" / "v0001" / "scores.json").read_text())["splits"]
+    assert found["scores"][0]["scores"] == pytest.approx(kept["validation"])
+    assert "out of fold" in run("evaluate", path, "--tasks", "mood").out
+
+
+def test_a_task_whose_kept_answers_are_gone_shows_the_score_of_its_training(work):
+    path = trained_without_files(work)
+    shutil.rmtree(work / "bundle-cache")
+    done = run("evaluate", path)
+    assert done.code == 0 and "mood is not scored: no answers to rows held out are kept in" in done.err
+    assert "from training" in done.out
     found = told("evaluate", path)
     assert [score["task"] for score in found["scores"]] == ["topics"]
     assert "accuracy" in found["from_training"]["mood"]
-    assert "from training" in run("evaluate", path, "--tasks", "mood").out
 
 
-def test_a_task_with_neither_a_file_nor_a_score_of_training_is_told(work):
+def test_a_task_with_neither_kept_answers_nor_a_score_of_training_is_told(work):
     """An imported one; the whole table was a KeyError."""
     path = trained_without_files(work)
     bundle = Bundle.open(work / "bundle")
+    shutil.rmtree(work / "bundle-cache")
     draft = Draft(record=bundle.tasks["mood"], arrays=bundle.part("mood"), scores={"splits": {}}, probes=[], card="")
     add_tasks(work / "bundle", [draft], replace=True)
     done = run("evaluate", path)
-    assert done.code == 0 and "no file to be scored on, and no scores of training: mood" in done.err
-    assert [line.split()[0] for line in done.out.splitlines()] == ["task", "topics"]
+    assert done.code == 0 and "mood is not scored: no answers" in done.err
+    assert [line.split()[0] for line in done.out.split("\n\n")[0].splitlines()] == ["task", "topics"]
 
 
 def test_tasks_that_project_or_bundle_do_not_have_are_named(home, work):

@@ -129,7 +129,7 @@ def test_two_good_guesses_or_none_are_refused_with_the_options_that_choose(tmp_p
         (rows_of(title=[f"n {i}" for i in range(40)], story=[w * 9 for w in WORDS], label=MARKS), {"text": "story"}),
         # as many tags as tokens make tagging, another number does not
         (
-            rows_of(text=WORDS, tokens=[["a", "b"]] * 40, tags=[["x"], ["y"]] * 20),
+            rows_of(text=WORDS, tokens=[["a", "b"]] * 40, tags=[["x"], ["y", "x", "y"]] * 20),
             {"kind": "multi_label", "label": "tags", "tokens": None},
         ),
         # an index beyond the choices is none of them
@@ -282,19 +282,16 @@ EXPORTS = {
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_an_export_is_written_as_rows_beside_the_project(tmp_path, name):
+def test_an_export_is_read_where_it_lies(tmp_path, name):
     content, kind = EXPORTS[name]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / name).write_text(content * (20 if name == "x.conll" else 1))
-    words = ["init", f"in/{name}", "--validation", f"in/{name}"]
-    done = run(*words, cwd=tmp_path)
+    done = run("init", f"in/{name}", "--validation", f"in/{name}", cwd=tmp_path)
     assert done.code == 0, done.err
     (entry,) = read_project(tmp_path / "polyhead.toml").tasks
-    assert (entry.name, entry.kind, entry.train) == ("x", kind, "x.rows.jsonl")
-    assert "its rows are in x.rows.jsonl" in done.out
-    (tmp_path / "x.rows.jsonl").write_text("mine")
-    run(*words, "--task", "y", cwd=tmp_path).refuses("x.rows.jsonl is there already", "--replace")
-    assert (tmp_path / "x.rows.jsonl").read_text() == "mine"
+    assert (entry.name, entry.kind, entry.train) == ("x", kind, f"in/{name}")
+    assert f"in/{name} is read as" in done.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "polyhead.toml"]
 
 
 MARKED = [(f"{text} é", mark) for text, mark in zip(WORDS, MARKS, strict=True)]
@@ -327,23 +324,44 @@ def test_a_header_alone_holds_no_row(tmp_path):
     run("init", "x.csv", cwd=tmp_path).refuses("EmptyData", "no rows in x.csv")
 
 
-def test_rows_of_an_export_never_replace_each_other_or_the_export_itself(tmp_path):
+def test_rows_of_a_headerless_table_never_replace_each_other(tmp_path):
     (tmp_path / "other").mkdir()
-    (tmp_path / "x.conll").write_text("".join(f"{text} O\n\n" for text in WORDS[0].split()) + "Anna B-per\n\n")
-    (tmp_path / "other" / "x.conll").write_text("Ben B-per\n")
-    words = ["init", "x.conll", "--test", "other/x.conll", "--replace"]
+    write(tmp_path / "x.csv", [dict(zip(MARKED[0], row, strict=True)) for row in MARKED[1:]])
+    write(tmp_path / "other" / "x.csv", [dict(zip(MARKED[0], row, strict=True)) for row in MARKED[2:]])
+    words = ["init", "x.csv", "--test", "other/x.csv", "--replace"]
     run(*words, cwd=tmp_path).refuses("x.rows.jsonl is there already", "another name")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "x.conll"]
-    lines = "".join(json.dumps({"text": text, "label": [mark]}) + "\n" for text, mark in zip(WORDS, MARKS, strict=True))
-    (tmp_path / "y.rows.jsonl").write_text(lines)
-    run("init", "y.rows.jsonl", "--replace", cwd=tmp_path).refuses("y.rows.jsonl is there already", "another name")
-    assert (tmp_path / "y.rows.jsonl").read_text() == lines
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "x.csv"]
 
 
-def test_rows_of_an_export_are_not_left_behind_by_a_refusal(tmp_path):
-    (tmp_path / "x.conll").write_text("Anna B-per\n")
-    run("init", "x.conll", "--label", "tag", cwd=tmp_path).refuses("did you mean 'tags'?")
-    assert [path.name for path in tmp_path.iterdir()] == ["x.conll"]
+def test_rows_of_a_headerless_table_are_not_left_behind_by_a_refusal(tmp_path):
+    write(tmp_path / "x.csv", [dict(zip(MARKED[0], row, strict=True)) for row in MARKED[1:]])
+    run("init", "x.csv", "--label", "labels", cwd=tmp_path).refuses("did you mean 'label'?")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_an_error_in_an_export_names_the_file_and_the_record_that_a_person_has(tmp_path):
+    """A file was named that does not exist, with the number of a row of that file."""
+    good = [{"text": text, "label": [[0, 2, "x"]]} for text in WORDS]
+    bad = {"text": "ab", "label": [[0, 9, "x"]]}
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*good[:4], bad, *good[4:])))
+    done = run("init", "x.jsonl", cwd=tmp_path)
+    done.refuses("x.jsonl row 5")
+    assert "rows.jsonl" not in done.err
+    done = run("check", "x.jsonl", cwd=tmp_path)
+    assert done.code == 1 and "row 5" in done.out and "rows.jsonl" not in done.out
+
+
+def test_folders_of_texts_are_data(tmp_path):
+    for number, (text, mark) in enumerate(zip(WORDS, MARKS, strict=True)):
+        (tmp_path / "reviews" / mark).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "reviews" / mark / f"{number}.txt").write_text(text)
+    done = run("init", "reviews", cwd=tmp_path)
+    assert done.code == 0, done.err
+    (entry,) = read_project(tmp_path / "polyhead.toml").tasks
+    assert (entry.train, entry.text, entry.labels) == ("reviews", "text", ("no", "yes"))
+    rows = read(entry.source(entry.train, tmp_path), entry.task())
+    assert sorted(text for (text,) in rows.inputs) == sorted(WORDS)
+    run("init", ".", cwd=tmp_path / "reviews" / "no").refuses("cannot read . as a folder of texts")
 
 
 def test_of_several_tasks_empty_is_said_to_those_that_have_several_labels(tmp_path):

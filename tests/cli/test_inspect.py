@@ -8,6 +8,8 @@ import pytest
 
 from bundle.groups import ADAPTED, ADAPTERS, GROUP, ROWS, make
 from cli.commands import run
+from polyhead.cost import cost_of
+from polyhead.plan import merge
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def test_scores_name_their_metric_and_split(home):
     assert told["tasks"]["mood"]["metric"] == "accuracy"
     assert told["tasks"]["mood"]["split"] == "test"
     assert told["tasks"]["mood"]["score"] == scores["splits"]["test"]["accuracy"]
-    assert set(told) == {"bundle", "trunk", "verified", "tokens", "tasks", "families", "plan", "total"}
+    assert set(told) == {"bundle", "trunk", "verified", "tokens", "tasks", "families", "together", "plan", "total"}
 
 
 def test_arrays_of_families_are_listed_with_their_size_and_readers(tmp_path, home):
@@ -68,6 +70,24 @@ def test_arrays_of_families_are_listed_with_their_size_and_readers(tmp_path, hom
     trunk = next(one["parameters"] for one in told["total"]["owners"] if one["owner"] == "trunk")
     assert told["total"]["parameters"] == trunk + own + sum(sizes.values())
     assert "Families" not in run("inspect", home / "bundle").out
+
+
+def test_work_that_tasks_do_together_stands_in_the_table_and_all_adds_up(tmp_path):
+    """Each of a joint group was said to add next to nothing, though removing all of them saves a whole pass."""
+    bundle = make(tmp_path / "bundle")
+    found = json.loads(run("inspect", bundle.root, "--json", "-").out)
+    group = next(each for each in found["together"] if each["tasks"] == [*GROUP])
+    own = {name: task["added"]["flops"] for name, task in found["tasks"].items()}
+    assert group["flops"] > max(own[name] for name in GROUP)
+    without = merge({name: record.path for name, record in bundle.tasks.items() if name not in GROUP})
+    saved = found["total"]["flops"] - cost_of(without, bundle.architecture, 32, folded=True).flops
+    assert saved == group["flops"] + sum(own[name] for name in GROUP)
+    lines = [line.strip() for line in run("inspect", bundle.root).out.splitlines()]
+    start = next(number for number, line in enumerate(lines) if line.startswith("shared pass"))
+    end = next(number for number, line in enumerate(lines) if line.startswith("all tasks"))
+    assert any(line.startswith(f"+ {', '.join(GROUP)} together") for line in lines[start:end])
+    numbers = [float(line.removesuffix(" %").split()[-2].replace(",", "")) for line in lines[start : end + 1]]
+    assert numbers[-1] == pytest.approx(sum(numbers[:-1]), abs=0.01 * len(numbers))
 
 
 def test_costs_are_those_of_the_length_asked_for(home):

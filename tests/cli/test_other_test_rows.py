@@ -59,7 +59,7 @@ def test_the_new_rows_are_scored_and_no_baseline_of_other_rows_stands_beside(tra
     path.write_text(changed)
     done = run("evaluate", path)
     assert done.code == 0
-    for line in done.out.splitlines()[1:]:
+    for line in done.out.split("\n\n")[0].splitlines()[1:]:
         task, split, rows, _, _, linear, constant = line.split()[:7]
         assert (split, rows, linear, constant) == ("test", "30", "-", "-"), task
     assert "mood: its test rows are others than in training, so no baseline is shown" in done.err

@@ -181,7 +181,7 @@ def test_a_million_characters_are_cut_and_counted(work):
     tiny.write_jsonl(work / "x.jsonl", [*ROWS, {"text": "lamp " * 200_000, "mood": "bad"}])
     done = run("train", project_of(work, {"train": "x.jsonl"}))
     assert done.code == 0, done.err
-    assert "1 inputs cut" in done.out
+    assert "1 input cut" in done.out
 
 
 def test_mixed_line_ends_are_the_same_rows(work):
@@ -288,7 +288,7 @@ def test_a_killed_training_goes_on_and_gives_the_same_bytes(work, tmp_path_facto
         stderr=subprocess.DEVNULL,
         env=environment(),
     )
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while not (work / "bundle" / "tasks" / "mood" / "v0001").exists() and process.poll() is None:
         assert time.monotonic() < until
         time.sleep(0.005)

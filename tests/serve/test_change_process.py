@@ -1,20 +1,29 @@
 """The process that makes changes: one for several, which rests, ends and is begun again."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from changing import lines, make, upload
+from changing import add, lines, make, upload
 from cli.commands import run
-from polyhead.certify import verify
+from polyhead.certify import Prover, verify
+from polyhead.certify.change import locked
 from polyhead.serve import change_process
 from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
-from polyhead.serve.orders import Order
+from polyhead.serve.orders import Order, told
+from polyhead.serve.parent import Parent
+from served import wait_until
+
+SOURCE = Path(__file__).parents[2] / "src"
 
 # A process that answers every order with its own number, and where it is told to, ends.
 TELLING = """
@@ -143,3 +152,86 @@ def test_the_command_makes_each_change_that_it_reads(tmp_path):
     assert [each["outcome"] and each["outcome"]["after"] for each in told] == ["v0002", "v0003", None, None]
     assert told[2]["error"] and told[2]["status"] == 409 and told[3]["outcome"]["before"] == "v0003"
     assert set(lines(root)) == {"topics"} and verify(root) == []
+
+
+ORDERING = """
+import asyncio, sys
+import msgspec
+from polyhead.serve.change_process import ChangeProcess
+from polyhead.serve.orders import Order
+
+asyncio.run(ChangeProcess().make(msgspec.json.decode(sys.argv[1], type=Order)))
+"""
+
+
+def children(parent):
+    return [int(word) for word in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def opens(process, path):
+    """Whether a process has this file open."""
+    with contextlib.suppress(OSError):
+        return any(os.readlink(each) == str(path) for each in Path(f"/proc/{process}/fd").iterdir())
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system has no /proc")
+def test_it_ends_with_a_server_that_is_killed_and_changes_nothing_after(tmp_path):
+    """The true process waits for the bundle's lock, which this test holds until the server is gone."""
+    root = make(tmp_path / "b", "mood", "topics").resolve()
+    removal = msgspec.json.encode(Order(operation="remove", root=str(root), name="mood")).decode()
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with locked(root, "test"):
+        server = subprocess.Popen(
+            [sys.executable, "-c", ORDERING, removal], env={**os.environ, "PYTHONPATH": str(SOURCE)}
+        )
+        try:
+            wait_until(lambda: children(server.pid))
+            (child,) = children(server.pid)
+            wait_until(lambda: opens(child, root / "certificates" / ".lock"))
+        finally:
+            server.kill()
+            server.wait()
+        assert asyncio.run(gone(child))
+    for path, content in before.items():
+        assert path.read_bytes() == content, path
+    assert lines(root) == {"mood": "v0001", "topics": "v0001"} and verify(root) == []
+
+
+def test_where_the_kernel_does_not_end_it_the_end_of_a_pipe_does():
+    code = "import sys, threading; from polyhead.serve import parent; parent.SET_DEATH_SIGNAL = -1\n"
+    code += "parent.Parent(int(sys.argv[1])).end_with(); print('ready', flush=True); threading.Event().wait()"
+    alive, held = os.pipe()
+    words, environment = [sys.executable, "-c", code, str(alive)], {**os.environ, "PYTHONPATH": str(SOURCE)}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, pass_fds=(alive,), env=environment)
+    try:
+        assert process.stdout.readline() == "ready\n" and process.poll() is None
+        os.close(held)
+        assert process.wait(60) == 1
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(alive)
+
+
+def test_nothing_is_changed_once_the_server_is_gone(tmp_path):
+    """Each operation looks once more just before it changes anything."""
+    root = make(tmp_path / "b", "mood", "topics")
+    add(root, "mood", 5, replace=True)
+    upload(tmp_path, "mood", 6)
+    (source,) = tmp_path.glob("mood-6-*")
+    before, (alive, held) = (root / "bundle.json").read_bytes(), os.pipe()
+    parent = Parent(alive)
+    parent.check()  # it lives
+    os.close(held)
+    for change in (
+        Order(operation="put", root=str(root), name="mood", source=str(source)),
+        Order(operation="put", root=str(root), name="mood", source=str(source)),
+        Order(operation="rollback", root=str(root), name="mood"),
+        Order(operation="remove", root=str(root), name="mood"),
+    ):
+        answer = json.loads(told(msgspec.json.encode(change), Prover(), parent.check))
+        assert "has ended" in answer["error"]["message"] and answer["outcome"] is None
+        assert (root / "bundle.json").read_bytes() == before
+    os.close(alive)
+    assert lines(root)["mood"] == "v0002" and verify(root) == []

@@ -15,9 +15,10 @@ import polyhead.serve
 from operated import LONG, TEXT_TASKS, service_of, tiny_root
 from polyhead.engine.queue import QueueLimits
 from polyhead.errors import BackendError, CorruptFile
+from polyhead.nesting import DEEPEST, PART
 from polyhead.serve.app import application
 from polyhead.serve.formats import FORMATS, register_format
-from polyhead.serve.http import DEEPEST, is_deep, without_files
+from polyhead.serve.http import MOST_VALUES, HttpError, check_parts, replaced, without_files
 from polyhead.serve.settings import RequestLimits, ServeSettings
 
 LIMITS = RequestLimits(body_bytes=40_000, inputs=8, characters=5_000, tokens=200, answers=20, options=5)
@@ -170,7 +171,31 @@ def test_levels_are_counted_outside_strings(text, deep):
         inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
         return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
-    assert is_deep(text.encode()) is deep is (depth(json.loads(text)) > DEEPEST)
+    assert is_refused(text.encode()) is deep is (depth(json.loads(text)) > DEEPEST)
+
+
+def is_refused(body):
+    try:
+        check_parts(body)
+    except HttpError as error:
+        assert error.status == 400
+        return True
+    return False
+
+
+def test_values_are_counted_outside_strings_wherever_a_body_is_divided():
+    """A body of several parts, of which strings and escapes go on over each end; against Python's own reading."""
+    commas, escapes = "," * 200_000, r"\\" * (PART // 2)
+    for before in range(4):
+        start = '["' + "x" * before + escapes + r"\"" + commas + '",'
+        inside = '"[,"' + r',"\\"' * 10
+        assert len(json.loads(start + inside + "]")) == 12
+        assert not is_refused((start + inside + "]").encode())
+        assert not is_refused((start + nested(DEEPEST - 1) + "]").encode())
+        assert is_refused((start + nested(DEEPEST) + "]").encode())
+    assert not is_refused(("[" + "1," * (MOST_VALUES - 1) + "1]").encode())
+    assert is_refused(("[" + "1," * MOST_VALUES + "1]").encode())
+    assert is_refused(("[" + "[]," * MOST_VALUES + "1]").encode())
 
 
 @pytest.mark.parametrize("path, status", [("/fault", 500), ("/corrupt", 400), ("/backend", 503), ("/windows", 400)])
@@ -197,6 +222,18 @@ def test_words_of_callers_are_told_as_they_were_given():
         assert without_files(words) == words
     assert without_files("open /a/b/c.d failed") == "open (a file) failed"
     assert without_files("'/tmp/x y'") == "'(a file) y'"
+
+
+def test_a_folder_with_the_name_of_a_word_does_not_garble_a_message():
+    places = {"e": "the bundle", "/srv/e": "the bundle", "/srv/e/up": "the upload"}
+    words = (
+        "e/tasks/mood/v0001 and /srv/e/bundle.json and '/srv/e/up' are read; e is the name of the label in /srv/every"
+    )
+    told = replaced(words, places)
+    assert told == (
+        "the bundle/tasks/mood/v0001 and the bundle/bundle.json and 'the upload' are read; "
+        "e is the name of the label in /srv/every"
+    )
 
 
 def test_an_unknown_route_and_method_are_told_with_what_is_there(client):
@@ -298,11 +335,39 @@ def test_a_full_queue_refuses_with_the_seconds_to_wait(root):
 
 def test_a_deadline_that_has_passed_is_told_and_nothing_is_read(client):
     """429 where all is late; where an input has its answer at once, the tasks that are late for the other."""
-    late = asked(client, ["good lamp"], options={"deadline": 0})
+    late = asked(client, ["good lamp"], options={"deadline": 1e-9})
     assert late.status_code == 429 and int(late.headers["retry-after"]) >= 1
-    answer = asked(client, ["good lamp", "  "], options={"deadline": 0}).json()
+    answer = asked(client, ["good lamp", "  "], options={"deadline": 1e-9}).json()
     assert answer["results"][0]["late"] == ["mood"] and answer["receipt"]["passes"] == 0
     assert asked(client, ["good lamp"], options={"deadline": 1e9}).status_code == 200
+
+
+@pytest.mark.parametrize("deadline", [0, -1, -1e-9])
+def test_a_deadline_that_never_was_is_a_wrong_request(client, deadline):
+    refused = asked(client, ["good lamp"], options={"deadline": deadline})
+    assert refused.status_code == 422 and refused.json()["error"]["allowed"] == "more than 0"
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["good"]}
+    if deadline == -1:
+        body = {"inputs": [tensor], "parameters": {"timeout": deadline}}
+        assert client.post("/v2/models/mood/infer", json=body).status_code == 422
+
+
+def test_a_wish_for_a_task_that_is_not_there_is_told(client):
+    for path in ("/v1/predict", "/v1/predict/stream"):
+        body = {"inputs": ["good lamp"], "tasks": ["mood"], "options": {"calibrated": {"moood": False}}}
+        refused = client.post(path, json=body)
+        assert refused.status_code == 404 and "'mood'" in refused.json()["error"]["do"]
+
+
+def test_a_body_of_another_form_is_refused_with_what_would_do(client):
+    """The fields that may stand at the place that is wrong, and a body that is answered."""
+    error = client.post("/v1/predict", json={"text": "good lamp"}).json()["error"]
+    assert error["allowed"] == ["inputs", "tasks", "options"] and "text" in error["got"]
+    assert client.post("/v1/predict", content=error["do"].removeprefix("send such as ")).status_code == 200
+    inner = client.post("/v1/predict", json={"inputs": "a", "options": {"calibrate": True}}).json()["error"]
+    assert inner["allowed"] == ["deadline", "receipt", "calibrated", "explain"] and "options" in inner["got"]
+    unknown = asked(client, ["good lamp"], ["moood"]).json()["error"]
+    assert unknown["got"] == ["moood"] and set(TEXT_TASKS) <= set(unknown["allowed"])
 
 
 def test_a_task_whose_head_raises_fails_alone_and_without_internals(root, monkeypatch, caplog):

@@ -13,11 +13,13 @@ from starlette.testclient import TestClient
 
 from operated import service_of, tiny_root
 from polyhead.cli.main import commands
+from polyhead.cli.serve_options import hosts_of
 from polyhead.errors import ConfigError
 from polyhead.serve.app import application
 from polyhead.serve.formats import FORMATS, Operation, register_format
 from polyhead.serve.http import headers_of, status_of
 from polyhead.serve.keys import NO_KEYS, HttpError, Keys, check_keys, is_loopback, keys_in
+from polyhead.serve.settings import ServeSettings
 
 SECRET, ADMIN = "s3cret-0123456789", "r00t-9876543210"
 FILE = f"""
@@ -113,7 +115,14 @@ def test_every_route_but_those_for_anyone_needs_a_key(client):
             status = client.request(method, path).status_code
             assert (status == 401) != (path in open_routes), (method, path, status)
     assert looked_at >= 10
-    assert client.get("/no-such-route").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "path", ["/no-such-route", "/v1/changes", "/v1/changes%0A", "/v1/tasks%0A", "/v1/tasks/", "/changes/x%0A/y"]
+)
+def test_a_path_that_no_route_has_is_told_before_any_key_is_looked_at(client, path):
+    for headers in ({}, bearer("wrong"), bearer(SECRET), bearer(ADMIN)):
+        assert client.get(path, headers=headers).status_code == 404
 
 
 def test_a_change_needs_a_key_for_admin_which_opens_all_else_too(client):
@@ -144,6 +153,72 @@ def test_a_key_is_refused_before_the_body_is_read(client):
     scope = {"type": "http", "method": "POST", "path": "/v1/predict", "headers": [(b"x-api-key", b"wrong")]}
     asyncio.run(client.app(scope, receive, send))
     assert sent[0]["status"] == 401
+
+
+def test_a_server_with_keys_exempts_nobody_at_home(root):
+    """A program of this machine changes tasks without a key only where there are no keys at all."""
+    settings, statuses = ServeSettings(admin=True, watch_seconds=0), []
+    for keys in (NO_KEYS, Keys(keys_in("predict:a", source="keys"))):
+        app = application(service_of(root, settings), keys=keys)
+        with TestClient(app, base_url="http://127.0.0.1:8000", client=("127.0.0.1", 4)) as own:
+            statuses.append([own.get("/v1/changes", headers=given).status_code for given in ({}, bearer("a"))])
+    assert statuses == [[200, 200], [401, 403]]
+
+
+HOSTS = ["polyhead.example", ".shop.example"]
+
+
+@pytest.fixture(scope="module")
+def asked_by_name(root):
+    with TestClient(application(service_of(root), hosts=HOSTS)) as own:
+        yield lambda path, **headers: own.get(path, headers=headers).status_code
+
+
+@pytest.mark.parametrize(
+    "name", ["evil.example", "evil.example:8000", "localhost.evil.example", "shop.example.evil", "x"]
+)
+def test_a_name_that_is_not_the_servers_own_is_refused(asked_by_name, name):
+    """A page whose name is pointed at this machine would else ask it as its own."""
+    assert asked_by_name("/v1/tasks", Host=name) == 403
+    assert asked_by_name("/health", Host=name) == 200  # which nobody needs a key for
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "127.0.0.1:8000",
+        "[::1]:8000",
+        "192.168.1.7",
+        "localhost",
+        "LOCALHOST:1",
+        "polyhead.example",
+        "a.shop.example:80",
+    ],
+)
+def test_addresses_and_own_names_are_answered(asked_by_name, name):
+    assert asked_by_name("/v1/tasks", Host=name) == 200
+    assert asked_by_name("/v1/tasks", Host=name, Origin=f"http://{name}") == 200
+    assert asked_by_name("/v1/tasks", Host=name, Origin="https://polyhead.example") == 200
+    for origin in ("https://evil.example", "null", "", f"http://{name}.evil.example", "http://[::1"):
+        assert asked_by_name("/v1/tasks", Host=name, Origin=origin) == 403, origin
+
+
+@pytest.mark.parametrize("name", ["[::1", "::1]", "a b", "a@b", "a/b", "[::1]x", "a:b", "é"])
+def test_a_host_that_is_no_address_is_a_wrong_request(asked_by_name, name):
+    assert asked_by_name("/v1/tasks", Host=name.encode()) == 400
+    assert asked_by_name("/docs", Host=name.encode()) == 400
+
+
+def test_a_key_is_proof_enough_whatever_the_name(root):
+    with TestClient(application(service_of(root), keys=Keys(keys_in(SECRET, source="keys")), hosts=HOSTS)) as own:
+        headers = {**bearer(SECRET), "Host": "evil.example", "Origin": "https://evil.example"}
+        assert own.get("/v1/tasks", headers=headers).status_code == 200
+
+
+def test_the_command_gives_the_server_its_names():
+    assert hosts_of([], "127.0.0.1") == ["127.0.0.1"]
+    assert hosts_of(["API.example.", ".shop.example"], "box") == ["box", "api.example", ".shop.example"]
+    assert hosts_of(["*"], "box") is None
 
 
 def test_without_keys_any_authorization_is_accepted(root):

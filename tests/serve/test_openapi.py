@@ -115,6 +115,46 @@ def test_the_page_asks_nothing_of_anyone(client):
     assert set(re.findall(r"(?:href|src)='([^']*)'", page)) == {"/openapi.json"}
 
 
+def test_the_page_shows_the_fields_of_every_body_and_answer_and_how_to_ask(client):
+    """Those of the file's own types, found there by another way: every property of every type that is referred to."""
+    described, page = client.get("/openapi.json").json(), client.get("/docs").text
+    routes = page.split("<details>")[1:]
+    entries = [(path, method, entry) for path, own in described["paths"].items() for method, entry in own.items()]
+    assert len(routes) == len(entries) and "$ref" not in page
+    for (path, method, entry), told in zip(entries, routes, strict=True):
+        assert f"<code>{path}</code>" in told and "curl localhost:8000" in told, path
+        schemas = [content["schema"] for content in entry["responses"]["200"].get("content", {}).values()]
+        if "requestBody" in entry:
+            content = entry["requestBody"]["content"]["application/json"]
+            schemas.append(content["schema"])
+            assert "curl localhost:8000" in told and " -d &#x27;" in told
+        for name in re.findall(r"#/components/schemas/([\w.-]+)", json.dumps(schemas)):
+            for field in described["components"]["schemas"][name].get("properties", {}):
+                assert f"<code>{field}</code>" in told, (path, method, name, field)
+
+
+TASK_OF = {"/models/{task}": "topics", "/rerank": "alike", "/v1/systemone": "mood.bad"}
+
+
+def test_every_example_is_answered(client):
+    """As the page has it, with a task of the bundle for TASK."""
+    described = client.get("/openapi.json").json()["paths"]
+    asked = 0
+    for path, methods in described.items():
+        for method, entry in methods.items():
+            if "requestBody" not in entry or "admin" in entry["tags"]:
+                continue
+            task = TASK_OF.get(path, "mood")
+            content = json.dumps(entry["requestBody"]["content"]["application/json"]["example"]).replace("TASK", task)
+            address = re.sub(r"{version}", "v0001", re.sub(r"{(name|task)}", task, path))
+            if path == "/predict":
+                address += f"?task={task}"
+            answer = client.request(method, address, content=content)
+            assert answer.status_code == 200, (path, answer.text)
+            asked += 1
+    assert asked >= 12
+
+
 def test_no_request_makes_the_server_fail(port, client):
     """Requests that schemathesis makes of the file, right and wrong ones: no 5xx, and answers as the file says.
 

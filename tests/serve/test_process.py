@@ -127,7 +127,7 @@ def test_settings_come_from_a_file_and_the_command_line_goes_before_it(root, tmp
 
 @pytest.mark.parametrize(
     "content, what",
-    [("inputz = 2", "there is no option 'inputz'"), ("inputs = ", "is no TOML file"), ("[inputs]\na = 1", "no option")],
+    [("inputz = 2", "there is no option 'inputz'"), ("inputs = ", "is not TOML"), ("[inputs]\na = 1", "no option")],
     ids=["name", "form", "table"],
 )
 def test_a_wrong_file_of_settings_is_told(root, tmp_path, content, what):

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from changing import TASKS, TEXTS, add, asked, beside, draft, labelled, lines, make, served, sha, upload
+from changing import TASKS, TEXTS, add, asked, beside, draft, in_a_thread, labelled, lines, make, served, sha, upload
 from polyhead.bundle.read import Bundle
 from polyhead.certify import verify
 from polyhead.engine.backends.reference import ReferenceBackend
@@ -44,6 +44,7 @@ def test_callers_see_nothing_of_a_candidate_and_its_flips_are_those_of_its_own_a
             listed = (await client.get("/v1/tasks")).json()
             begun = await put(client, upload(tmp_path, "mood", 6))
             assert begun["compared"] == 0 and begun["agreement"] is None and begun["share"] == 1.0
+            assert begun["version"] == "v0001" and begun["cost"]["milliseconds"] >= 0
             after = await client.post("/v1/predict", json={"inputs": texts})
             assert after.content == before.content and (await client.get("/v1/tasks")).json() == listed
             await settle(service)
@@ -88,6 +89,42 @@ def test_promoting_makes_the_certified_change_and_dropping_forgets(root, tmp_pat
             assert lines(root)["mood"] == "v0002"
             await put(client, upload(tmp_path, "mood", 9))
         assert beside(root) == [] and verify(root) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_candidate_that_is_being_promoted_keeps_its_files(root, tmp_path):
+    """Dropping it, another candidate and a second promotion are refused meanwhile, also once the caller hung up."""
+
+    async def scenario():
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(order):
+            begun.set()
+            await go_on.wait()
+            return await in_a_thread(order)
+
+        async with served(root, make=slow) as (client, _):
+            await put(client, upload(tmp_path, "mood", 6))
+            first = asyncio.create_task(client.post("/v1/tasks/mood/shadow/promote"))
+            await begun.wait()
+            for hangs_up in (False, True):
+                requests = [
+                    client.delete("/v1/tasks/mood/shadow"),
+                    client.put("/v1/tasks/mood/shadow", content=upload(tmp_path, "mood", 7)),
+                    client.post("/v1/tasks/mood/shadow/promote"),
+                ]
+                for request in requests:
+                    response = await request
+                    assert response.status_code == 409 and "is being promoted" in response.json()["error"]["message"]
+                if not hangs_up:
+                    first.cancel()
+                    await asyncio.gather(first, return_exceptions=True)
+            assert len(beside(root)) == 1
+            go_on.set()
+            while lines(root)["mood"] == "v0001":
+                await asyncio.sleep(0.01)
+        assert lines(root)["mood"] == "v0002" and beside(root) == [] and verify(root) == []
 
     asyncio.run(scenario())
 

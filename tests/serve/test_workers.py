@@ -141,6 +141,39 @@ def test_a_worker_that_died_is_started_again_and_all_end_on_a_signal():
     asyncio.run(scenario())
 
 
+SUPERVISING = """
+import asyncio, os, sys
+from polyhead.serve.run import bound
+from polyhead.serve.workers import Supervisor
+
+ready = lambda: print("ready", flush=True)
+command = [sys.executable, "-c", sys.argv[1]]
+listening = [bound("127.0.0.1", 0)]
+own = lambda: Supervisor(command, listening, workers=2, environment=os.environ, drain_seconds=10.0, ready=ready).run()
+sys.exit(asyncio.run(own()))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_each_signal_lets_workers_end_and_leaves_no_folder(tmp_path, number):
+    words = [sys.executable, "-c", SUPERVISING, WORKER]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        workers = _children(process.pid)
+        assert [path.name for path in tmp_path.iterdir()][0].startswith("polyhead-workers-")
+        process.send_signal(number)
+        assert process.wait(LONGEST) == 0
+        assert list(tmp_path.iterdir()) == []
+        for worker in workers:
+            with pytest.raises(ProcessLookupError):
+                os.kill(worker, 0)
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_where_no_worker_can_begin_the_parent_ends_with_its_code():
     async def scenario():
         listening = bound("127.0.0.1", 0)

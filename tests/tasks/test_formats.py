@@ -1,4 +1,4 @@
-"""Tables of every format hold the same rows; exports of annotation tools become rows."""
+"""Tables of every format hold the same rows."""
 
 import codecs
 import csv
@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyhead.errors import BadValue, DataError, MissingExtra
-from polyhead.tasks.formats.annotations import of_conll, of_objects
 from polyhead.tasks.formats.dialect import SEPARATORS, separator_of
 from polyhead.tasks.formats.foreign import recoded, without_header
 from polyhead.tasks.rows import Rows
@@ -189,93 +188,3 @@ def test_a_workbook_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sheets, "LARGEST", 10)
     with pytest.raises(DataError, match="too large"):
         values(path)
-
-
-def test_conll_is_a_sentence_a_row(tmp_path):
-    (tmp_path / "a.conll").write_text("-DOCSTART- -X- O\n\nAnna NNP B-per\nsleeps VB O\n\n\n# NN O\n")
-    (tmp_path / "b.iob").write_text("New\tB-loc\nYork\tI-loc\n")
-    assert of_conll(str(tmp_path / "a.conll")).rows == [
-        {"tokens": ["Anna", "sleeps"], "tags": ["B-per", "O"]},
-        {"tokens": ["#"], "tags": ["O"]},
-    ]
-    assert of_conll(str(tmp_path / "b.iob")).rows == [{"tokens": ["New", "York"], "tags": ["B-loc", "I-loc"]}]
-
-
-def test_other_schemes_become_bio_and_plain_tags_stay(tmp_path):
-    (tmp_path / "a.bio").write_text("a S-x\nb B-y\nc I-y\nd E-y\ne O\n")
-    (tmp_path / "b.bio").write_text("a S\nb B-y\n")
-    read = of_conll(str(tmp_path / "a.bio"))
-    assert read.rows[0]["tags"] == ["B-x", "B-y", "I-y", "I-y", "O"] and read.notes
-    assert of_conll(str(tmp_path / "b.bio")).rows[0]["tags"] == ["S", "B-y"]
-
-
-def test_conll_u_gives_words_and_their_parts_of_speech(tmp_path):
-    lines = ["# text = du geht", "1-2\tzum\t_\t_", "1\tdu\tdu\tPRON\tX", "2\tgeht\tgehen\tVERB\tX", ""]
-    (tmp_path / "a.conllu").write_text("\n".join(lines))
-    assert of_conll(str(tmp_path / "a.conllu")).rows == [{"tokens": ["du", "geht"], "tags": ["PRON", "VERB"]}]
-
-
-@pytest.mark.parametrize(("content", "said"), [("", "no sentence"), ("a B-x\nb\n", "line 2"), ("\xff", "cannot read")])
-def test_conll_that_cannot_be_read_is_named(tmp_path, content, said):
-    (tmp_path / "a.conll").write_bytes(content.encode("latin-1"))
-    with pytest.raises((BadValue, DataError), match=said):
-        of_conll(str(tmp_path / "a.conll"))
-
-
-SPANS = [{"start": 0, "end": 4, "label": "per"}]
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        {"id": 1, "text": "Anna", "label": [[0, 4, "per"]]},
-        {"text": "Anna", "labels": [[0, 4, "per"]]},
-        {"data": "Anna", "label": [[0, 4, "per"]]},
-        {"text": "Anna", "entities": [{"id": 3, "start_offset": 0, "end_offset": 4, "label": "per"}]},
-    ],
-)
-def test_spans_of_doccano_become_spans(item):
-    (key,) = {"label", "labels", "entities"} & set(item)
-    empty = {**item, key: []}
-    read = of_objects([item, empty])
-    assert read.form == "doccano"
-    assert read.rows == [{"text": "Anna", "spans": SPANS}, {"text": "Anna", "spans": []}]
-
-
-def test_labels_of_doccano_are_labels_where_there_is_one_each():
-    read = of_objects([{"text": "a", "label": ["x"]}, {"text": "b", "label": ["y"]}])
-    assert read.rows == [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
-    assert of_objects([{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": ["y"]}]) is None
-    assert of_objects([{"text": "a", "label": "x"}]) is None and of_objects([]) is None
-
-
-def result(kind, name, **value):
-    return {"type": kind, "from_name": name, "to_name": "text", "value": value}
-
-
-def test_an_export_of_label_studio_becomes_rows():
-    first = [
-        result("labels", "ner", start=0, end=4, labels=["per"], text="Anna"),
-        result("choices", "mood", choices=["good"]),
-        result("choices", "topics", choices=["a", "b"]),
-        result("rating", "stars", rating=4),
-    ]
-    objects = [
-        {"data": {"text": "Anna"}, "annotations": [{"result": first}, {"result": []}]},
-        {"data": {"text": "b"}, "annotations": [{"was_cancelled": True, "result": first}]},
-        {"data": {"text": "c"}, "annotations": [{"result": [result("choices", "topics", choices=["a"])]}]},
-    ]
-    read = of_objects(objects)
-    assert read.rows == [
-        {"text": "Anna", "ner": SPANS, "mood": "good", "topics": ["a", "b"], "stars": 4},
-        {"text": "c", "topics": ["a"], "ner": []},
-    ]
-    assert read.notes == (
-        "tasks with several annotations, of which the first is taken: 1",
-        "tasks without an annotation, left out: 1",
-    )
-
-
-def test_the_short_form_of_label_studio_becomes_rows():
-    read = of_objects([{"text": "Anna", "label": [{"start": 0, "end": 4, "labels": ["per"], "text": "Anna"}]}])
-    assert read.rows == [{"text": "Anna", "label": SPANS}]

@@ -1,5 +1,6 @@
 """Every kind passes one list of checks; then what is particular to each."""
 
+import itertools
 import json
 import math
 import sys
@@ -12,9 +13,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from cases import cases
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
 from polyhead.metrics import spans_of
+from polyhead.tasks.gold import TaggedSpan, tags_of
 from polyhead.tasks.kinds import KINDS, kind_of
 from polyhead.tasks.kinds.base import spelled
-from polyhead.tasks.kinds.tagging import TaggedSpan, chosen, tags_of
+from polyhead.tasks.kinds.tagged import chosen
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question
 from polyhead.text.words import places_of, words_of
@@ -304,6 +306,30 @@ def test_multi_label_weights_are_ratios_of_scikit_learns():
         negative, positive = compute_class_weight("balanced", classes=np.array([0.0, 1.0]), y=column)
         assert ours == pytest.approx(positive / negative, rel=1e-6)
     np.testing.assert_array_equal(kind_of(task).class_weights(task, [np.array([1, 0, 1], np.float32)]), [1, 1, 1])
+
+
+@cases("seed", range(12))
+@cases("metric", ["micro_f1", "macro_f1", "accuracy"])
+def test_no_set_of_labels_for_every_row_scores_above_the_constant_answer(metric, seed):
+    """It gave the labels above the threshold, which is none of them: a score of 0 that anything beats."""
+    rng = np.random.default_rng(seed)
+    labels = tuple("abcde"[: 1 + seed % 5])
+    task = Task(name="t", kind="multi_label", labels=labels, metric=metric, threshold=(0.5, 0.2, 0.9)[seed % 3])
+    kind = kind_of(task)
+    targets = [*(rng.random((17, len(labels))) < rng.random(len(labels)) / 2).astype(np.float32)]
+    examples = [Example(input=("a",))] * len(targets)
+    best = kind.evaluate(task, kind.constant(task, targets, examples), targets, examples)[metric]
+    for several in itertools.product((-9.0, 9.0), repeat=len(labels)):
+        outputs = [np.array(several, np.float32)] * len(targets)
+        assert kind.evaluate(task, outputs, targets, examples)[metric] <= best + 1e-12
+
+
+def test_the_constant_answer_of_a_task_scored_by_f1_is_its_positive_label():
+    task = Task(name="t", kind="single_label", labels=("other", "danger"), positive="danger")
+    targets = [np.asarray(index, np.int64) for index in (0, 0, 0, 1)]
+    examples = [Example(input=("a",))] * 4
+    kind = kind_of(task)
+    assert kind.evaluate(task, kind.constant(task, targets, examples), targets, examples)["f1"] == pytest.approx(0.4)
 
 
 def test_windows_of_a_label_are_averaged():

@@ -8,7 +8,7 @@ import pytest
 from polyhead.errors import ConfigError
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.tagging import UNREAD, allowed_transitions, best, best_path
+from polyhead.tasks.kinds.tagged import UNREAD, allowed_transitions, best, best_path
 from polyhead.tasks.task import Example, Task
 
 LABELS = ("O", "B-drug", "I-drug", "B-date", "I-date")

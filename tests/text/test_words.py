@@ -1,5 +1,9 @@
 """Words, the token that stands for each, and the window that reads it best."""
 
+import random
+import unicodedata
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import tokenizers
@@ -7,7 +11,16 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from cases import cases
 from polyhead.text.tokenize import Tokenizer, Windows
-from polyhead.text.words import best_windows, first_subtokens, places_of, read_words, words_in, words_in_each, words_of
+from polyhead.text.words import (
+    GOES_ON,
+    best_windows,
+    first_subtokens,
+    places_of,
+    read_words,
+    words_in,
+    words_in_each,
+    words_of,
+)
 from polyhead.trunk.data import TextSettings
 
 
@@ -26,7 +39,8 @@ def tokenizer(max_tokens=32):
     [
         ("Hello, world!", ["Hello", ",", "world", "!"]),
         ("don't", ["don", "'", "t"]),
-        ("order_12 é日本 😀", ["order_12", "é日本", "😀"]),
+        ("order_12 é日本 😀", ["order_12", "é", "日", "本", "😀"]),
+        ("10mg, USD10, x² 4x4", ["10", "mg", ",", "USD10", ",", "x²", "4", "x4"]),
         (" \t\n", []),
         ("", []),
         ("a\u2028b", ["a", "b"]),
@@ -36,6 +50,55 @@ def test_words_are_runs_of_letters_or_single_marks(text, words):
     offsets = words_of(text)
     assert (offsets.dtype, offsets.shape) == (np.int32, (len(words), 2))
     assert [text[start:stop] for start, stop in offsets] == words
+
+
+@cases(
+    "text, words",
+    [
+        ("हिन्दी में दिल्ली १२", ["हिन्दी", "में", "दिल्ली", "१२"]),
+        ("مُحَمَّد في القَاهِرَة", ["مُحَمَّد", "في", "القَاهِرَة"]),
+        ("שָׁלוֹם עוֹלָם", ["שָׁלוֹם", "עוֹלָם"]),
+        ("cafe\u0301 Zu\u0308rich", ["cafe\u0301", "Zu\u0308rich"]),
+        ("กรุงเทพฯ ๑๒", ["ก", "รุ", "ง", "เ", "ท", "พ", "ฯ", "๑๒"]),
+        ("ເຈົ້າ", ["ເ", "ຈົ້", "າ"]),
+        ("ភ្នំពេញ", ["ភ្នំ", "ពេ", "ញ"]),
+        ("သတ္တ", ["သ", "တ္တ"]),
+        ("请把0号iPhone15寄", ["请", "把", "0", "号", "iPhone15", "寄"]),
+        ("が\u3099スーパー ｶﾞ", ["が\u3099", "ス", "ー", "パ", "ー", "ｶﾞ"]),
+        ("서울에서 \u1109\u1165\u110b\u116e\u11af", ["서", "울", "에", "서", "\u1109\u1165", "\u110b\u116e\u11af"]),
+        ("བོད་ཡིག", ["བོད", "་", "ཡིག"]),
+        ("می\u200cخواهم کتاب\u200c", ["می\u200cخواهم", "کتاب"]),
+        ("Donau\u00addampf a\u200bb \u200fx", ["Donau\u00addampf", "a", "b", "x"]),
+        ("👩\u200d👧 👍🏽 1\ufe0f\u20e3", ["👩\u200d👧", "👍🏽", "1\ufe0f\u20e3"]),
+        ("\u0301a", ["\u0301", "a"]),
+    ],
+)
+def test_a_mark_belongs_to_its_letter_and_letters_without_spaces_between_words_are_alone(text, words):
+    assert [text[start:stop] for start, stop in words_of(text)] == words
+    assert [text[start:stop] for start, stop in words_in_each([(text,)])[0]] == words
+
+
+@cases("seed", range(30))
+def test_no_letter_digit_or_mark_is_outside_the_words_and_none_is_in_two(seed):
+    chance = random.Random(seed)
+    text = "".join(
+        chr(chance.choice([chance.randrange(32, 0x3000), chance.randrange(0x3000, 0xD800)])) for _ in range(300)
+    )
+    words = words_of(text).tolist()
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(words))
+    inside = {place for start, stop in words for place in range(start, stop)}
+    for place, character in enumerate(text):
+        if unicodedata.category(character)[0] in "LNMPS":
+            assert place in inside, (place, hex(ord(character)))
+    marked = [start for start, _ in words if unicodedata.category(text[start]) in ("Mn", "Me", "Mc")]
+    assert all(start == 0 or not text[start - 1].isalpha() for start in marked)
+
+
+def test_a_million_marks_and_joiners_are_read_as_words_once():
+    size = 200_000
+    for text in ("a" + "\u200d" * size + "b", "a\u200d\u0301" * size, "e\u0301" * size):
+        assert words_of(text).tolist() == [[0, len(text)]]
+    assert len(words_of("漢\u0301" * size)) == size and len(words_of("\u200d" * size)) == 0
 
 
 def test_each_word_has_its_first_subtoken():
@@ -54,9 +117,11 @@ def test_words_that_are_cut_away_or_vanish_have_none():
     assert first_subtokens(empty, words[:0]).tolist() == []
 
 
-def test_tokens_wider_than_a_word_stand_for_every_word_they_hold():
+def test_a_token_wider_than_a_word_stands_for_its_first_word_and_the_others_go_on():
     one = tokenizer().encode([("cat",)])[0]
-    assert first_subtokens(one, np.array([[0, 1], [1, 3]], np.int32)).tolist() == [1, 1]
+    assert first_subtokens(one, np.array([[0, 1], [1, 3]], np.int32)).tolist() == [1, GOES_ON]
+    pair = tokenizer().encode([("a", "cat")])[0]
+    assert first_subtokens(pair, np.array([[0, 1], [1, 3]], np.int32)).tolist() == [3, 3]
 
 
 def test_only_the_second_text_of_a_pair_has_words():
@@ -124,7 +189,7 @@ def test_no_word_that_begins_in_a_window_is_lost(seed):
 def test_words_of_many_texts_are_read_where_each_alone_reads_them(seed, texts):
     """Short texts and long ones in windows or cut, blank ones, words of one's own in any order."""
     rng = np.random.default_rng(seed)
-    letters = ["a", "bc", "def", "cat", "!", " ", "  ", "\u200b", "É"]
+    letters = ["a", "bc", "def", "cat", "!", " ", "  ", "\u200b", "É", "กขค"]
     inputs = [
         tuple("".join(rng.choice(letters, rng.integers(0, size))) for size in rng.choice([5, 9, 90], texts))
         for _ in range(12)
@@ -136,9 +201,13 @@ def test_words_of_many_texts_are_read_where_each_alone_reads_them(seed, texts):
         encoded = tokenizer(20).encode(inputs, windows=windows)
         reads = read_words(tokenizer(20).encodings(inputs, windows=windows, offsets=True), words)
         assert len(reads.starts) == len(encoded) + 1
+        going_on = [np.zeros(len(each), bool) for each in words]
         for entry, one in enumerate(encoded):
             every = first_subtokens(one, words[one.row])
+            going_on[one.row] |= every == GOES_ON
             here = slice(reads.starts[entry], reads.starts[entry + 1])
             assert reads.places[here].tolist() == np.flatnonzero(every >= 0).tolist()
             assert reads.tokens[here].tolist() == every[every >= 0].tolist()
             assert reads.of(one.row).tolist() == words[one.row].tolist()
+        assert reads.going_on(np.arange(12)).tolist() == np.concatenate(going_on).tolist()
+        assert any(each.any() for each in going_on) == (texts == 1)

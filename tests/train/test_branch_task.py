@@ -25,6 +25,7 @@ from polyhead.train.branch.task import (
     BranchSearch,
     ChosenBranch,
     branch_paths,
+    check_least,
     choose,
     chosen_part,
     depths_of,
@@ -414,7 +415,7 @@ def test_a_full_disk_while_options_are_written_is_a_training_error(kept, tmp_pat
 def test_the_line_of_a_task_says_every_branch_with_its_layers_tap_and_score():
     (said,) = grown_lines(curve(0.5, 0.61237, tap=1))
     assert said == (
-        "mood: branch-1 (1 layers above tap 1) 0.5000, branch-2 (2 layers above tap 1) 0.6124, on validation"
+        "mood: branch-1 (1 layer above tap 1) 0.5000, branch-2 (2 layers above tap 1) 0.6124, on validation"
     )
 
 
@@ -527,13 +528,35 @@ def test_a_budget_holds_for_all_branches_of_the_project(home, tmp_path, trained)
     assert len(trained) == 18  # two tasks of three branches, three epochs each, once
 
 
-def test_a_budget_that_nothing_is_within_is_refused_and_the_options_are_kept(fresh, trained):
-    with pytest.raises(ConfigError, match="within the budget"):
-        runs(fresh, "mood", "urgency", allocation=budget(1))
-    assert not Bundle.open(fresh / "bundle").tasks and len(options_of(fresh).options) == 6
+def test_a_budget_that_nothing_can_be_within_is_refused_before_any_training(fresh, trained):
+    """It was refused after minutes of training, though layers and taps alone say what the least is."""
     trained.clear()
+    with pytest.raises(ConfigError, match="whatever is learned") as caught:
+        runs(fresh, "mood", "urgency", allocation=budget(1))
+    assert caught.value.allowed == "2 or more" and not trained
     runs(fresh, "mood", "urgency", allocation=budget(2))
-    assert not trained and layers_of(fresh) == {"mood": 1, "urgency": 1}
+    assert layers_of(fresh) == {"mood": 1, "urgency": 1}
+
+
+def test_the_least_that_branches_cost_counts_students_above_each_tap(home, kept):
+    """By hand, of a trunk of L layers: a branch of 3 from tap L - 3, and its student of 1 there, cost L - 3 + 1."""
+    prepared = [
+        msgspec.structs.replace(prepared_of(home, name), strategy=Branch(least=2, most=3, students=(1,), hidden=8))
+        for name in ("mood", "urgency")
+    ]
+    paths = {p.task.name: branch_paths(p, kept) for p in prepared}
+    shape = kept.data.architecture
+    least = shape.layers - 3 + 1 + 1  # the trunk up to the tap once, and two students
+    check_least(prepared, paths, budget(least), shape)
+    with pytest.raises(ConfigError, match="nothing is trained") as caught:
+        check_least(prepared, paths, budget(least - 1), shape)
+    assert caught.value.allowed == f"{least} or more"
+    check_least(prepared, paths, Choice(rule="marginal", c=1.0), shape)
+
+
+def test_a_budget_below_what_was_learned_says_that_branches_are_kept(kept):
+    with pytest.raises(ConfigError, match="trains nothing again"):
+        choose([curve(0.5, 0.6, tap=1)], budget(1), kept.data.architecture)
 
 
 def changed_training(base, name, **changes):

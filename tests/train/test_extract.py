@@ -1,5 +1,6 @@
 """Features of the frozen trunk: each input once, through the codec, for every pool, and nothing lost in a kill."""
 
+import itertools
 import os
 
 import msgspec
@@ -217,6 +218,32 @@ def test_a_kill_loses_the_unwritten_segment_alone(trunk, extractor, tmp_path, mo
     other.fill([wanted])
     for one, two in zip(kept(again, wanted), kept(other, wanted), strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+def test_what_is_encoded_is_kept_after_half_a_minute_however_little_it_is(trunk, extractor, monkeypatch):
+    """Minutes of encoding were lost, since values were written by their size alone."""
+    monkeypatch.setattr(extraction, "TOKEN_BUDGET", 8)  # a text in each batch
+    wanted = FeatureRequest(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
+    features, seconds = Extractor.features, itertools.count(step=16)  # of a clock that is read once a batch
+
+    class Clock:
+        @staticmethod
+        def monotonic():
+            return next(seconds)
+
+    calls = []
+
+    def failing(self, paths, batch):
+        calls.append(batch)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return features(self, paths, batch)
+
+    monkeypatch.setattr(extraction, "time", Clock)
+    monkeypatch.setattr(Extractor, "features", failing)
+    with pytest.raises(KeyboardInterrupt):
+        extractor.fill([wanted])
+    assert len(extractor.store(wanted.path).missing(wanted.keys())) == 3  # of three that were encoded two are kept
 
 
 def test_a_resumed_extraction_goes_on_in_the_same_batches(trunk, tmp_path, monkeypatch):

@@ -26,12 +26,14 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.features import wanted
 from polyhead.train.data.prepare import prepare
 from polyhead.train.heads import linear
+from polyhead.train.heads import run as choosing
 from polyhead.train.heads import select as heads
 from polyhead.train.heads.baseline import candidates, paths_of
 from polyhead.train.heads.choice import score_of
 from polyhead.train.heads.folds import rounds_of
 from polyhead.train.heads.run import train_task
 from polyhead.train.heads.select import FOLDS, Trials
+from polyhead.train.loop import events as telling
 from polyhead.train.loop.events import Events
 from polyhead.train.record import lines
 from polyhead.train.run import train_project
@@ -59,6 +61,20 @@ def trained(home, root, *names, strategy=AUTO, training=QUICK, **changes):
     project = msgspec.structs.replace(project, bundle=str(root))
     train_project(project, folder=home, cache=home / "cache", events=Events(say=lines.append))
     return Bundle.open(root), lines, project
+
+
+def test_scores_of_heads_are_said_while_others_still_learn(home, tmp_path, monkeypatch):
+    """With 50,000 rows nobody saw for a quarter of an hour what the linear heads score, nor the one that learned."""
+    monkeypatch.setattr(choosing, "TOLD_FROM", 1)
+    monkeypatch.setattr(telling, "LAP_SECONDS", -1.0)
+    for folder, changes in (("a", {}), ("b", {"validation": 0.25})):
+        bundle, lines, _ = trained(home, tmp_path / folder, "mood", strategy=tiny.STRATEGY, **changes)
+        notes = bundle.scores("mood")
+        (name,) = notes["tried"] or {notes["chosen"]: 0}
+        said = [line for line in lines if line.startswith(f"mood: {name}: validation accuracy ")]
+        assert said == [f"mood: {name}: validation accuracy {notes['splits']['validation']['accuracy']:.4f}"]
+        laps = [line for line in lines if ": round " in line or ": epoch " in line]
+        assert laps and all("validation 0." in line or "validation 1." in line for line in laps if ": round" in line)
 
 
 @pytest.mark.parametrize("count", [2, 5])

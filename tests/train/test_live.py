@@ -412,6 +412,12 @@ def test_outlook_card_and_inspect_count_the_same(home, tmp_path, strategy, learn
     for owner, line in shared.items():
         size = sum(array.size for array in Bundle.open(root).others("mood")[owner].values())
         assert line == f"{owner}, which mood, urgency share: {size:,} parameters"
+    shape, start = Bundle.open(root).architecture, "mood, urgency together: "
+    if strategy in (GROUP, ROWS, ALL):  # no layer runs as the plain trunk: all that is not a task's own is both's
+        own = [cost.added(plan, name, shape, tokens=32, folded=True).flops for name in NAMES]
+        flops = cost.flops(plan, shape, 32, folded=True) - sum(own)
+        line = f"{start}{flops / 1e6:,.2f} MFLOP/text, for as long as one of them is there"
+        assert [each for each in said if each.startswith(start)] == [line]
 
 
 def test_a_card_says_whose_the_prompt_rows_are(home, tmp_path):

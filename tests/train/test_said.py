@@ -9,15 +9,17 @@ import pytest
 import torch
 
 import tiny
+from cases import cases
 from polyhead.errors import BadName, EmptyData
 from polyhead.plan import Codec
 from polyhead.processor import Processor
-from polyhead.progress import duration
+from polyhead.progress import duration, progress_line
 from polyhead.project.recipes import Training
 from polyhead.project.tables import DataFile, Project
 from polyhead.strategies import Branch
 from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare, single_inputs
+from polyhead.train.loop import events as telling
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.record.draft import PROBES, probes_of
@@ -154,15 +156,37 @@ def test_durations_read_as_people_say_them():
     ]
 
 
-def test_progress_is_shown_and_cleared_and_lines_clear_it_too():
-    shown, said = [], []
+@cases(
+    "facts, line",
+    [
+        ({"done": 5, "seconds": 10.0}, "a: 5 of 10 texts, 2.0 s each, about 10 s left"),
+        ({"done": 1, "seconds": 400.0}, "a: 1 of 10 texts, 6 min 40 s each, about 1 h 00 min left"),
+        ({"done": 8, "seconds": 4.0, "at_most": True}, "a: 8 of 10 texts, 2 a second, at most 1 s left"),
+        ({"done": 8, "seconds": 5.0}, "a: 8 of 10 texts, 1.6 a second, about 1 s left"),
+        ({"done": 8, "seconds": 0.1}, "a: 8 of 10 texts, 80 a second"),
+        ({"done": 0, "seconds": 9.0}, "a: 0 of 10 texts"),
+        ({"done": 6, "seconds": 8.0, "before": 6}, "a: 6 of 10 texts"),
+    ],
+)
+def test_a_rate_is_never_zero_and_what_may_end_early_takes_so_long_at_most(facts, line):
+    """`0 a second` stood below one, and an estimate was ten times the time that it took."""
+    assert progress_line("a", total=10, unit="texts", **facts) == line
+
+
+def test_progress_is_shown_and_cleared_and_lines_clear_it_too(monkeypatch):
+    now, shown, said = [100.0], [], []
+    monkeypatch.setattr(telling.time, "monotonic", lambda: now[0])
     events = Events(say=said.append, show=shown.append)
     progress = events.progress("encoding", unit="texts")
     progress.update(5, 10, "note")
     assert shown[-1].startswith("encoding: 5 of 10 texts") and shown[-1].endswith("note")
+    now[0] += 0.1
     progress.update(6, 10)
     assert len(shown) == 1  # not more than five a second
-    assert progress.finish() >= 0 and shown[-1] == ""
+    now[0] += 0.2
+    progress.update(7, 10)
+    assert len(shown) == 2 and shown[-1].startswith("encoding: 7 of 10 texts")
+    assert progress.finish() == pytest.approx(0.3) and shown[-1] == ""
     events.line("done")
     assert said == ["done"] and shown[-1] == ""
 

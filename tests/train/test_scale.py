@@ -1,5 +1,6 @@
 """Training at scale in one process: layers computed again, budgets of tokens, bf16, and what is told meanwhile."""
 
+import itertools
 import json
 import sys
 import types
@@ -12,6 +13,7 @@ import torch
 import tiny
 from cases import cases
 from pair import Job, course_of, learn
+from polyhead import progress
 from polyhead.config import to_value
 from polyhead.errors import ConfigError, MissingExtra
 from polyhead.project.recipes import Joint, Sampling
@@ -254,6 +256,7 @@ def test_progress_shows_loss_tokens_and_time_left(home, monkeypatch):
     from polyhead.train.loop import fit
 
     monkeypatch.setattr(fit, "STEP_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "EARLY", 0.0)
     monkeypatch.setattr(telling.Events, "_progress", lambda this, text, force=False: this._show(text))
     shown = []
     made = course_of(job(home), Place())
@@ -262,6 +265,7 @@ def test_progress_shows_loss_tokens_and_time_left(home, monkeypatch):
     steps = [line for line in shown if "tokens a second" in line]
     assert len(steps) == 6
     assert all(part in steps[2] for part in ("together: 3 of 6 updates", " left", "loss "))
+    assert "validation" in steps[-1] and "after epoch" in steps[-1]  # also inside an epoch
 
 
 def test_progress_of_a_resumed_run_does_not_count_what_was_done_before(monkeypatch):
@@ -271,6 +275,29 @@ def test_progress_of_a_resumed_run_does_not_count_what_was_done_before(monkeypat
     monkeypatch.setattr(telling.Events, "_progress", lambda this, text, force=False: shown.append(text))
     Events().progress("training", unit="updates", done=900).update(920, 1000)
     assert shown == ["training: 920 of 1,000 updates, 2 a second, about 40 s left"]
+
+
+def test_epochs_of_a_long_run_leave_their_validation_scores_in_the_log(home, monkeypatch):
+    """Twenty epochs went by without a score: what was shown in place was gone before it was read."""
+    monkeypatch.setattr(telling, "LAP_SECONDS", -1.0)
+    said = []
+    made = course_of(job(home), Place())
+    made.events = Events(say=said.append)
+    learned = made.learn("together")
+    lines = [line for line in said if line.startswith("together: epoch ")]
+    assert len(lines) == len(learned.fitted.history) > 1
+    for line, row in zip(lines, learned.fitted.history, strict=True):
+        assert f"epoch {row['epoch']} of " in line and f"validation {row['score']:.4f}, best " in line
+
+
+def test_lines_about_epochs_come_now_and_then(monkeypatch):
+    clock = itertools.count(step=4)
+    monkeypatch.setattr(telling.time, "monotonic", lambda: float(next(clock)))
+    said = []
+    counter = Events(say=said.append).progress("head", unit="rounds", at_most=True)
+    for number in range(1, 7):  # a round takes 4 seconds
+        counter.lap("round", number, 60, f"validation 0.{number}")
+    assert said == ["head: round 3 of at most 60, validation 0.3", "head: round 6 of at most 60, validation 0.6"]
 
 
 class Writer:

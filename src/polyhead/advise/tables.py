@@ -9,7 +9,7 @@ from polyhead.advise.compare import AT, Compared, Comparison, cost_at
 from polyhead.advise.measure import Counted
 from polyhead.advise.plot import Point, plot_points
 from polyhead.errors import MissingExtra
-from polyhead.progress import duration
+from polyhead.progress import counted, duration
 
 NAMED = 12  # ways in one note
 HEADINGS = (
@@ -116,7 +116,7 @@ def page(comparison: Comparison) -> str:
         plot = f"<p>No plot: {escape(str(error))}</p>"
     parts = [
         f"<h1>Ways of sharing: {escape(comparison.project)}</h1>",
-        f"<p>Trunk {escape(comparison.trunk)}; {len(comparison.ways)} ways, trained in "
+        f"<p>Trunk {escape(comparison.trunk)}; {counted(len(comparison.ways), 'way')}, trained in "
         f"{duration(comparison.seconds)} altogether.</p>",
         *(f"<p>{escape(note)}</p>" for note in notes(comparison)),
         plot,

@@ -9,6 +9,7 @@ import numpy as np
 
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, nearest
+from polyhead.tasks.formats.hub import with_names
 from polyhead.tasks.guess import is_missing
 from polyhead.text.question import Question
 
@@ -47,11 +48,14 @@ class Table:
 
 def table_of(value: object) -> Table | None:
     """The value as a table; None where it is none."""
+    if isinstance(value, Mapping) and value and all(hasattr(part, "features") for part in value.values()):
+        first = next(iter(value))
+        do = f"give one of them, such as dataset[{first!r}]"
+        raise BadValue("a set of several splits is no table", got=list(value), allowed="one split", do=do)
     if isinstance(value, (str, bytes, Mapping, *SEQUENCES)):
         return None
-    if type(value).__module__.partition(".")[0] == "datasets" and hasattr(value, "column_names"):
-        source: Any = value
-        return Table(source.column_names, lambda name: list(source[name]), None)
+    if hasattr(value, "features") and hasattr(value, "column_names"):
+        return _table_of_set(value)
     if not (hasattr(type(value), "columns") or hasattr(type(value), "column_names")):
         return None
     try:
@@ -67,6 +71,15 @@ def table_of(value: object) -> Table | None:
             do="collect a lazy frame first",
         )
     return Table(frame.columns, lambda name: frame[name].to_list(), frame)
+
+
+def _table_of_set(value: Any) -> Table:
+    """A `datasets.Dataset`; its classes by their names."""
+    if not hasattr(value, "__getitem__"):
+        do = "collect it first: Dataset.from_list(list(dataset), features=dataset.features)"
+        raise BadValue("a set that is read as it comes is no table", got=type(value).__name__, do=do)
+    features = value.features or {}
+    return Table(value.column_names, lambda name: [with_names(cell, features.get(name)) for cell in value[name]], None)
 
 
 def listed(values: object, what: str) -> list[Any]:

@@ -4,13 +4,37 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path as FilePath
 from typing import Any
 
 from polyhead._version import __version__
+from polyhead.bundle.format import (
+    BUNDLE,
+    CERTIFICATES,
+    FAMILIES,
+    LINEAGE,
+    LIST,
+    MODELS,
+    TASK,
+    TASKS,
+    TOKENIZER,
+    TRUNK,
+    TRUNK_RECORD,
+    WEIGHTS,
+)
+from polyhead.bundle.format import CARD as VERSION_CARD
+from polyhead.bundle.manifest import VERSION
+from polyhead.bundle.models import HASHED, Models
+from polyhead.bundle.owners import place_of
+from polyhead.bundle.packed import FAMILY_LIMITS, LIMITS
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import check_absent, whole_bundle
+from polyhead.certify.certificate import NAME as CERTIFICATE
+from polyhead.engine.pinned import FILE as AGREEMENTS
+from polyhead.engine.quantize.files import CACHE, kept_files
 from polyhead.errors import BundleError, MissingExtra
+from polyhead.progress import counted
 
 LEFT_OUT = [".lock", "**/.lock", "*.tmp", "**/*.tmp"]
 CARD = "README.md"
@@ -46,9 +70,42 @@ def pull(repository: str, folder: FilePath, *, revision: str | None = None, toke
         raise _failed("download the bundle", repository, error) from error
     with whole_bundle(folder) as building:
         # The hub's cache holds links to its files.
-        shutil.copytree(downloaded, building, symlinks=False, ignore=shutil.ignore_patterns(".git*", CARD, ".cache"))
+        shutil.copytree(downloaded, building, symlinks=False, ignore=shutil.ignore_patterns(".git*", ".cache"))
+        _remove_unlisted(building)
         Bundle.open(building).verify()
     return folder
+
+
+def _remove_unlisted(root: FilePath) -> None:
+    """Removes what a repository holds beside a bundle: every file that is none of what the bundle lists."""
+    bundle, models = Bundle.open(root, verify=False), Models(root)
+    families = {place_of(owner)[1] for owner in bundle.families}
+    of_versions = {
+        TASKS: (bundle.lines, LIMITS),
+        FAMILIES: (families, FAMILY_LIMITS),
+        MODELS: (models.lines, {*HASHED, TASK, VERSION_CARD}),
+    }
+    plain = {
+        (BUNDLE,),
+        (LIST,),
+        (AGREEMENTS,),
+        *((TRUNK, name) for name in (TRUNK_RECORD, WEIGHTS, TOKENIZER, LINEAGE)),
+    }
+    plain |= {(CACHE, name) for name in kept_files(bundle)}
+
+    def is_listed(parts: tuple[str, ...]) -> bool:
+        if len(parts) == 4 and parts[0] in of_versions:
+            names, files = of_versions[parts[0]]
+            return parts[1] in names and VERSION.fullmatch(parts[2]) is not None and parts[3] in files
+        is_certificate = parts[0] == CERTIFICATES and len(parts) == 2 and CERTIFICATE.fullmatch(parts[1]) is not None
+        return parts in plain or is_certificate
+
+    for path in sorted(root.rglob("*"), reverse=True):  # what is in a folder before the folder
+        if path.is_dir() and not path.is_symlink():
+            with suppress(OSError):
+                path.rmdir()  # where it is empty
+        elif not is_listed(path.relative_to(root).parts):
+            path.unlink()
 
 
 def card_of(bundle: Bundle, repository: str) -> str:
@@ -61,7 +118,8 @@ def card_of(bundle: Bundle, repository: str) -> str:
     table = "\n".join(["| task | kind | labels | metric | score |", "|---|---|---|---|---|", *rows])
     return (
         f"---\nlibrary_name: polyhead\ntags: [polyhead, text-classification]\n---\n# {repository}\n\n"
-        f"{len(bundle.tasks)} tasks over one encoder ({bundle.trunk_name}), written by polyhead {__version__}.\n\n"
+        f"{counted(len(bundle.tasks), 'task')} over one encoder ({bundle.trunk_name}), "
+        f"written by polyhead {__version__}.\n\n"
         f"{table}\n\n```python\nfrom polyhead import Model\n\n"
         f'model = Model.pull("{repository}", "bundle")\nmodel.predict(["a text"])\n```\n'
     )

@@ -171,7 +171,8 @@ class Model:
                 if not before:
                     check_labels(known, rows.labels, what=what)
                 with rows_in_memory(file, before=before):
-                    entry = entry_of(task, known, rows, file, live=live, classes=classes) | chosen
+                    overlaps = chosen.get("overlaps")
+                    entry = entry_of(task, known, rows, file, live=live, classes=classes, overlaps=overlaps) | chosen
                     outcome = self._train(TaskEntry(**entry), if_better=if_better, allow_lost_labels=allow_lost_labels)
                 if task in outcome.trained and self.keeps_rows:
                     put_file(file, self._rows_of(task))

@@ -118,14 +118,21 @@ def with_lists(rows: Labelled, kind: Kind, *, known: Collection[str] = ()) -> La
 
 
 def entry_of(
-    task: str, kind: Kind, rows: Labelled, file: FilePath, *, live: Task | None, classes: Sequence[str] | None
+    task: str,
+    kind: Kind,
+    rows: Labelled,
+    file: FilePath,
+    *,
+    live: Task | None,
+    classes: Sequence[str] | None,
+    overlaps: str | None = None,
 ) -> dict[str, Any]:
     """The `[[tasks]]` table of rows that were written to this file: labels of the live version first, then new ones.
 
     `classes` are all labels in order, where they are given.
     """
     columns = columns_for(kind, rows.inputs)
-    named: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans", "text_b")}
+    named: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans", "text_b")} | {"overlaps": overlaps}
     if "tags" in columns:
         named["label"] = columns["tags"]
     entry = declare(InitOptions(data=str(file), kind=kind.name, name=task, **named), file.parent).entry

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from polyhead.bundle.format import LARGEST_JSON, LOCK
+from polyhead.bundle.format import LARGEST_JSON, LOCK, MOST_ARRAYS
 from polyhead.errors import BundleError, CorruptFile
 from polyhead.files import held, open_plain, write_file
 
@@ -189,6 +189,8 @@ def _read_header(file: BinaryIO, path: FilePath) -> tuple[dict[str, _Entry], int
     try:
         raw = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)
+        if len(raw) > MOST_ARRAYS:
+            raise _corrupt(path, f"{len(raw):,} arrays, and {MOST_ARRAYS:,} are allowed")
         entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _corrupt(path, str(error)) from None

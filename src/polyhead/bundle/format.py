@@ -34,3 +34,7 @@ LARGEST_JSON = 2**24
 LARGEST_TEXT = 2**28
 LARGEST_DEPTH = 4096
 MOST_TASKS = 10_000  # live tasks and families, or models, of one bundle
+LARGEST_CARD = 2**20  # bytes
+MOST_PROBES = 2**14  # of a version: more than a task has labels, since each label that occurs has one
+MOST_NEEDS = 1024  # owners of arrays that one task reads
+MOST_ARRAYS = 2**16  # in one file

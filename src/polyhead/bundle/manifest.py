@@ -19,6 +19,7 @@ from polyhead.bundle.format import (
     LARGEST_DEPTH,
     LARGEST_JSON,
     LARGEST_TEXT,
+    MOST_NEEDS,
     MOST_TASKS,
     TOKENIZER,
     TRUNK,
@@ -26,12 +27,22 @@ from polyhead.bundle.format import (
 )
 from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named, place_of, record_file, titled
 from polyhead.config import Value, ValueT, changed_fields, from_json, to_json
-from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk, summary_of
+from polyhead.errors import (
+    BadName,
+    BundleError,
+    ConfigError,
+    CorruptFile,
+    PolyheadError,
+    UnknownFormat,
+    WrongTrunk,
+    summary_of,
+)
 from polyhead.plan import TRUNK as TRUNK_OWNER
 from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, digest, owners_of, owners_of_node
 from polyhead.plugins import packages_of, unregistered
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.limits import MOST_VALUES
 from polyhead.tasks.task import Task, check_name, owner_of
 from polyhead.trunk.data import TextSettings, trunk_digest
 from polyhead.trunk.shape import Architecture
@@ -60,6 +71,11 @@ class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):
     def lines(self) -> dict[str, Live]:
         """The live version of everything that owns arrays, by owner."""
         return {owner_named(name): live for name, live in self.tasks.items()} | self.families
+
+    def live(self, owner: str) -> Live | None:
+        """The live version of one owner, without a look at the others; None of one that the bundle does not name."""
+        name = owner.removeprefix(TASK_OF)
+        return self.families.get(owner) if name == owner else self.tasks.get(name)
 
     def of(self, lines: Mapping[str, Live]) -> BundleFile:
         """The same with these live versions, by owner."""
@@ -271,6 +287,8 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
         raise BundleError(
             f"the part of task '{name}' has another owner", got=record.owner, allowed=owner_of(record.task)
         )
+    if len(record.needs) > MOST_NEEDS:
+        raise BundleError(f"task '{name}' needs too many arrays", got=len(record.needs), allowed=MOST_NEEDS)
     if sorted(record.needs) != (foreign := foreign_owners(record)):
         raise BundleError(
             f"the record of task '{name}' does not say which arrays of others it needs",
@@ -346,6 +364,8 @@ def _owned(value: Any, owners: Mapping[str, str]) -> Any:
 def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:
     """Bytes of a JSON file as a value; raises CorruptFile that names the file, BadName for a task's name."""
     try:
+        if (count := sum(map(raw.count, (b",", b"[", b"{")))) > MOST_VALUES:
+            raise ConfigError("it holds too many values", got=f"{count:,}", allowed=f"{MOST_VALUES:,}")
         return from_json(raw, kind, source=str(path))
     except BadName:
         raise

@@ -14,6 +14,7 @@ from pathlib import Path as FilePath
 
 import msgspec
 
+from polyhead.arguments import twice_in
 from polyhead.bundle.files import check_hash, open_inside, read_inside, write_shared, writing
 from polyhead.bundle.format import (
     CARD,
@@ -34,7 +35,15 @@ from polyhead.bundle.format import (
     TRUNK_RECORD,
     WEIGHTS,
 )
-from polyhead.bundle.manifest import BundleFile, TaskRecord, read_bundle_file, read_trunk_record, renamed, task_json
+from polyhead.bundle.manifest import (
+    BundleFile,
+    TaskRecord,
+    TrunkRecord,
+    read_bundle_file,
+    read_trunk_record,
+    renamed,
+    task_json,
+)
 from polyhead.bundle.models import Models, new_models, read_models_file, remove_models
 from polyhead.bundle.owners import Owned, is_family, listed, new_names, owner_named, place_of, task_names
 from polyhead.bundle.read import Bundle
@@ -185,8 +194,8 @@ def _check_sources(root: FilePath, sources: Sequence[Bundle]) -> None:
                 got=f"{place}, which is to be merged",
                 do="name a new folder for it",
             )
-        if places.count(place) > 1:
-            raise BundleError(f"{place} is to be merged twice", do="name it once, with all its tasks")
+    for place in twice_in(places):
+        raise BundleError(f"{place} is to be merged twice", do="name it once, with all its tasks")
     check_absent(root)
 
 
@@ -195,20 +204,21 @@ def _check_trunks(sources: Sequence[Bundle]) -> None:
     for other in sources[1:]:
         if other.digest != first.digest:
             raise WrongTrunk(
-                f"{first.root} and {other.root} stand on different trunks: {_difference(first, other)}",
+                f"{first.root} and {other.root} stand on different trunks: "
+                f"{trunk_difference(read_trunk_record(first.root), read_trunk_record(other.root))}",
                 got=_described(other),
                 allowed=_described(first),
                 do="train the tasks of one on the trunk of the other, with the same max_tokens",
             )
 
 
-def _difference(first: Bundle, other: Bundle) -> str:
-    a, b = read_trunk_record(first.root), read_trunk_record(other.root)
-    if a.architecture != b.architecture:
+def trunk_difference(first: TrunkRecord, other: TrunkRecord) -> str:
+    """In what two trunks differ, in words."""
+    if first.architecture != other.architecture:
         return "their shapes differ"
-    if a.settings != b.settings:
-        return f"max_tokens is {a.settings.max_tokens} and {b.settings.max_tokens}"
-    return "their weights differ" if a.arrays != b.arrays else "their tokenizers differ"
+    if first.settings != other.settings:
+        return f"max_tokens is {first.settings.max_tokens} and {other.settings.max_tokens}"
+    return "their weights differ" if first.arrays != other.arrays else "their tokenizers differ"
 
 
 def _described(bundle: Bundle) -> str:

@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.files import check_hash, hash_inside, read_inside, write_arrays, write_shared
-from polyhead.bundle.format import CARD, CODEC, LARGEST_TEXT, PROBES, SCORES, TASK
+from polyhead.bundle.format import CARD, CODEC, LARGEST_CARD, LARGEST_TEXT, MOST_PROBES, PROBES, SCORES, TASK
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.versions import versions_in
 from polyhead.config import Value, to_json
-from polyhead.errors import BundleError, CorruptFile
+from polyhead.errors import BundleError, ConfigError, CorruptFile
 from polyhead.files import sync_folder, write_file
+from polyhead.nesting import check_depth
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, TaskInput
@@ -161,12 +162,14 @@ class LiveVersions(ABC):
 
     def probes(self, name: str) -> list[dict[str, Any]]:
         """The pinned probes of a task: inputs from its validation data, chosen when it was added."""
-        path = self._path(name, PROBES)
-        return [_json(line, path, dict[str, Any]) for line in self._read(name, PROBES).splitlines() if line]
+        path, raw = self._path(name, PROBES), self._read(name, PROBES)
+        if (count := raw.count(b"\n")) > MOST_PROBES:
+            raise CorruptFile(f"{path} holds too many probes", got=f"{count:,}", allowed=f"{MOST_PROBES:,}", path=path)
+        return [_json(line, path, dict[str, Any]) for line in raw.split(b"\n") if line]
 
     def card(self, name: str) -> str:
         """The task's card, in Markdown; people may edit it, so it is not hashed."""
-        return read_inside(self.root, *self._place(name), CARD, limit=LARGEST_TEXT).decode("utf-8", "replace")
+        return read_inside(self.root, *self._place(name), CARD, limit=LARGEST_CARD).decode("utf-8", "replace")
 
     @abstractmethod
     def _live(self, name: str) -> Live:
@@ -196,6 +199,7 @@ class _Scores(msgspec.Struct):
 
 def _json(raw: bytes, path: FilePath, kind: type[Decoded]) -> Decoded:
     try:
+        check_depth(raw, source=str(path))
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as error:
         raise CorruptFile(f"{path} cannot be read as JSON", got=error, do="restore the file", path=path) from None

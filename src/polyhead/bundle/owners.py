@@ -7,6 +7,7 @@ version says in `needs` which arrays of others it was made with. A bundle is who
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from polyhead.bundle.format import FAMILIES, FAMILY, MODELS, TASK, TASKS
@@ -84,11 +85,13 @@ def task_names(owners: Iterable[str]) -> list[str]:
 
 def connected(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
     """The connected components of the graph with these edges."""
-    groups: list[set[str]] = []
+    group_of: dict[str, set[str]] = {}
     for edge in edges:
-        touching = [group for group in groups if not group.isdisjoint(edge)]
-        groups = [group for group in groups if group.isdisjoint(edge)] + [set(edge).union(*touching)]
-    return groups
+        larger, smaller = sorted((group_of.setdefault(owner, {owner}) for owner in edge), key=len, reverse=True)
+        if larger is not smaller:
+            larger |= smaller
+            group_of |= dict.fromkeys(smaller, larger)
+    return list({id(group): group for group in group_of.values()}.values())
 
 
 def check_whole(
@@ -108,15 +111,16 @@ def check_whole(
     ]
     if not unmet:
         return
+    needing, needed = {owner for owner, _ in unmet}, {need for _, need in unmet}
     edges = [
         (owner, need)
         for state in (before, after)
         for owner, owned in state.items()
         if owned is not None
         for need in owned.needs
-        if not is_family(need) or (need in {of for _, of in unmet} and owner in {*changed, *dict(unmet)})
+        if not is_family(need) or (need in needed and (owner in changed or owner in needing))
     ]
-    bound = set[str]().union(*(group for group in connected(edges) if not group.isdisjoint(dict(unmet))))
+    bound = set[str]().union(*(group for group in connected(edges) if not group.isdisjoint(needing)))
     members, acting = task_names(sorted(bound)), task_names(sorted(set(changed) & bound))
     missing = [name for name in members if name not in acting]
     if missing and acting:
@@ -149,18 +153,25 @@ def new_names(families: Mapping[str, str], there: Mapping[str, str], *, free: Co
     One whose arrays are there already meets them. Where the name is taken by other arrays, and not in `free`, it gets
     another: family:pooler becomes family:pooler-2. No two get one name.
     """
-    chosen = dict[str, str]()
+    chosen, used = dict[str, str](), set[str]()
+    taken = {other.casefold() for other in set(there) - set(free)}
+    alike: dict[str, deque[str]] = {}
+    for other, digest in there.items():
+        alike.setdefault(digest, deque()).append(other)
+    next_number: dict[str, int] = {}
     for owner, digest in families.items():
-        taken = {other.casefold() for other in (*(set(there) - set(free)), *chosen.values())}
-        equal = [
-            other_owner
-            for other_owner in (owner, *there)
-            if there.get(other_owner) == digest and other_owner not in chosen.values()
-        ]
-        names = (owner, *(f"{owner}-{number}" for number in range(2, len(taken) + 3)))
-        chosen[owner] = next(iter(equal), "") or next(
-            other_owner for other_owner in names if other_owner.casefold() not in taken
-        )
+        candidates = alike.get(digest, deque[str]())
+        while candidates and candidates[0] in used:
+            candidates.popleft()
+        name = owner if there.get(owner) == digest and owner not in used else next(iter(candidates), "")
+        if not name:
+            name = owner if owner.casefold() not in taken else ""
+            while not name or name.casefold() in taken:
+                next_number[owner] = next_number.get(owner, 1) + 1
+                name = f"{owner}-{next_number[owner]}"
+        chosen[owner] = name
+        used.add(name)
+        taken.add(name.casefold())
     return chosen
 
 

@@ -11,6 +11,7 @@ from polyhead.bundle.format import (
     CODEC,
     FAMILIES,
     FAMILY,
+    LARGEST_CARD,
     LARGEST_JSON,
     LARGEST_TEXT,
     PART,
@@ -19,6 +20,8 @@ from polyhead.bundle.format import (
     SEEN,
     TASK,
     TASKS,
+    TRUNK,
+    TRUNK_RECORD,
 )
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.owners import place_of, task_names
@@ -32,7 +35,7 @@ LIMITS: Mapping[str, int] = {
     TASK: LARGEST_JSON,
     SCORES: LARGEST_JSON,
     PROBES: LARGEST_JSON,
-    CARD: 2**20,
+    CARD: LARGEST_CARD,
     PART: 2**40,  # of arrays the limit of the whole is the smaller one
     CODEC: LARGEST_TEXT,
     SEEN: LARGEST_TEXT,
@@ -44,12 +47,15 @@ FAMILY_LIMITS: Mapping[str, int] = {FAMILY: LARGEST_JSON, PART: 2**40}
 def packed(bundle: Bundle, name: str) -> Iterator[bytes]:
     """The upload of a task's live version, with the families that it reads: equal bytes for equal files.
 
+    With it goes what the bundle says of its trunk, so that a bundle of another can say in what they differ.
+
     Raises UnknownTask, and BundleError for a task that can only change together with others.
     """
     record = bundle.record(name)
     check_alone(record)
     files = [TASK, PART, *(file for file in (CODEC, SEEN) if file in record.files), SCORES, PROBES, CARD]
-    places = {file: (TASKS, name, bundle.version(name), file) for file in files}
+    places: dict[str, tuple[str, ...]] = {TRUNK_RECORD: (TRUNK, TRUNK_RECORD)}
+    places |= {file: (TASKS, name, bundle.version(name), file) for file in files}
     for owner in sorted(owner for owner in record.needs if owner in bundle.families):
         folder, version = place_of(owner)[1], bundle.families[owner].version
         places |= {f"{FAMILIES}/{folder}/{file}": (FAMILIES, folder, version, file) for file in (FAMILY, PART)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any, Self
 
@@ -46,6 +46,7 @@ from polyhead.bundle.versions import check_known
 from polyhead.bundle.write import FamilyRecord, check_read, read_family
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
+from polyhead.lazy import lazy
 from polyhead.store.codecs.tables import is_known, take_table
 from polyhead.text.tokenizer_file import check_ids
 from polyhead.trunk.data import TrunkData, TrunkFacts, arrays_digest, check_arrays
@@ -94,7 +95,7 @@ class Bundle(LiveVersions):
         """The trunk's shape, known without reading its arrays."""
         return self._record.architecture
 
-    @cached_property
+    @lazy
     def tasks(self) -> Mapping[str, TaskRecord]:
         """The live version of every task, by name."""
         return {name: self._record_of(name) for name in self._content.tasks}
@@ -302,18 +303,18 @@ class Bundle(LiveVersions):
             if file not in (allowed := [PART, SCORES, PROBES, CODEC, SEEN]):
                 raise CorruptFile(f"task.json of '{name}' names a foreign file", got=file, allowed=allowed)
 
-    @cached_property
+    @lazy
     def _record(self) -> TrunkRecord:
         return read_trunk_record(self.root)
 
-    @cached_property
+    @lazy
     def tokenizer(self) -> bytes:
         """The trunk's tokenizer file; with trunk.json it must give the trunk's digest."""
         content = read_tokenizer(self.root, self._record)
         check_trunk(self.root, self._record, content, self.digest)
         return content
 
-    @cached_property
+    @lazy
     def _trunk(self) -> TrunkData:
         record, tokenizer = self._record, self.tokenizer
         arrays = read_arrays(self.root, TRUNK, WEIGHTS)
@@ -350,15 +351,16 @@ class Bundle(LiveVersions):
 
     def _digest_of(self, owner: str) -> str:
         """Digest of the arrays of a task or a family; "" where there is none of this name."""
-        if owner not in self._whole.lines:
+        if self._whole.live(owner) is None:
             return ""
         return (self.family(owner) if is_family(owner) else self._record_of(*task_names([owner]))).arrays
 
     def _arrays_of(self, owner: str) -> dict[str, np.ndarray]:
         """All arrays of a task or a family, read and hashed once."""
         if owner not in self._foreign:
-            place = (*place_of(owner), self._whole.lines[owner].version)
-            self._foreign[owner] = self._arrays(place, self._digest_of(owner))
+            live = self._whole.live(owner)
+            assert live is not None  # `_check_needs` has looked
+            self._foreign[owner] = self._arrays((*place_of(owner), live.version), self._digest_of(owner))
         return self._foreign[owner]
 
     def _arrays(self, place: tuple[str, str, str], digest: str) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from polyhead.bundle.format import SEEN
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.errors import CorruptFile
+from polyhead.tasks.kinds import kind_of
 
 MOST = 512  # rows that are kept
 
@@ -46,17 +47,28 @@ class Seen(Value, eq=False):
 def seen_of(bundle: Bundle, name: str) -> Seen | None:
     """The summary of a task's live version; None where it has none. Raises CorruptFile."""
     content, path = bundle.seen(name), bundle.root / "tasks" / name / bundle.version(name) / SEEN
-    return None if content is None else _read(content, path, bundle.architecture.width)
+    if content is None:
+        return None
+    task = bundle.record(name).task
+    return _read(content, path, bundle.architecture.width, scores=(0, kind_of(task).width(task)))
 
 
-def _read(content: bytes, path: FilePath, width: int) -> Seen:
+def _read(content: bytes, path: FilePath, width: int, *, scores: tuple[int, ...]) -> Seen:
+    """`scores` are the widths that its scores may have."""
     try:
         arrays = {name: array.astype(np.float32) for name, array in load(content).items()}
-        seen = Seen(vectors=arrays["vectors"], lengths=arrays["lengths"], scores=arrays["scores"])
-    except (SafetensorError, ValueError, KeyError) as error:
+        seen = Seen(vectors=arrays.pop("vectors"), lengths=arrays.pop("lengths"), scores=arrays.pop("scores"))
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CorruptFile(f"{path} cannot be read", got=error, do="restore the folder", path=path) from None
-    rows = len(seen.lengths)
-    fits = seen.vectors.shape == (rows, width) and seen.scores.ndim == 2 and len(seen.scores) == rows
-    if not fits or not all(np.isfinite(array).all() for array in arrays.values()):
-        raise CorruptFile(f"{path} contradicts itself", do="restore the folder", path=path)
+    rows, held = seen.lengths.size, (seen.vectors, seen.lengths, seen.scores)
+    fits = [array.shape for array in held[:2]] == [(rows, width), (rows,)]
+    fits = fits and seen.scores.shape in [(rows, columns) for columns in scores]
+    if arrays or not fits or rows > MOST or not all(np.isfinite(array).all() for array in held):
+        raise CorruptFile(
+            f"{path} contradicts itself",
+            got=[*(f"{array.shape}" for array in held), *sorted(arrays)],
+            allowed=f"vectors (rows, {width}), lengths (rows,), scores (rows, {scores[-1]}), {MOST} rows, all finite",
+            do="restore the folder",
+            path=path,
+        )
     return seen

@@ -199,7 +199,7 @@ def was_trained(root: FilePath, owner: str, version: str) -> bool:
 
 def live_owned(root: FilePath, bundle: BundleFile, owner: str) -> Owned | None:
     """The arrays that the live version has and needs; None also if there is no live version."""
-    live = bundle.lines.get(owner)
+    live = bundle.live(owner)
     return None if live is None else owned(root, owner, live.version, live.record)
 
 

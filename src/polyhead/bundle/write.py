@@ -106,7 +106,7 @@ class OtherOwners:
             if known is None:
                 raise BundleError(
                     f"task '{of}' needs the arrays of {titled(owner)}",
-                    got="a damaged record" if owner in self._bundle.lines else "none, neither given nor live",
+                    got="a damaged record" if self._bundle.live(owner) is not None else "none, neither given nor live",
                     do="add the tasks of a group and the families that they read in one call",
                 )
             self._digests[owner] = known.arrays

@@ -18,6 +18,7 @@ from polyhead.config import Value, to_json
 from polyhead.engine.pinned import AnswerChange, Answered
 from polyhead.errors import CorruptFile, PolyheadError
 from polyhead.files import remove_leftovers, replace_file
+from polyhead.progress import counted
 
 Operation = Literal["add", "update", "remove", "rollback", "merge", "train", "import", "verify"]
 NAME = re.compile(r"(?P<number>\d{4,9})-[a-z]+\.json")
@@ -111,13 +112,13 @@ class Ledger:
                     answers[name] = (answered, certificate)
         return answers
 
-    def record_of(self, name: str, version: str) -> str | None:
-        """The SHA-256 of the task.json of a version that was live once; None if no certificate saw it."""
+    def records(self) -> dict[tuple[str, str], str]:
+        """The SHA-256 of the task.json of every version that was live once, by task and version."""
+        records: dict[tuple[str, str], str] = {}
         for certificate in self.sound():
-            answered = certificate.after.get(name)
-            if answered is not None and answered.version == version:
-                return answered.record
-        return None
+            for name, answered in certificate.after.items():
+                records.setdefault((name, answered.version), answered.record)
+        return records
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """(file, what is wrong with it), oldest first: edited, cut short, exchanged, or its forerunners missing."""
@@ -229,8 +230,8 @@ def _change(name: str, versions: tuple[str | None, str | None]) -> str:
 def _proof(certificate: Certificate) -> list[str]:
     """What was proven of the tasks that were to be left alone."""
     proven, unproven = len(certificate.proven), certificate.unproven
-    tasks = "1 task" if proven == 1 else f"{proven:,} tasks"
-    probes = "1 probe" if certificate.probes == 1 else f"{certificate.probes:,} probes"
+    tasks = counted(proven, "task")
+    probes = counted(certificate.probes, "probe")
     means = "probes are inputs that are stored with a task to test it"
     sentences = ["There was no other task whose answers could have been compared."]
     if proven and certificate.operation == "verify":

@@ -14,6 +14,7 @@ from polyhead.certify.change import locked
 from polyhead.engine.pinned import Answered, Answering, backend_here, numerics, precision_here, probes_of
 from polyhead.engine.session import Session
 from polyhead.errors import IsolationError
+from polyhead.progress import counted
 
 TOGETHER = 8  # probes of each task that are also answered with the merged plan, all tasks at once
 
@@ -27,7 +28,7 @@ def certify_merged(
     """
     before: dict[str, Answered] = {}
     for bundle in sources:
-        tasks = "1 task" if len(bundle.lines) == 1 else f"{len(bundle.lines):,} tasks"
+        tasks = counted(len(bundle.lines), "task")
         show(f"asking {tasks} of {bundle.root}")
         before |= Answering(bundle).answered(bundle.lines)
     show("asking the merged bundle")

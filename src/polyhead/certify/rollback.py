@@ -22,8 +22,8 @@ def roll_back(
     """
 
     def act(wanted: Mapping[str, str]) -> None:
-        ledger = Ledger(root)
-        set_versions(root, wanted, records={name: ledger.record_of(name, made) for name, made in wanted.items()})
+        records = Ledger(root).records()
+        set_versions(root, wanted, records={name: records.get((name, made)) for name, made in wanted.items()})
 
     return certified_once(
         root,

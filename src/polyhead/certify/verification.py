@@ -169,12 +169,13 @@ def _answered(bundle: Bundle, lines: Mapping[str, Live]) -> tuple[dict[str, Answ
 
 def _old_versions(bundle: Bundle, ledger: Ledger) -> Iterator[PolyheadError]:
     """Damage in versions to roll back to: each file is compared with task.json, and task.json with a certificate."""
+    records = ledger.records()
     for name, live in bundle.lines.items():
         for version in bundle.versions(name):
             if version == live.version:
                 continue
             try:
-                record = ledger.record_of(name, version) or hash_inside(bundle.root, TASKS, name, version, TASK)
+                record = records.get((name, version)) or hash_inside(bundle.root, TASKS, name, version, TASK)
             except PolyheadError as error:
                 yield error
                 continue

@@ -14,7 +14,9 @@ import numpy as np
 from polyhead.check.finding import Finding, Place
 from polyhead.check.part import WORD, Part, counted, listed
 from polyhead.errors import BadValue, UnknownLabel
+from polyhead.tasks.gold import widened
 from polyhead.text.letters import letters_of
+from polyhead.text.words import words_of
 
 TINY = 5  # rows: of fewer no fold of five can hold one out
 EXPECTED = 5.0  # rows of a class that a split would hold by chance, and holds none of
@@ -155,6 +157,23 @@ def absent(train: Part, part: Part) -> Iterator[Finding]:
         yield part.found("absent_label", "fault", what, do="draw the split anew, so that it has every label")
 
 
+def lost(part: Part) -> Iterator[Finding]:
+    """Rows with a labelled span that does not begin and end with words, so that no answer can give it."""
+    examples = part.reading.examples
+    if examples is None or examples.gold is None:
+        return
+    indices, spans = [], 0
+    for index, example in enumerate(examples.each()):
+        words = words_of(example.text)
+        inside = sum(widened(span, words) != span for span in example.gold or ())
+        spans += inside
+        indices += [index] if inside else []
+    if indices:
+        what = f"{counted(spans, 'labelled span')} in {counted(len(indices), 'row')} do not begin and end with words"
+        do = "correct their offsets (no space at an end, no half of a word); as they are, scores count them as missed"
+        yield part.found("lost_span", "hint", what, do=do, indices=indices)
+
+
 def given_away(part: Part) -> Iterator[Finding]:
     """Words that stand in nearly every text of a class and in nearly no other: the label may have got into the text."""
     if not part.has_classes or not part.is_train or part.kind.label_is_list or len(part.task.labels) < 2:
@@ -195,4 +214,4 @@ def given_away(part: Part) -> Iterator[Finding]:
         yield part.found("label_in_text", "fault", what, do=do, indices=indices)
 
 
-CHECKS = (unknown, variants, rare, given_away)
+CHECKS = (unknown, variants, rare, lost, given_away)

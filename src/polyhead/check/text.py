@@ -37,6 +37,11 @@ def empty(part: Part, limit: int) -> Iterator[Finding]:
     if rows := part.reading.unlabelled:
         what = f"{counted(len(rows), 'row')} without a label; training skips them"
         yield part.found("unlabelled", "hint", what, do="label the rows, or remove them", places=part.at(rows))
+    if rows := part.reading.overlapping:
+        left = "the rows are left out" if part.source.overlaps == "skip" else "the longest are kept"
+        what = f"{counted(len(rows), 'row')} with labelled spans that overlap; {left}, as 'overlaps' says"
+        do = "label spans apart, or make a task of each level"
+        yield part.found("overlapping_spans", "hint", what, do=do, places=part.at(rows))
 
 
 def too_long(part: Part, limit: int) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import click
 from polyhead.cli.options import DRAWN, backend_option, names_in, opened, precision_option, store_place
 from polyhead.cli.output import Printer, check_writable, counted, json_option, note, stoppable
 from polyhead.jobs.executors import EXECUTORS
-from polyhead.progress import duration
+from polyhead.progress import duration, pace
 
 if TYPE_CHECKING:
     from polyhead.jobs.backfill import BackfillSummary
@@ -150,8 +150,8 @@ def _lines(done: BackfillSummary) -> list[str]:
     by = f" by {counted(done.workers, 'worker')} ({done.executor})"
     lines = [
         f"{done.store}: {counted(done.documents, 'document')}, {done.filled:,} answered now",
-        f"in {duration(done.seconds)}, {done.documents_a_second:,.0f} documents a second{by}",
+        f"in {duration(done.seconds)}, {pace(done.documents_a_second, 'documents')}{by}",
     ]
     if done.price is not None and done.price_error is not None:
-        lines.append(f"the price was {done.price.seconds:,.1f} s, it took {done.seconds:,.1f} s")
+        lines.append(f"the price was estimated at {done.price.seconds:,.1f} s; it took {done.seconds:,.1f} s")
     return [*lines, *(f"column {column.name}" for column in done.columns)]

@@ -96,7 +96,7 @@ def command(
     check_rows_file(output)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        checked = _checked(data or (PROJECT,), names_in(tasks), columns, scratch)
+        checked = _checked(data or (PROJECT,), names_in(tasks), columns)
         parts, unread = read_parts(checked.entries, checked.folder, show=printer.show)
         findings = [*checked.findings, *unread, *findings_in(parts, limit=checked.limit, show=printer.show)]
         if (encode or features) and parts:
@@ -118,12 +118,12 @@ def command(
         sys.exit(1)
 
 
-def _checked(data: Sequence[str], only: Sequence[str], columns: dict[str, str | None], scratch: Path) -> Checked:
+def _checked(data: Sequence[str], only: Sequence[str], columns: dict[str, str | None]) -> Checked:
     projects = [name for name in data if name.lower().endswith(".toml")]
     if not projects:
         if only:
             raise click.UsageError("--tasks is for the tasks of PROJECT; of DATA every file, or set of splits, is one.")
-        return _of_files(data, columns, scratch)
+        return _of_files(data, columns)
     given = [f"--{name.replace('_', '-')}" for name, value in columns.items() if value is not None]
     if len(data) > 1 or given:
         raise click.UsageError(f"{projects[0]} names its files and columns; give it alone, or data files without it.")
@@ -153,7 +153,7 @@ def _limit(place: str, given: int | None) -> int:
     return Bundle.open(place, verify=False).trunk_facts().settings.max_tokens
 
 
-def _of_files(data: Sequence[str], columns: dict[str, str | None], scratch: Path) -> Checked:
+def _of_files(data: Sequence[str], columns: dict[str, str | None]) -> Checked:
     from polyhead.check.finding import Finding
     from polyhead.cli.init_tasks import groups_of, name_of
 
@@ -161,7 +161,7 @@ def _of_files(data: Sequence[str], columns: dict[str, str | None], scratch: Path
     for files in groups_of(data):
         stem = name_of(files) or Path(files["data"]).name.split(".")[0]
         try:
-            entries.append(_entry(files, columns, stem, scratch))
+            entries.append(_entry(files, columns, stem))
         except (ConfigError, DataError) as error:
             kind = "unusable" if isinstance(error, DataError) else error.facts.get("fault")
             if kind is None:
@@ -171,18 +171,14 @@ def _of_files(data: Sequence[str], columns: dict[str, str | None], scratch: Path
     return Checked(entries=tuple(entries), folder=Path.cwd(), limit=TOKENS, findings=tuple(findings))
 
 
-def _entry(files: dict[str, Any], columns: dict[str, str | None], stem: str, scratch: Path) -> TaskEntry:
+def _entry(files: dict[str, Any], columns: dict[str, str | None], stem: str) -> TaskEntry:
     """The task that files make, its columns guessed from the rows that can be read."""
-    from polyhead.cli.guessed import as_rows, guessed
+    from polyhead.cli.guessed import guessed
     from polyhead.project.declare import InitOptions, clean_name, outlined
-    from polyhead.tasks.formats.annotations import is_conll
     from polyhead.tasks.guess_table import table_of
 
     asked: dict[str, Any] = dict.fromkeys(InitOptions.__struct_fields__)
     asked |= {"one_hot": (), "name": clean_name(stem), **columns, **files}
-    for key in ("data", "validation", "test"):
-        if asked[key] and is_conll(asked[key]):
-            asked[key], _ = as_rows(asked[key], scratch, {}, replace=True)
     options = guessed(asked, table_of(asked["data"], readable=True)).options
     entry = outlined(options, Path.cwd())
     entry.task()

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, label_lines, slice_lines
-from polyhead.cli.evaluate_more import More, Scored, comparisons, details_of_all, more_options, write_report
-from polyhead.cli.evaluate_where import homes, keeper_of, scored_on_files
+from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, fact_lines, label_lines, slice_lines
+from polyhead.cli.evaluate_more import More, comparisons, details_of_all, more_options, write_report
+from polyhead.cli.evaluate_where import Scored, homes, keeper_of, scored_on_files
 from polyhead.cli.labelled import LabelledColumns, check_errors_file, labelled_options, sources_of, write_errors
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
 from polyhead.cli.output import Printer, check_apart, counted, json_option, note, number, table
 from polyhead.config import Value
-from polyhead.errors import DataError
+from polyhead.errors import DataError, PolyheadError, summary_of
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.evaluate import Evaluation
     from polyhead.engine.session import Session
     from polyhead.project.tables import Project
 
@@ -43,6 +42,11 @@ BASELINES = ("linear", "constant")
     help="Split to score on; a task without a file for it is scored on the other one.",
 )
 @click.option(
+    "--cache",
+    type=click.Path(file_okay=False),
+    help="Folder where training kept its answers to rows held out; by default BUNDLE-cache, next to the bundle.",
+)
+@click.option(
     "--errors",
     metavar="FILE",
     help="Write the rows with wrong answers to FILE (.csv or .jsonl), with truth, answer and score, surest first.",
@@ -58,6 +62,7 @@ def command(
     data: str | None,
     bundle: str | None,
     split: str,
+    cache: str | None,
     errors: str | None,
     by_label: bool,
     backend: str | None,
@@ -65,7 +70,7 @@ def command(
     json_to: str | None,
     **options: Any,
 ) -> None:
-    """Score a bundle's tasks on whole splits of PROJECT, or on a labelled file, with fresh answers.
+    """Score a bundle's tasks on whole splits of PROJECT, or on a labelled file.
 
     \b
     polyhead evaluate                                             the project's splits
@@ -74,8 +79,9 @@ def command(
     polyhead evaluate --against v0001 --report report.html        what changed since version v0001, with plots
 
     With PROJECT, two baselines are shown next to each score, as training measured them on the same rows: the best
-    linear head, and the best constant answer. A task with neither a test file nor a validation file cannot be scored
-    again. Its score from training, on the held-out share, is shown instead and marked "from training". If the recipe
+    linear head, and the best constant answer. A task with neither a test file nor a validation file is scored on rows
+    that it did not learn from, by what it answered them in training: "held out" where a share of the rows was, "out of
+    fold" where each row was left out once. Training has chosen by these rows, so a test file says more. If the recipe
     makes several bundles, all that exist are scored one after the other.
 
     With a BUNDLE and --data, the tasks are those whose label column, called like the task, is in the file; --label
@@ -86,7 +92,7 @@ def command(
     printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**options)
     check_errors_file(errors)
     more.check(data)
-    asked = _Asked(only=only, split=split, backend=backend, precision=precision)
+    asked = _Asked(only=only, split=split, cache=cache, backend=backend, precision=precision)
     folder = _bundle_in(project, bundle, data)
     if folder is not None:
         outcome = _on_a_file(folder, data, named, asked, printer)
@@ -95,6 +101,8 @@ def command(
     else:
         outcome = _on_splits(project, bundle, data, asked, printer, written=(json_to, errors, more.report))
     printer.lines(table(outcome.rows, left=4))
+    outcome.check(errors)
+    printer.lines(["", *outcome.facts] if outcome.facts else [])
     if by_label or data is not None:
         printer.lines([line for each in outcome.scored for line in label_lines(each.evaluation.score)])
     _tell_more(outcome, more, asked, printer, errors)
@@ -103,7 +111,7 @@ def command(
 def _tell_more(outcome: _Outcome, more: More, asked: _Asked, printer: Printer, errors: str | None) -> None:
     """Prints and writes what is asked beyond the table of scores."""
     details = details_of_all(outcome.scored, more, printer.show)
-    compared = comparisons(outcome.scored, more.against, asked.session, printer.show)
+    compared = comparisons(outcome.scored, more.against, asked.session, asked.cache_of, printer.show)
     if more.details:
         printer.lines([line for each in details for line in detail_lines(each)])
     printer.lines([line for each in details for line in slice_lines(each)])
@@ -111,12 +119,18 @@ def _tell_more(outcome: _Outcome, more: More, asked: _Asked, printer: Printer, e
     if errors is not None:
         wrong = [error for each in outcome.scored for error in each.evaluation.errors]
         write_errors(errors, wrong)
-        printer.line(f"{counted(len(wrong), 'wrong answer')} in {errors}")
+        rows = counted(sum(each.evaluation.score.rows for each in outcome.scored), "row")
+        printer.line(f"{counted(len(wrong), 'wrong answer')} in {errors}, of {rows} that were scored")
     if more.report is not None:
-        write_report(more.report, details, compared, outcome.how)
+        write_report(more.report, details, compared, outcome.how, outcome.facts)
         printer.line(f"report in {more.report}")
     scores = [each.evaluation.score for each in outcome.scored]
     told = outcome.how | {"scores": scores, "from_training": outcome.from_training}
+    held = {each.evaluation.score.task: each.held for each in outcome.scored if each.held is not None}
+    told["trained_with"] = {each.evaluation.score.task: each.trained_with for each in outcome.scored}
+    told["held"] = {
+        name: {"folds": then.facts.folds, "lacking": then.lacking, **then.facts.computed} for name, then in held.items()
+    }
     printer.json(told | {"details": details, "comparisons": compared})
 
 
@@ -125,8 +139,14 @@ class _Asked(Value):
 
     only: tuple[str, ...]
     split: str
+    cache: str | None
     backend: str | None
     precision: str | None
+
+    def cache_of(self, bundle: Path) -> Path:
+        """Where training keeps answers of this bundle's tasks."""
+        root = bundle.resolve()
+        return Path(self.cache) if self.cache else root.with_name(f"{root.name}-cache")
 
     def session(self, root: Bundle | Path | str) -> Session:
         """A session over a bundle."""
@@ -142,6 +162,23 @@ class _Outcome(Value, eq=False):
     scored: list[Scored]
     from_training: dict[str, dict[str, float]]
     how: dict[str, str]
+    facts: list[str] = []  # lines about the scores
+    reasons: list[PolyheadError] = []  # why tasks were not scored
+
+    def check(self, errors: str | None) -> None:
+        """Raises DataError where nothing was scored, or where `errors` are wanted and no task can tell any."""
+        if not self.scored:
+            raise DataError(
+                "nothing was scored, and no file was written",
+                got=summary_of(self.reasons[0]) if self.reasons else None,
+                do=self.reasons[0].do if self.reasons else "give labelled rows with --data FILE",
+            )
+        if errors is not None and all(each.evaluation.score.wrong is None for each in self.scored):
+            kinds = sorted({each.evaluation.answered.task.kind for each in self.scored})
+            raise DataError(
+                f"no row is called right or wrong by kind {', '.join(kinds)}, so {errors} is not written",
+                do="leave out --errors",
+            )
 
 
 def _how(session: Session) -> dict[str, str]:
@@ -199,25 +236,31 @@ def _on_splits(
     if data is not None:
         plan = _on_another_file(plan, data)
     check_apart(written, data_files(plan, folder))
+    cache, split = asked.cache_of(Path(bundle or folder / plan.bundle)), asked.split if data is None else "test"
     rows: list[list[object]] = [[*HEAD, *BASELINES, "other metrics"]]
-    evaluated: list[Scored] = []
+    scored, reasons = list[Scored](), list[PolyheadError]()
     from_training: dict[str, dict[str, float]] = {}
     for root, names in homes(plan, folder, bundle, asked.only).items():
         session = asked.session(root)
-        measured, trained = scored_on_files(
-            session, plan, folder, asked.split if data is None else "test", names, printer
-        )
-        for each in measured:
-            score = msgspec.structs.replace(each.score, split="data") if data is not None else each.score
-            simple = _baselines(session, each) if data is None else {}
+        outcome = scored_on_files(session, plan, folder, cache, split, names, printer)
+        for each in outcome.scored:
+            score = each.evaluation.score
+            if data is not None:
+                score = msgspec.structs.replace(score, split="data")
+                evaluation = msgspec.structs.replace(each.evaluation, score=score)
+                each = msgspec.structs.replace(each, evaluation=evaluation)
+            simple = _baselines(each) if data is None else {}
             rows.append(_row(score.task, score.split, f"{score.rows:,}", score.metric, score.scores, simple))
-            evaluated.append(Scored(evaluation=msgspec.structs.replace(each, score=score), session=session))
-        for name, values in trained.items():
+            scored.append(each)
+        for name, values in outcome.trained.items():
             home = keeper_of(session, name)
             metric, simple = home.headline(name)[0], home.baselines(name, "validation")
             rows.append(_row(name, "validation (from training)", "-", metric, values, simple))
-        from_training |= trained
-    return _Outcome(rows=rows, scored=evaluated, from_training=from_training, how=_how(session))
+        from_training |= outcome.trained
+        reasons += outcome.reasons
+    how = _how(session)
+    facts = [] if data is not None else fact_lines(scored, how)
+    return _Outcome(rows=rows, scored=scored, from_training=from_training, how=how, facts=facts, reasons=reasons)
 
 
 def _on_another_file(plan: Project, data: str) -> Project:
@@ -227,13 +270,18 @@ def _on_another_file(plan: Project, data: str) -> Project:
     return msgspec.structs.replace(plan, tasks=entries)
 
 
-def _baselines(session: Session, evaluation: Evaluation) -> dict[str, dict[str, float]]:
+def _baselines(each: Scored) -> dict[str, dict[str, float]]:
     """Scores of simple answers on the same rows; none where training measured them on others."""
-    score, home = evaluation.score, keeper_of(session, evaluation.score.task)
-    data = home.record(score.task).trained_with.get("data")
-    known = data.get(score.split, {}).get("sha256") if isinstance(data, dict) else None
-    simple = home.baselines(score.task, score.split)
-    if simple and known not in (None, evaluation.digest):
+    evaluation, held = each.evaluation, each.held
+    score, home = evaluation.score, keeper_of(each.session, evaluation.score.task)
+    simple = home.baselines(score.task, score.split if held is None else "validation")
+    if held is not None:
+        is_same = held.is_same
+    else:
+        data = home.record(score.task).trained_with.get("data")
+        known = data.get(score.split, {}).get("sha256") if isinstance(data, dict) else None
+        is_same = known in (None, evaluation.digest)
+    if simple and not is_same:
         note(f"{score.task}: its {score.split} rows are others than in training, so no baseline is shown beside them")
         return {}
     return simple

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polyhead.cli.output import counted, section, table
 
 if TYPE_CHECKING:
+    from polyhead.cli.evaluate_where import Scored
     from polyhead.engine.evaluate import Score
     from polyhead.evaluation.against import Comparison
     from polyhead.evaluation.bootstrap import Interval
@@ -28,6 +30,37 @@ def label_lines(score: Score) -> list[str]:
     return section(f"{score.task}: each label{wrong}", table([LABEL_HEAD, *cells]))
 
 
+def fact_lines(scored: Sequence[Scored], how: Mapping[str, str]) -> list[str]:
+    """What to know of scores: who answered rows held out, and where fresh answers are computed as training's were not.
+
+    `how` is the backend and precision of fresh answers.
+    """
+    kept, others, lines = dict[tuple[str, str], list[str]](), dict[str, list[str]](), list[str]()
+    for each in scored:
+        name, then = each.evaluation.score.task, each.held
+        if then is not None:
+            kept.setdefault((then.facts.split, _computed(then.facts.computed)), []).append(name)
+        elif each.trained_with and each.trained_with != how:
+            others.setdefault(_computed(each.trained_with), []).append(name)
+        if then is not None and then.lacking:
+            rows = counted(then.lacking, "row")
+            lines.append(f"{name}: without {rows} that training held out: the file does not have them as before")
+    for (split, computed), names in kept.items():
+        lines.append(
+            f"{', '.join(names)}: {split}: answers of training ({computed}), each row by a part that did not learn "
+            "from it; training chose by these scores, so a test file says more"
+        )
+    for computed, names in others.items():
+        lines.append(
+            f"{', '.join(names)}: train scored with {computed}, this with {_computed(how)}: scores may differ a little"
+        )
+    return lines
+
+
+def _computed(how: Mapping[str, str]) -> str:
+    return f"{how['backend']} {how['precision']}"
+
+
 def slice_lines(details: Details) -> list[str]:
     """A table for each column."""
     lines = []
@@ -47,12 +80,12 @@ def detail_lines(details: Details) -> list[str]:
     if sure is not None:
         lines += [
             "",
-            f"  {sure.confidence:.4f} sure on average, right in {sure.accuracy:.4f} of {sure.decisions:,} {sure.of}; "
+            f"  {sure.confidence:.1%} sure on average, right in {sure.accuracy:.1%} of {sure.decisions:,} {sure.of}; "
             f"expected calibration error {sure.calibration_error:.4f}",
         ]
         step = max(1, len(sure.surest) // SURE)
         lines += [
-            f"  of the surest {one.share:.0%}, from {one.least:.4f} on, {one.accuracy:.4f} are right"
+            f"  of the surest {one.share:.0%}, from {one.least:.4f} on, {one.accuracy:.1%} are right"
             for one in sure.surest[::-step][::-1]
         ]
     if off is not None:

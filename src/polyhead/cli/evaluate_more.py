@@ -6,18 +6,20 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from polyhead.cli.evaluate_where import Scored, keeper_of
 from polyhead.cli.output import check_writable, note, writing
 from polyhead.cli.tables import columns_in
 from polyhead.config import Value
-from polyhead.errors import BundleError, MissingColumn, UnknownTask
+from polyhead.errors import BundleError, DataError, MissingColumn, PolyheadError, UnknownTask, summary_of
 from polyhead.tasks.columns import no_column
 
 if TYPE_CHECKING:
-    from polyhead.engine.evaluate import Evaluation
+    from polyhead.engine.evaluate import Answered, Evaluation
     from polyhead.engine.session import Session
     from polyhead.evaluation.against import Comparison
     from polyhead.evaluation.details import Details
@@ -49,13 +51,6 @@ class More(Value):
     def is_detailed(self) -> bool:
         """Whether more than scores is computed."""
         return self.details or bool(self.slices) or self.report is not None
-
-
-class Scored(Value, eq=False):
-    """An evaluation, and the session that answered."""
-
-    evaluation: Any  # polyhead.engine.evaluate.Evaluation
-    session: Any  # polyhead.engine.session.Session
 
 
 def more_options(command: click.decorators.FC) -> click.decorators.FC:
@@ -104,7 +99,8 @@ def details_of_all(scored: Sequence[Scored], more: More, show: Callable[[str], N
         evaluation: Evaluation = each.evaluation
         show(f"{evaluation.score.task}: intervals and slices")
         columns = _columns(evaluation, more.slices, lacking)
-        explanations = [] if more.report is None else _explanations(each.session, evaluation)
+        is_fresh = each.held is None  # what answered rows held out is not there to be asked again
+        explanations = _explanations(each.session, evaluation) if more.report is not None and is_fresh else []
         several.append(details_of(evaluation, columns=columns, explanations=explanations))
     show("")
     for column, errors in lacking.items():
@@ -149,38 +145,62 @@ def _explanations(session: Session, evaluation: Evaluation) -> list[Explanation 
 
 
 def comparisons(
-    scored: Sequence[Scored], against: str | None, opened: Callable[[Any], Session], show: Callable[[str], None]
+    scored: Sequence[Scored],
+    against: str | None,
+    opened: Callable[[Any], Session],
+    cache_of: Callable[[Path], Path],
+    show: Callable[[str], None],
 ) -> list[Comparison]:
     """Each task against its other version; a note for a task that has none. `opened` makes a session of a bundle.
 
-    Raises BundleError where no task has one.
+    Answers to rows held out are compared with those of the other version, of the rows that both held out. Raises
+    BundleError where no task is compared.
     """
-    from polyhead.engine.evaluate import answered_by
     from polyhead.evaluation.against import compared
 
     if against is None:
         return []
     is_folder = os.path.isdir(against)
     other_bundle = cache(lambda: opened(against))
-    several, reasons = [], []
+    several, reasons = [], list[PolyheadError]()
     for each in scored:
-        task, evaluation = each.evaluation.score.task, each.evaluation
+        task = each.evaluation.score.task
         try:
             session = other_bundle() if is_folder else opened(_version(each.session, task, against))
             session.task_names([task])
-        except (BundleError, UnknownTask) as error:
+            pair = _both(each, session, cache_of, show)
+        except (BundleError, DataError, UnknownTask) as error:
             reasons.append(error)
             note(f"{task} is not compared: {error}")
             continue
-        before = answered_by(session, task, evaluation.answered.source, show=show)
-        several.append(compared(evaluation.answered, before, against=against))
+        several.append(compared(*pair, against=against))
     show("")
     if not several:
         raise BundleError(
             f"no task is compared with {against}",
+            got=summary_of(reasons[0]) if reasons else None,
             allowed="a version that `polyhead tasks list` shows, or the folder of a bundle with tasks of these names",
+            do=reasons[0].do if reasons else None,
         )
     return several
+
+
+def _both(
+    each: Scored, session: Session, cache_of: Callable[[Path], Path], show: Callable[[str], None]
+) -> tuple[Answered, Answered]:
+    """What the task and its other version, which the session has, answered the same rows."""
+    from polyhead.engine.evaluate import answered_by
+    from polyhead.evaluation.held import answered_then, shared_rows
+
+    now, task = each.evaluation.answered, each.evaluation.score.task
+    if each.held is None:
+        return now, answered_by(session, task, now.source, show=show)
+    home = keeper_of(session, task)
+    then = answered_then(session.tasks[task], now.source, cache_of(home.root), home.record(task).arrays)
+    pair = shared_rows(now, then.answered)
+    if (count := len(pair[0].outputs)) < len(now.outputs):
+        note(f"{task}: compared on {count:,} of {len(now.outputs):,} rows, which the other version held out too")
+    return pair
 
 
 def _version(session: Session, task: str, version: str) -> Any:
@@ -191,8 +211,10 @@ def _version(session: Session, task: str, version: str) -> Any:
     return version_view(session.bundle, task, version)
 
 
-def write_report(path: str, details: Sequence[Details], comparisons: Sequence[Comparison], how: dict[str, str]) -> None:
-    """Writes the page."""
+def write_report(
+    path: str, details: Sequence[Details], comparisons: Sequence[Comparison], how: dict[str, str], facts: Sequence[str]
+) -> None:
+    """Writes the page; `facts` are lines about the scores."""
     from polyhead._version import __version__
     from polyhead.report.evaluation import Reported, page_of
 
@@ -200,7 +222,7 @@ def write_report(path: str, details: Sequence[Details], comparisons: Sequence[Co
     computed = ", ".join(f"{name} {value}" for name, value in how.items())
     reported = Reported(
         title="Evaluation",
-        facts=(f"{now}, polyhead {__version__}, {computed}",),
+        facts=(f"{now}, polyhead {__version__}, {computed}", *facts),
         details=tuple(details),
         comparisons=tuple(comparisons),
     )

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polyhead.cli.output import Printer, note
+from polyhead.config import Value
+from polyhead.errors import BundleError, DataError, PolyheadError, UnknownTask
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.evaluate import Evaluation
     from polyhead.engine.session import Session
-    from polyhead.project.tables import Project
+    from polyhead.evaluation.held import AnsweredThen
+    from polyhead.project.tables import Project, TaskEntry
 
 
 def homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
     """Bundles to open, by default the project's, each with the tasks to score."""
-    from polyhead.errors import BundleError, UnknownTask
     from polyhead.project.tables import bundles_of
 
     if bundle is not None:
@@ -51,22 +52,74 @@ def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in tasks)
 
 
-def scored_on_files(
-    session: Session, plan: Project, folder: Path, split: str, only: tuple[str, ...], printer: Printer
-) -> tuple[list[Evaluation], dict[str, dict[str, float]]]:
-    """Scores of tasks with files, from live answers; scores of training of the others."""
-    from polyhead.engine.evaluate import evaluations
+class Scored(Value, eq=False):
+    """An evaluation, and the session that has the task; `held` where training had answered."""
 
-    fileless = _fileless(plan, session, only)
-    scorable = tuple(name for name in only if name not in fileless) if only else _others(plan, session, fileless)
-    scores: list[Evaluation] = []
+    evaluation: Any  # polyhead.engine.evaluate.Evaluation
+    session: Any  # polyhead.engine.session.Session
+    held: Any = None  # polyhead.evaluation.held.AnsweredThen
+
+    @property
+    def trained_with(self) -> dict[str, str]:
+        """The backend and precision by which `train` scored the task; empty where it is not known."""
+        name = self.evaluation.score.task
+        known = keeper_of(self.session, name).record(name).trained_with.get("numerics")
+        return {key: known[key] for key in ("backend", "precision") if key in known} if isinstance(known, dict) else {}
+
+
+class OnSplits(Value, eq=False):
+    """What a bundle's tasks score on a project's files, in the project's order."""
+
+    scored: list[Scored]
+    trained: dict[str, dict[str, float]]  # scores of training of tasks that cannot be scored
+    reasons: list[PolyheadError]  # why
+
+
+def scored_on_files(
+    session: Session, plan: Project, folder: Path, cache: Path, split: str, only: tuple[str, ...], printer: Printer
+) -> OnSplits:
+    """Tasks with a file for scoring answer it; of the others what they answered rows held out in training counts."""
+    from polyhead.engine.evaluate import evaluation_from, evaluations
+
+    entries = {entry.name: entry for entry in plan.tasks}
+    names = [name for name in only or _known(plan, session) if name in session.tasks and name in entries]
+    held: dict[str, AnsweredThen] = {}
+    trained: dict[str, dict[str, float]] = {}
+    reasons, unscored = list[PolyheadError](), list[str]()
+    for entry in (entries[name] for name in names if _holds_out(entries[name], split)):
+        try:
+            held[entry.name] = _then(session, entry, folder, cache)
+        except (BundleError, DataError) as error:
+            if entry.test is not None:
+                continue
+            note(f"{entry.name} is not scored: {error}")
+            reasons.append(error)
+            unscored.append(entry.name)
+    scorable = tuple(name for name in only or names if name not in held and name not in unscored)
+    scored: dict[str, Scored] = {}
     if scorable:
-        scores = evaluations(session, plan, folder=folder, split=split, only=scorable, show=printer.show)
+        for each in evaluations(session, plan, folder=folder, split=split, only=scorable, show=printer.show):
+            scored[each.score.task] = Scored(evaluation=each, session=session)
     printer.show("")
-    trained = {name: keeper_of(session, name).split_scores(name).get("validation") for name in fileless}
-    if lacking := [name for name, values in trained.items() if values is None]:
-        note(f"no file to be scored on, and no scores of training: {', '.join(lacking)}")
-    return scores, {name: values for name, values in trained.items() if values is not None}
+    for name, then in held.items():
+        evaluation = evaluation_from(then.answered, split=then.facts.split)
+        scored[name] = Scored(evaluation=evaluation, session=session, held=then)
+    for name in unscored:
+        scores = keeper_of(session, name).split_scores(name).get("validation")
+        trained |= {} if scores is None else {name: scores}
+    return OnSplits(scored=[scored[name] for name in names if name in scored], trained=trained, reasons=reasons)
+
+
+def _holds_out(entry: TaskEntry, split: str) -> bool:
+    """Whether training held out a share of the task's rows, and no file is to be read in their place."""
+    return isinstance(entry.validation, float) and (entry.test is None or split == "validation")
+
+
+def _then(session: Session, entry: TaskEntry, folder: Path, cache: Path) -> AnsweredThen:
+    from polyhead.evaluation.held import answered_then
+
+    part = keeper_of(session, entry.name).record(entry.name).arrays
+    return answered_then(session.tasks[entry.name], entry.source(entry.train, folder), cache, part)
 
 
 def keeper_of(session: Session, name: str) -> Bundle | Models:
@@ -74,19 +127,8 @@ def keeper_of(session: Session, name: str) -> Bundle | Models:
     return session.summaries.models if name in session.summaries.tasks else session.bundle
 
 
-def _fileless(project: Project, session: Session, only: tuple[str, ...]) -> list[str]:
-    """Tasks of project and bundle with no file to be scored on."""
-    return [
-        entry.name
-        for entry in project.tasks
-        if entry.test is None and isinstance(entry.validation, float)
-        if entry.name in session.tasks and (not only or entry.name in only)
-    ]
-
-
-def _others(project: Project, session: Session, fileless: list[str]) -> tuple[str, ...]:
-    from polyhead.errors import UnknownTask
-
+def _known(project: Project, session: Session) -> tuple[str, ...]:
+    """The project's tasks that the bundle holds; raises UnknownTask where there is none."""
     names = tuple(e.name for e in project.tasks if e.name in session.tasks)
     if not names:
         raise UnknownTask(
@@ -95,4 +137,4 @@ def _others(project: Project, session: Session, fileless: list[str]) -> tuple[st
             allowed=sorted(session.tasks) or None,
             do="train them first with `polyhead train`",
         )
-    return tuple(name for name in names if name not in fileless)
+    return names

@@ -14,7 +14,7 @@ from polyhead.cli.options import backend_option, names_in, precision_option, sto
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, note, stoppable
 from polyhead.config import Value
 from polyhead.errors import ConfigError, NoStore
-from polyhead.progress import duration
+from polyhead.progress import duration, pace
 
 if TYPE_CHECKING:
     from polyhead.engine.backends.base import Backend
@@ -281,7 +281,7 @@ def _extracted(done: ExtractSummary) -> list[str]:
     return [
         f"{done.store}: {counted(done.total, 'document')}, {done.documents:,} added now"
         + (f" ({', '.join(there)})" if there else ""),
-        f"in {duration(done.seconds)}, {done.documents_a_second:,.0f} documents a second, {done.tokens:,} tokens, "
+        f"in {duration(done.seconds)}, {pace(done.documents_a_second, 'documents')}, {counted(done.tokens, 'token')}, "
         f"{done.precision}",
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import msgspec
 
 from polyhead.cli.output import writing
 from polyhead.config import Value
-from polyhead.errors import ConfigError, DataError
+from polyhead.errors import ConfigError
 from polyhead.project.declare import InitOptions
 from polyhead.tasks.columns import no_column
 from polyhead.tasks.formats import foreign
-from polyhead.tasks.formats.annotations import LOOKED_AT, Converted, is_conll, jsonl, of_conll, of_objects
 from polyhead.tasks.guess import Guess, kind_of_labels, separator_of
 from polyhead.tasks.guess_table import Given, Layout, Table, labels_in, layout_of, table_of
 from polyhead.tasks.kinds import KINDS
@@ -122,8 +120,8 @@ def _separator(values: dict[str, Any], table: Table) -> str | None:
 def as_rows(path: str, folder: Path, written: dict[Path, bool], *, replace: bool) -> tuple[str, tuple[str, ...]]:
     """The file to read in place of `path`, and what to say of it.
 
-    An export and a table without a header are written as JSON Lines into `folder`, a table that is not UTF-8 as one
-    that is. `written` gets the file, and whether it was not there before; what is in it already is not written over.
+    A table without a header is written as JSON Lines into `folder`, one that is not UTF-8 as one that is. `written`
+    gets the file, and whether it was not there before; what is in it already is not written over.
 
     Raises ConfigError if another file of that name is there and `replace` is not given.
     """
@@ -134,31 +132,27 @@ def as_rows(path: str, folder: Path, written: dict[Path, bool], *, replace: bool
         _write(table.content, target, path, written, replace=replace)
         letters = f"; check its letters: {' '.join(table.letters)}" if table.letters else ""
         return str(target), (f"{path} is {table.encoding}: training reads {target.name}, in UTF-8{letters}",)
-    converted = _converted(path)
-    if converted is None:
-        return path, ()
-    if not converted.rows:
-        raise DataError(f"{path}: no row of this {converted.form} export is annotated", do="export it after annotation")
+    is_table = path.lower().removesuffix(".gz").endswith((*TABLES, ".xlsx"))
+    rows = foreign.without_header(path) if is_table else None
+    if rows is None:
+        return path, _said_of(path)
     target = folder / f"{Path(path).name.split('.')[0]}.rows.jsonl"
-    _write(jsonl(converted.rows), target, path, written, replace=replace)
-    said = f"{path} is a {converted.form} file: its rows are in {target.name}, which training reads"
-    return str(target), (said, *converted.notes)
+    _write(foreign.as_lines(rows), target, path, written, replace=replace)
+    said = f"{path} is a headerless table: its rows are in {target.name}, which training reads"
+    return str(target), (said, f"its columns are called {', '.join(rows[0])}")
 
 
-def _converted(path: str) -> Converted | None:
-    """The rows of a file that is no plain table of named columns."""
-    name = path.lower().removesuffix(".gz")
-    if is_conll(path):
-        return of_conll(path)
-    if name.endswith((*TABLES, ".xlsx")):
-        rows = foreign.without_header(path)
-        if rows is None:
-            return None
-        return Converted(rows=rows, form="headerless", notes=(f"its columns are called {', '.join(rows[0])}",))
-    if not name.endswith((".json", ".jsonl")):
-        return None
-    head = [dict(row.values) for row in islice(Rows(path, ()), LOOKED_AT)]
-    return of_objects([dict(row.values) for row in Rows(path, ())]) if of_objects(head) else None
+def _said_of(path: str) -> tuple[str, ...]:
+    """What a format of annotated texts decided about the file's records; nothing of plain rows."""
+    rows = Rows(path, ())
+    if next(rows.each(), None) is None or rows.form is None:
+        return ()
+    rows = Rows(path, ())
+    for _ in rows.each():
+        pass
+    assert rows.form is not None
+    counts = {what: count for what, count in rows.form.counts.items() if count}
+    return (f"{path} is read as {rows.form.name}", *(f"{what}: {count:,}" for what, count in counts.items()))
 
 
 def _write(raw: bytes, target: Path, path: str, written: dict[Path, bool], *, replace: bool) -> None:

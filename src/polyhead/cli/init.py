@@ -11,7 +11,7 @@ from polyhead.cli.output import Printer, check_writable, json_option, writing
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import kinds_with
 
-DATA = click.Path(dir_okay=False)
+DATA = click.Path()
 
 
 @click.command("init")
@@ -42,6 +42,11 @@ DATA = click.Path(dir_okay=False)
     type=click.Choice(["none", "skip"]),
     help="An empty cell of several labels: none of them applies, or nobody labelled the row.",
 )
+@click.option(
+    "--overlaps",
+    type=click.Choice(["longest", "skip"]),
+    help="Labelled spans that overlap: keep the longest, or leave the row out.",
+)
 @click.option("--model", help="Summarization: the encoder-decoder to start from, a folder or a hub id.")
 @click.option(
     "--validation",
@@ -55,11 +60,13 @@ DATA = click.Path(dir_okay=False)
 def command(output: str, json_to: str | None, replace: bool, data: tuple[str, ...], **options: Any) -> None:
     """Write a project file for DATA: guess columns, kind and labels, and say what was guessed for you to check.
 
-    DATA is a table (.csv with any separator, .tsv, .xlsx, .parquet), JSON (.jsonl, .json), a file of tagged words
-    (.conll, .conllu, .iob, .bio), an export of doccano or Label Studio, or datasets:ID[/config][:split]. Text formats
-    may be packed (.gz). A table in another encoding, or without a header, is written anew for training. The command
-    reads all of it, as `train` will. Each DATA is a task of its own; but files that are called train, validation
-    and test are splits of one. If the project file exists, tasks are added at its end.
+    DATA is a table (.csv with any separator, .tsv, .xlsx, .parquet), JSON (.jsonl, .json; frames as pandas writes
+    them, SQuAD), an export of Label Studio, doccano, Prodigy, Argilla or spaCy (.spacy too), a file of tagged words
+    (.conll, .conllu, .iob, .bio), fastText's lines, a folder of brat, a folder with one of texts for each class, or
+    datasets:ID[/config][:split]. Text formats may be packed (.gz). A table in another encoding, or without a header, is
+    written anew for training. The command reads all of it, as `train` will. Each DATA is a task of its own; but files
+    that are called train, validation and test are splits of one. If the project file exists, tasks are added at its
+    end.
 
     Every option replaces a guess. Where two guesses are equally good, nothing is written, and the error names both.
     """

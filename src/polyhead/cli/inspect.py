@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
     from polyhead.cost import Cost
     from polyhead.engine.pinned import Numerics
+    from polyhead.trunk.shape import Architecture
 
 
 @click.command("inspect")
@@ -105,7 +106,7 @@ def _shown(bundle: Bundle, costs: _Costs, tokens: int) -> list[str]:
     if bundle.families:
         title = "Families: arrays that tasks share; where one task alone reads them, they count as its own above"
         lines += section(title, table(_family_rows(bundle, costs.total), left=2))
-    lines += section(f"Work for one text of {counted(tokens, 'token')}", _work(costs, tokens))
+    lines += section(f"Work for one text of {counted(tokens, 'token')}", _work(costs, bundle.architecture, tokens))
     if any(kind_of(record.task).per_option for record in bundle.tasks.values()):
         lines.append("  a question with options is one such text for each of them")
     return lines
@@ -145,12 +146,15 @@ def _family_facts(bundle: Bundle, total: Cost) -> dict[str, dict[str, Any]]:
     }
 
 
-def _work(costs: _Costs, tokens: int) -> list[str]:
+def _work(costs: _Costs, shape: Architecture, tokens: int) -> list[str]:
+    from polyhead.cost import shared_flops
+
     total = costs.total
-    shared = total.flops - sum(cost.flops for cost in costs.added.values())
-    rows: list[list[object]] = [["", "MFLOP", "of the shared pass"]]
+    together = {f"+ {', '.join(names)} together": of for names, of in shared_flops(costs.plan, shape, tokens).items()}
     tasks = {f"+ {name}": cost.flops for name, cost in costs.added.items()}
-    for name, flops in {"shared pass": shared, **tasks, "all tasks": total.flops}.items():
+    shared = total.flops - sum(tasks.values()) - sum(together.values())
+    rows: list[list[object]] = [["", "MFLOP", "of the shared pass"]]
+    for name, flops in {"shared pass": shared, **together, **tasks, "all tasks": total.flops}.items():
         rows.append([name, f"{flops / 1e6:,.2f}", f"{100 * flops / shared:.2f} %" if shared else "-"])
     layers, kept = counted(total.layer_evaluations, "layer"), in_bytes(total.stored_bytes)
     return [*table(rows), "", f"{layers} run for all tasks; a store keeps {kept} of a text of {tokens} tokens"]
@@ -191,6 +195,8 @@ def _headline(bundle: Bundle, name: str) -> tuple[str, float | None, str | None]
 
 
 def _as_json(bundle: Bundle, costs: _Costs | None, tokens: int, *, verified: bool) -> dict[str, Any]:
+    from polyhead.cost import shared_flops
+
     trunk = {"name": bundle.trunk_name, "digest": bundle.digest, "architecture": bundle.architecture}
     facts = {"bundle": str(bundle.root), "trunk": trunk, "verified": verified, "tokens": tokens}
     if costs is None:
@@ -202,4 +208,7 @@ def _as_json(bundle: Bundle, costs: _Costs | None, tokens: int, *, verified: boo
         scores = {"metric": metric, "score": score, "split": split, "added": costs.added[name]}
         tasks[name] = {"kind": record.task.kind, "labels": record.task.labels, **live, **scores}
     families = _family_facts(bundle, costs.total)
-    return {**facts, "tasks": tasks, "families": families, "plan": costs.plan, "total": costs.total}
+    flops = shared_flops(costs.plan, bundle.architecture, tokens)
+    together = [{"tasks": names, "flops": shared} for names, shared in flops.items()]
+    of_all = {"together": together, "plan": costs.plan, "total": costs.total}
+    return {**facts, "tasks": tasks, "families": families, **of_all}

@@ -43,6 +43,7 @@ class LabelledColumns(Value):
     choices: str | None = None
     separator: str | None = None
     empty: Literal["none", "skip"] | None = None
+    overlaps: Literal["longest", "skip"] | None = None
 
     @property
     def is_named(self) -> bool:
@@ -57,6 +58,11 @@ def labelled_options(command: click.decorators.FC) -> click.decorators.FC:
         type=click.Choice(["none", "skip"]),
         help="What an empty label cell says: none of the labels, or that the row is not labelled. [default: none for "
         "multi_label, else skip]",
+    )(command)
+    command = click.option(
+        "--overlaps",
+        type=click.Choice(["longest", "skip"]),
+        help="Labelled spans that overlap: keep the longest, or leave the row out.",
     )(command)
     for name, help_text in reversed(OPTIONS.items()):
         metavar = "TEXT" if name == "--separator" else "COLUMN"
@@ -178,7 +184,7 @@ def _source(task: Task, file: str, there: Sequence[str], columns: LabelledColumn
         tokens = columns.tokens or ("tokens" if "tokens" in there and columns.text is None else None)
         if tokens:
             return msgspec.structs.replace(source, tokens=tokens, tags=named or "tags")
-        return msgspec.structs.replace(source, spans=named or "spans")
+        return msgspec.structs.replace(source, spans=named or "spans", overlaps=columns.overlaps)
     if kind.label_key == "answers":
         return msgspec.structs.replace(source, answers=named)
     return msgspec.structs.replace(source, choices=columns.choices, label=named or "label")

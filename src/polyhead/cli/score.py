@@ -8,7 +8,7 @@ import click
 
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
 from polyhead.cli.output import Printer, check_kept, counted, json_option, note, stoppable
-from polyhead.progress import duration
+from polyhead.progress import duration, pace
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
@@ -129,7 +129,7 @@ def _lines(done: Summary) -> list[str]:
     cut = f", {counts.cut:,} cut" if counts.cut else ""
     lines = [
         f"{done.output}: {counted(counts.rows, 'row')}, {counted(len(done.tasks), 'task')}",
-        f"in {duration(done.seconds)}, {done.texts_a_second:,.0f} texts a second{before}",
+        f"in {duration(done.seconds)}, {pace(done.texts_a_second, 'texts')}{before}",
         f"{counted(counts.passes, 'pass', several='passes')} of the trunk, {counts.tokens:,} tokens{cut}",
     ]
     for fault, by_task in (("the row does not fit the task", counts.unfit), ("the task failed", counts.failed)):

@@ -13,8 +13,9 @@ from polyhead.cli.options import session_options
 from polyhead.cli.output import note
 from polyhead.cli.ports import Port, PortType, in_order
 from polyhead.cli.serve_changes import changes_options, place_of_worker, supervise, with_changes
-from polyhead.cli.serve_options import access_file, keys_of, settings_of, settings_options
+from polyhead.cli.serve_options import access_file, hosts_of, keys_of, settings_of, settings_options
 from polyhead.errors import MissingExtra
+from polyhead.progress import counted
 
 if TYPE_CHECKING:
     from socket import socket
@@ -52,6 +53,7 @@ def command(
     deterministic: bool,
     keys: str | None,
     no_keys: bool,
+    allowed_hosts: tuple[str, ...],
     access_log: str | None,
     traces: bool,
     **given: Any,
@@ -85,7 +87,9 @@ def command(
         share_arenas()
         session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
         session.task_names([task for task in (default_task, *(task for task, _ in places)) if task is not None])
-        run(Service(session, settings), places, host=host, worker=place, keys=known, observers=observers)
+        hosts = hosts_of(allowed_hosts, host)
+        service = Service(session, settings)
+        run(service, places, host=host, worker=place, keys=known, hosts=hosts, observers=observers)
     return None
 
 
@@ -96,6 +100,7 @@ def run(
     host: str,
     worker: WorkerPlace | None,
     keys: Keys,
+    hosts: Sequence[str] | None,
     observers: Sequence[Observer],
 ) -> None:
     """Serves until it is told to stop: at each place all tasks, or the one that requests mean there."""
@@ -103,10 +108,10 @@ def run(
 
     from polyhead.serve.app import application
     from polyhead.serve.formats.asking import for_task
-    from polyhead.serve.run import Listener, serve
+    from polyhead.serve.run import EndInTime, Listener, serve
     from polyhead.serve.workers import CountsOfAll
 
-    app = application(service, keys=keys, observers=observers)
+    app = application(service, keys=keys, hosts=hosts, observers=observers)
     public = app if worker is None else CountsOfAll(app, worker)
     listeners = [
         Listener(app=public if task is None else for_task(public, task), socket=listening) for task, listening in places
@@ -119,12 +124,23 @@ def run(
             worker.begin()
             return
         for task, listening in places:
-            what = f"{len(service.tasks)} tasks" if task is None else f"for task '{task}'"
+            what = counted(len(service.tasks), "task") if task is None else f"for task '{task}'"
             note(f"{address_of(host, listening)} answers {what}")
 
-    settings, refused = service.settings, service.metrics.refuse
+    settings = service.settings
+    end = EndInTime(settings.drain_seconds)
+
+    def stopping() -> None:
+        service.drain()
+        end()
+
     serving = serve(
-        listeners, drain_seconds=settings.drain_seconds, ready=ready, limits=settings.connections, refused=refused
+        listeners,
+        drain_seconds=settings.drain_seconds,
+        ready=ready,
+        limits=settings.connections,
+        refused=service.metrics.refuse,
+        stopping=stopping,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serving)
@@ -132,4 +148,5 @@ def run(
 
 def address_of(host: str, listening: socket) -> str:
     """The address of a socket that listens on this host."""
-    return f"http://{host}:{listening.getsockname()[1]}"
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listening.getsockname()[1]}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -15,6 +14,7 @@ import msgspec
 
 from polyhead.cli.output import DASH
 from polyhead.errors import ConfigError, nearest
+from polyhead.nesting import toml_of
 
 if TYPE_CHECKING:
     from polyhead.serve.keys import Keys
@@ -37,7 +37,11 @@ NUMBERS: Mapping[str, tuple[str, float, str]] = {
         "Characters of all texts of a request, with a question's for each of its options.",
     ),
     "--tokens": ("limits.tokens", 1, "Tokens that the encoder reads for one request."),
-    "--answers": ("limits.answers", 1, "Inputs times tasks of a request."),
+    "--answers": (
+        "limits.answers",
+        1,
+        "Inputs times tasks of a request; and its words, times the tasks that label each.",
+    ),
     "--questions": ("limits.questions", 1, "Questions of a request to a decisions API."),
     "--options": ("limits.options", 2, "Options of one question."),
     "--batch-tokens": ("queue.batch_tokens", 1, "Tokens that the encoder reads at once."),
@@ -90,6 +94,15 @@ def settings_options(command: Command) -> Command:
         ),
         click.option("--no-keys", is_flag=True, help="Need no key, also where other machines reach the server."),
         click.option(
+            "--allowed-host",
+            "allowed_hosts",
+            metavar="NAME",
+            multiple=True,
+            help="Name by which the server may be asked without a key, beside its addresses, localhost and --host; "
+            ".NAME for a name and all below it, '*' for any. Other names are refused, since a web page can point one "
+            "of its own at this machine. May be repeated.",
+        ),
+        click.option(
             "--access-log", metavar="FILE", help="Append a line of JSON for each request, without texts; - prints it."
         ),
         click.option("--traces", is_flag=True, help="Make OpenTelemetry spans; needs the extra otel and an SDK."),
@@ -131,6 +144,11 @@ def keys_of(path: str | None) -> Keys:
         lines = os.environ.get(name, "").replace(",", "\n")
         keys += keys_in(lines, source=name, purpose=purpose, before=len(keys))  # type: ignore[arg-type]
     return Keys(keys)
+
+
+def hosts_of(allowed: Sequence[str], host: str) -> list[str] | None:
+    """The names by which a server on this host may be asked without a key; None where it may be any."""
+    return None if "*" in allowed else [name.lower().rstrip(".") for name in (host, *allowed)]
 
 
 @contextmanager
@@ -176,11 +194,9 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: str |
     if path is None:
         return
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        table = toml_of(Path(path))
     except OSError as error:
         raise ConfigError("the settings cannot be read", got=f"{path} ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is no TOML file", got=str(error)) from None
     options = [own for own in context.command.params if isinstance(own, click.Option) and own is not parameter]
     known = {word.removeprefix("--"): own for own in options for word in own.opts}
     values = dict[str, Any]()

@@ -38,18 +38,23 @@ def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
 
 
 @click.command("apply", hidden=True)
-def apply() -> None:
+@click.option("--alive", type=int, help="The pipe that ends with the process whose changes these are.")
+def apply(alive: int | None) -> None:
     """Make the changes of standard input, a line of JSON each, and print what became of each; a server runs this."""
     from polyhead.certify import Prover
     from polyhead.memory import trim
     from polyhead.serve.orders import lower_priority, told
+    from polyhead.serve.parent import Parent
 
+    parent = None if alive is None else Parent(alive)
+    if parent is not None:
+        parent.end_with()
     place = place_of_worker()
     if place is not None:
         place.leave()  # a server's worker keeps to some processors, and this need not
     lower_priority()
     prover = Prover()
     for order in sys.stdin.buffer:
-        sys.stdout.buffer.write(told(order, prover) + b"\n")
+        sys.stdout.buffer.write(told(order, prover, *(() if parent is None else (parent.check,))) + b"\n")
         sys.stdout.buffer.flush()
         trim()

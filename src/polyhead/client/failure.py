@@ -15,8 +15,8 @@ class Told(msgspec.Struct, frozen=True):
 
     type: str = ""
     message: str = ""
-    got: str | None = None
-    allowed: str | None = None
+    got: str | list[str] | None = None
+    allowed: str | list[str] | None = None
     do: str | None = None
 
 

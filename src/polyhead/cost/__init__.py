@@ -5,7 +5,17 @@ needs weights. What the papers count, these functions count (Du et al. 2020, Sti
 """
 
 from polyhead.cost.arrays import OwnedArray, arrays_of, arrays_of_path, arrays_of_plan, parameters, part_arrays
-from polyhead.cost.total import Cost, OwnerCost, added, added_each, cost_of, flops_by_sharers, row_bytes, stored_bytes
+from polyhead.cost.total import (
+    Cost,
+    OwnerCost,
+    added,
+    added_each,
+    cost_of,
+    flops_by_sharers,
+    row_bytes,
+    shared_flops,
+    stored_bytes,
+)
 from polyhead.cost.work import flops, layer_evaluations
 
 __all__ = [
@@ -24,5 +34,6 @@ __all__ = [
     "parameters",
     "part_arrays",
     "row_bytes",
+    "shared_flops",
     "stored_bytes",
 ]

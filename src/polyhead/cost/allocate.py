@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from polyhead.arguments import twice_in
 from polyhead.config import Value
 from polyhead.cost import cost_of
 from polyhead.errors import ConfigError
@@ -217,8 +218,7 @@ def _by_task(options: Sequence[Option]) -> dict[str, list[Option]]:
     if not by_task:
         raise ConfigError("there is no option to choose from", do="give at least one for a task")
     for task, named in by_task.items():
-        names = [option.name for option in named]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(twice_in(option.name for option in named))
         if twice:
             raise ConfigError(f"task '{task}' has several options of one name", got=twice, do="rename one")
     return by_task

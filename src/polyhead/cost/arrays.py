@@ -51,6 +51,9 @@ def places_of_path(path: Path, shape: Architecture) -> list[Place]:
 def place_after(node: Node, before: Place, shape: Architecture) -> Place:
     """The place behind the node; poolers and heads leave the width and depth as they were."""
     if isinstance(node, Pool):
+        if node.positions == "attention" and (node.heads < 1 or before.width % node.heads):
+            what = "a pool by attention has heads, and reads states as wide as a multiple of them"
+            raise PlanError(what, got=f"{node.heads} heads and width {before.width}")
         return msgspec.structs.replace(before, words=node.positions == "tokens")
     if not isinstance(node, Layers):
         return before

@@ -98,6 +98,19 @@ def flops_by_sharers(
     return flops
 
 
+TELLING = 0.01  # of the whole: what tasks share and is less is not told apart from the pass that all share
+
+
+def shared_flops(plan: Plan, shape: Architecture, tokens: int) -> dict[tuple[str, ...], int]:
+    """FLOPs that tasks take together beyond the plain trunk's pass, such as those of joint prompts: by these tasks.
+
+    They go only if all of these tasks go. Shares below TELLING of all are left out.
+    """
+    flops = flops_by_sharers(plan, shape, tokens, folded=True)
+    least = TELLING * cost_of(plan, shape, tokens, folded=True).flops
+    return {tasks: shared for tasks, shared in flops.items() if len(tasks) > 1 and shared >= least}
+
+
 def _cost(work: list[Work], arrays: list[OwnedArray], stored: int) -> Cost:
     names = dict.fromkeys([*(a.owner for a in arrays), *(w.owner for w in work)])
     flops, sizes, layers = (dict.fromkeys(names, 0) for _ in range(3))

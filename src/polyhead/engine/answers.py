@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -13,6 +12,7 @@ from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.outputs import Outputs
 from polyhead.engine.receipt import Flops, Receipt, Receipts
 from polyhead.errors import UnknownTask, in_words
+from polyhead.lazy import lazy
 from polyhead.tasks.calibration import Calibration, Wish, Wishes, wish_of, with_calibrated
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
@@ -62,7 +62,7 @@ class Column:
         self._inputs, self._words = inputs, outputs.words
         self.together: _Together | None = None  # what is decoded with it
 
-    @cached_property
+    @lazy
     def failed(self) -> dict[int, str]:
         """The errors in words, by the number of the input."""
         return {row: in_words(error) for row, error in self.errors.items()}
@@ -88,7 +88,7 @@ class Column:
         """The number, float64 (inputs,); None but for `regression`."""
         return self._filled(self._decoded.value, np.nan)
 
-    @cached_property
+    @lazy
     def answers(self) -> list[Answer]:
         """Plain values for each of `rows`: the answers of kinds whose answers are no arrays too.
 
@@ -100,7 +100,7 @@ class Column:
         """The same without what calibration says, or as a request wants that. Raises BadValue."""
         return self.answers if wish is True else with_calibrated(self.task, self.calibration, self._raw, wish)
 
-    @cached_property
+    @lazy
     def _raw(self) -> list[Answer]:
         kind = kind_of(self.task)
         if isinstance(kind, RowKind):
@@ -112,7 +112,7 @@ class Column:
         ]
         return kind.decode_all(self.task, list(self.outputs), examples)
 
-    @cached_property
+    @lazy
     def _decoded(self) -> Decoded:
         kind = kind_of(self.task)
         if not isinstance(kind, RowKind):

@@ -111,12 +111,16 @@ def evaluation_of(
     session: Session, name: str, source: Source, *, split: str = "data", show: Callable[[str], None] | None = None
 ) -> Evaluation:
     """The task on all rows of a file, by its fresh answers; `split` is what the score calls them."""
-    answered = answered_by(session, name, source, show=show)
+    return evaluation_from(answered_by(session, name, source, show=show), split=split)
+
+
+def evaluation_from(answered: Answered, *, split: str) -> Evaluation:
+    """The evaluation of outputs that are there."""
     task, examples, outputs = answered.task, answered.examples, answered.outputs
     kind = kind_of(task)
     errors = _errors(task, examples, outputs) if kind.tells_mistakes else ()
     score = Score(
-        task=name,
+        task=task.name,
         split=split,
         rows=len(outputs),
         metric=kind.default_metric(task),
@@ -154,7 +158,7 @@ def file_of(entry: TaskEntry, split: str) -> tuple[str | DataFile, str]:
     if chosen is None:
         raise UnknownTask(
             f"task '{entry.name}' has no file to be scored on: its validation is a share of train, and it has no test",
-            do="give the task a test file; the share's score is in the bundle's scores.json",
+            do="give the task a test file; `polyhead evaluate` scores the rows that training held out",
         )
     return chosen, "test" if chosen is entry.test else "validation"
 

@@ -12,6 +12,7 @@ from polyhead.config import Value
 from polyhead.engine.batch import Batch, Readings, Texts
 from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.task import Task
 from polyhead.text.encodings import ranges, starts_of
 from polyhead.text.tokenize import encoded_at
@@ -299,6 +300,7 @@ class _WordOrder(Value, eq=False):
     starts: np.ndarray  # int64 (alone + 1,): where its words begin
     own: np.ndarray | None  # bool (outputs,): which are of such texts; None: all
     into: np.ndarray  # int64: the word that each of these is of
+    goes_on: np.ndarray  # bool (words,): of all of them, which share the token of the word before
     windowed: np.ndarray  # int64: texts of several windows of which all are there
 
     @classmethod
@@ -323,6 +325,7 @@ class _WordOrder(Value, eq=False):
             entries=entries,
             rows=texts.row[entries[alone]],
             words=[reads.of(number) for number in text[alone].tolist()],
+            goes_on=reads.going_on(text[alone]),
             starts=starts,
             own=None if is_alone.all() else collected,
             into=into[collected],
@@ -343,6 +346,7 @@ class _WordOrder(Value, eq=False):
             entries=entries,
             rows=texts.row[text],
             words=[reads.of(number) for number in text.tolist()],
+            goes_on=reads.going_on(text),
             starts=starts,
             own=None,
             into=np.repeat(base, sizes) + reads.places[ranges(begin, sizes)],
@@ -353,7 +357,7 @@ class _WordOrder(Value, eq=False):
         """One row for each word of the texts of one window, NaN for words that are not read."""
         outputs = np.full((int(self.starts[-1]), flat.shape[-1]), np.nan, np.float32)
         outputs[self.into] = flat if self.own is None else flat[self.own]
-        return Ragged(outputs, self.starts)
+        return Ragged(parts_marked(outputs, self.goes_on), self.starts)
 
     def merged(self, task: Task, flat: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Input, outputs and words of each text of several windows, put together as the task's kind does."""
@@ -370,6 +374,7 @@ class _WordOrder(Value, eq=False):
             words = reads.of(number)
             best = best_windows([encoded_at(encodings, entry) for entry in self.entries[order]], words)[:, 0]
             merged = kind_of(task).merge_words(task, [flat[span] for span in spans], places, best)
+            merged = parts_marked(merged, reads.going_on(np.array([number])))
             yield int(self.texts.row[self.entries[order[0]]]), merged, words
 
 

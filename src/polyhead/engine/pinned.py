@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
@@ -233,27 +234,30 @@ def _batches(session: Session, probes: Mapping[str, Sequence[Probe]]) -> Iterato
     """
     inputs = dict.fromkeys(probe for own in probes.values() for probe in own)
     forms = {name: _form(session.records[name].path) for name in probes}
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for name, form in forms.items():
+        alike.setdefault(form, []).append(name)
     if any(len(texts_of(probe.input)) > 1 for probe in inputs) or any(
         session.records[name].task.long_texts == "windows" for name in probes
     ):
         yield list(probes), list(inputs)
         return
     readers: dict[Probe, list[str]] = {probe: [] for probe in inputs}
-    for form in dict.fromkeys(forms.values()):
-        for name in (name for name, own in forms.items() if own == form):
-            for probe in probes[name]:
-                readers[probe].append(name)
+    for name in itertools.chain.from_iterable(alike.values()):
+        for probe in probes[name]:
+            readers[probe].append(name)
     texts: list[Input] = [(texts_of(probe.input)[0],) for probe in readers]
     steps = -(-session.tokenizer.encodings(texts).lengths // TOKEN_STEP)
-    order = list(dict.fromkeys(forms[name] for names in readers.values() for name in names))
-    place = {probe: order.index(forms[names[0]]) for probe, names in readers.items()}
+    read = dict.fromkeys(forms[name] for names in readers.values() for name in names)
+    order = {form: number for number, form in enumerate(read)}
+    place = {probe: order[forms[names[0]]] for probe, names in readers.items()}
     by_step: dict[int, list[Probe]] = {}
     for probe, step in zip(readers, steps.tolist(), strict=True):
         by_step.setdefault(step, []).append(probe)
-    for alike in by_step.values():
-        alike.sort(key=place.__getitem__)
-        for start in range(0, len(alike), FIXED_ROWS):
-            batch = alike[start : start + FIXED_ROWS]
+    for like in by_step.values():
+        like.sort(key=place.__getitem__)
+        for start in range(0, len(like), FIXED_ROWS):
+            batch = like[start : start + FIXED_ROWS]
             asked = {forms[name] for probe in batch for name in readers[probe]}
             yield [name for name in probes if forms[name] in asked], batch
 

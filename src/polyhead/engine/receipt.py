@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -12,6 +11,7 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.engine.batch import Batch
 from polyhead.engine.inputs import AnyInput, plain
+from polyhead.lazy import lazy
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import lone_surrogates
 
@@ -182,7 +182,7 @@ class Receipts:
             totals["repaired"][row] = max(totals["repaired"][row], cost.repaired)
         return totals
 
-    @cached_property
+    @lazy
     def _by_input(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Where the passes of each input begin (inputs + 1,); of each pass its tokens, and its number in `_read`."""
         rows, sizes = _end_to_end([read.rows for read in self._read]), _end_to_end([read.sizes for read in self._read])
@@ -191,7 +191,7 @@ class Receipts:
         starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(self._inputs)))])
         return starts, sizes[order], numbers[order]
 
-    @cached_property
+    @lazy
     def _written_flops(self) -> dict[int, dict[str, int]]:
         """By input, FLOPs of tasks that own their models."""
         flops: dict[int, dict[str, int]] = {}

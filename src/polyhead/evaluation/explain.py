@@ -6,7 +6,7 @@ less the answer is supported without it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from polyhead.tasks.task import Answer, Task
 from polyhead.text.question import Question, texts_of
 from polyhead.text.words import words_of
 
+LOOKED_AT = 2048  # characters of a text in which words are counted at once
 MOST_PARTS = 96  # of an input that are left out one by one: of more words, neighbours are left out together
 
 
@@ -89,13 +90,18 @@ class Variants(Value, eq=False):
         return explanations
 
 
-def variants_of(inputs: Sequence[AnyInput], *, words: Words = None) -> Variants:
-    """What has to be answered to explain the answers to these inputs; a text of n words makes n + 1 inputs."""
-    several, own, parts_of = list[AnyInput](), list[np.ndarray | None](), list[tuple[Span, ...]]()
-    for number, entry in enumerate(inputs):
-        its_words = None if words is None else words[number]
-        parts = parts_in(entry, its_words)
-        parts_of.append(tuple(parts))
+def variants_of(
+    inputs: Sequence[AnyInput], *, words: Words = None, check: Callable[[Sequence[int]], None] = lambda counts: None
+) -> Variants:
+    """What has to be answered to explain the answers to these inputs; a text of n words makes n + 1 inputs.
+
+    `check` is told how many inputs each makes before any is made, and may refuse them.
+    """
+    several, own = list[AnyInput](), list[np.ndarray | None]()
+    each_words = [None] * len(inputs) if words is None else words
+    parts_of = [tuple(parts_in(entry, its)) for entry, its in zip(inputs, each_words, strict=True)]
+    check([1 + len(parts) for parts in parts_of])
+    for entry, its_words, parts in zip(inputs, each_words, parts_of, strict=True):
         several += [entry, *(without(entry, part) for part in parts)]
         own += [its_words, *(_moved(its_words, entry, part) for part in parts)]
     return Variants(entries=tuple(inputs), parts=tuple(parts_of), inputs=several, words=own)
@@ -136,6 +142,17 @@ def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[Span]:
         if len(own) > 1:
             spans += [Span(place=place, start=start, end=end) for start, end in np.asarray(own).tolist()]
     return _together(spans)
+
+
+def least_variants(entry: AnyInput) -> int:
+    """At least so many inputs explain the answers to this one; of a long text it looks at no more than is needed."""
+    words = 0
+    for text in _texts(entry):
+        for start in range(0, len(text), LOOKED_AT):
+            words += max(0, len(words_of(text[start : start + LOOKED_AT])) - 1)  # the last may go on behind it
+            if words > MOST_PARTS:
+                return MOST_PARTS // 2 - len(_texts(entry))
+    return 1
 
 
 def _together(spans: list[Span]) -> list[Span]:

@@ -16,7 +16,7 @@ from polyhead.jobs.answers import Given, given_of, is_answer, score_of, surety_o
 from polyhead.jobs.documents import texts_by_id
 from polyhead.jobs.resample import NEAR, wilson
 from polyhead.jobs.stored import AnswerSource, Numbering, StoredAnswers
-from polyhead.progress import progress_line
+from polyhead.progress import counted, progress_line
 from polyhead.store.corpus.base import ID_BYTES
 from polyhead.tasks.task import Task
 
@@ -149,8 +149,8 @@ def check_whole(comparison: Comparison) -> None:
     """Raises StoreError that says what the new side lacks of the old one."""
     if comparison.is_whole:
         return
-    lacks = [f"{comparison.lacking:,} of {comparison.documents:,} documents"] if comparison.lacking else []
-    lacks += [f"answers of '{t.new.task}' for {t.lacking:,} documents" for t in comparison.tasks if t.lacking]
+    lacks = [f"{comparison.lacking:,} of {counted(comparison.documents, 'document')}"] if comparison.lacking else []
+    lacks += [f"answers of '{t.new.task}' for {counted(t.lacking, 'document')}" for t in comparison.tasks if t.lacking]
     lacks += [f"task '{name}'" for name in comparison.missing]
     raise StoreError(
         f"{comparison.new} and its bundle do not have everything that {comparison.old} has",

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from polyhead.arguments import twice_in
 from polyhead.errors import BadValue, DataError, MissingExtra
 from polyhead.jobs.columns import AddedColumn, Roles, RowInput, Survey, Word
 from polyhead.jobs.rows import Chunk, Show, Source, Writer, is_null, text_of
@@ -31,7 +32,7 @@ class ParquetFile(Source):
         """From the file's footer."""
         with self._opened() as file:
             schema = file.schema_arrow
-            twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+            twice = sorted(twice_in(schema.names))
             if twice:
                 raise DataError(f"{self.path} has two columns of one name", got=twice)
             return Survey(

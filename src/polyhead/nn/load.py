@@ -291,10 +291,12 @@ def _sharded(folder: Path) -> Checkpoint:
         index = msgspec.json.decode(read_plain(folder / INDEX, limit=LARGEST_CONFIG), type=_Index)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise _unreadable(folder / INDEX, error) from None
-    for shard in sorted(set(index.weight_map.values())):
+    by_shard: dict[str, set[str]] = {}
+    for name, shard in index.weight_map.items():
+        by_shard.setdefault(shard, set()).add(name)
+    for shard, absent in sorted(by_shard.items()):
         if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
             raise WeightsMismatch(f"{INDEX} names a file outside its folder or of another kind", got=shard)
-        absent = {name for name, file in index.weight_map.items() if file == shard}
         if (folder / shard).is_file():
             absent -= set(_names(folder / shard))
         if absent:

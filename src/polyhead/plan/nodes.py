@@ -26,6 +26,7 @@ Dense = Literal[
     "feed_forward.outer",
 ]
 Activation = Literal["tanh", "relu", "gelu"]
+MOST_HIDDEN = 256  # hidden layers of a feed-forward half
 FLOAT32_RANGE = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # of positive numbers that it holds with all their digits
 
 
@@ -171,13 +172,20 @@ class Layers(Value, tag="layers"):
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
             raise PlanError("layers must run upward", got=f"[{self.start}, {self.stop})", allowed="0 <= start < stop")
+        least = ((self.width, 1), (self.feed_forward, 0), (self.heads, 1))
+        if any(number is not None and number < lowest for number, lowest in least):
+            raise PlanError(
+                "layers have a width and heads of 1 or more",
+                got=f"width {self.width}, feed-forward width {self.feed_forward}, heads {self.heads}",
+                do="leave them out for the trunk's",
+            )
         if not self.attention and self.feed_forward == 0:
             raise PlanError("layers need an attention half or a feed-forward half", got="neither")
-        if self.hidden_layers < 1 or (self.hidden_layers > 1 and not self.feed_forward):
+        if not 1 <= self.hidden_layers <= MOST_HIDDEN or (self.hidden_layers > 1 and not self.feed_forward):
             raise PlanError(
                 "several hidden layers are of a part's own feed-forward half",
                 got=f"{self.hidden_layers} of width {self.feed_forward}",
-                allowed="1, or more with a width",
+                allowed=f"1, or up to {MOST_HIDDEN} with a width",
             )
 
     @property

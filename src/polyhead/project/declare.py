@@ -16,7 +16,7 @@ from polyhead.project.tables import TaskEntry
 from polyhead.tasks.columns import no_column
 from polyhead.tasks.guess import is_numeric
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.kinds.base import as_float, other_spelling, spelled
+from polyhead.tasks.kinds.base import as_float, other_spelling, single, spelled
 from polyhead.tasks.read import ReadReport, read
 from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.tasks.shares import parsed
@@ -44,6 +44,7 @@ class InitOptions(Value):
     separator: str | None = None
     one_hot: tuple[str, ...] = ()  # columns of 0 and 1, a label each
     empty: str | None = None  # what an empty cell says; None: there must be none that may say two things
+    overlaps: str | None = None  # of labelled spans that overlap; None: there must be none
     model: str | None = None
     validation: str | None = None
     test: str | None = None
@@ -116,6 +117,8 @@ def declare(options: InitOptions, folder: Path) -> Declared:
         entry["labels"] = labels
     if options.empty or (kind.empty_is_none and not options.one_hot):
         entry["empty"] = options.empty or "none"
+    if options.overlaps and options.spans:
+        entry["overlaps"] = options.overlaps
     if options.model is not None:
         entry["model"] = _place(options.model, folder) if Path(options.model).is_dir() else options.model
     files = {"train": options.data, "validation": options.validation, "test": options.test}
@@ -150,6 +153,7 @@ def outlined(options: InitOptions, folder: Path) -> TaskEntry:
     files = {"train": options.data, "validation": options.validation, "test": options.test}
     entry |= {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
     entry |= {"empty": options.empty} if options.empty else {}
+    entry |= {"overlaps": options.overlaps} if options.overlaps and options.spans else {}
     return to_value(entry, TaskEntry, source="the task")
 
 
@@ -157,6 +161,7 @@ def _readable_labels(options: InitOptions, path: str) -> Iterator[object]:
     rows = Rows(path, (options.column,))
     for row in rows.each():
         value = None if isinstance(row, BadValue) else row.values.get(options.column)
+        value = single(value) if options.known_kind.takes_single else value
         if value is None or (isinstance(value, str) and not value.strip()):
             continue
         with contextlib.suppress(BadValue):
@@ -244,6 +249,7 @@ def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
     for row in rows:
         has_row = True
         value = row.values.get(options.column)
+        value = single(value) if options.known_kind.takes_single else value
         # A cell without visible text may say that no label applies.
         is_none = options.known_kind.empty_is_none and isinstance(value, str) and not value.strip()
         empty += is_none

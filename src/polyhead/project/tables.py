@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from polyhead.arguments import check_fields, typed
+from polyhead.arguments import check_fields, twice_in, typed
 from polyhead.config import Value, read_toml
 from polyhead.errors import BadName, ConfigError
 from polyhead.project.names import MEANT
@@ -110,6 +110,7 @@ class TaskEntry(Value):
     answers: str | None = None  # None: "answers"
     separator: str | None = None
     empty: Literal["none", "skip"] | None = None  # an empty cell; None: "none" for multi_label, else "skip"
+    overlaps: Literal["longest", "skip"] | None = None  # of overlapping spans: keep the longest, or leave the row out
     soft: str | tuple[str, ...] | None = None  # where the probabilities of labels are (`tasks.shares`)
     team: str | None = None  # who answers for the task; for its card
     model: str | Summarizer | None = None  # summarization: the encoder-decoder that it starts from
@@ -191,7 +192,8 @@ class Project(Value):
     def __post_init__(self) -> None:
         check_fields(self)
         names = [entry.name.casefold() for entry in self.tasks]  # folders of some systems ignore case
-        twice = sorted({entry.name for entry in self.tasks if names.count(entry.name.casefold()) > 1})
+        alike = {*twice_in(names)}
+        twice = sorted({entry.name for entry in self.tasks if entry.name.casefold() in alike})
         if twice:
             raise BadName("two tasks have one name", got=twice, do="give each task a name of its own")
         if not names:

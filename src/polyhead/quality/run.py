@@ -11,6 +11,7 @@ from polyhead.certify.beside import TITLES, Beside
 from polyhead.config import Value
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
+from polyhead.progress import counted
 from polyhead.quality.asked import asked, seen_rows
 from polyhead.quality.calibrate import CalibrateRequest, calibrated, check_kind
 from polyhead.tasks.calibration import Calibration, calibrated_kinds
@@ -67,7 +68,7 @@ def told(task: Task, calibration: Calibration) -> list[str]:
     """What was measured, in lines for people."""
     measured = calibration.measured
     rows = measured["rows"]
-    lines = [f"fitted on {rows['fit']:,} rows, checked on {rows['check']:,} others"]
+    lines = [f"fitted on {counted(rows['fit'], 'row')}, checked on {rows['check']:,} others"]
     if "calibration_error" in measured:
         error, loss = measured["calibration_error"], measured["log_loss"]
         lines.append(
@@ -77,7 +78,7 @@ def told(task: Task, calibration: Calibration) -> list[str]:
     lines += _thresholds(task, calibration)
     for asked_for, sets in measured["sets"].items():
         what = "intervals" if task.range else "sets"
-        size = f"{sets['size']:.3f} of the range wide" if task.range else f"{sets['size']:.2f} labels each"
+        size = f"{sets['size']:.3f} of the range wide" if task.range else f"{sets['size']:.2f} labels on average"
         shown = " (shown)" if float(asked_for) == calibration.coverage else ""
         lines.append(f"{what} for coverage {asked_for}{shown}: {sets['coverage']:.3f} hold the truth, {size}")
     return lines + [str(each) for each in measured.get("notes", ())]
@@ -100,8 +101,8 @@ def _thresholds(task: Task, calibration: Calibration) -> list[str]:
         lines.append(f"{goal} of '{calibration.positive}': {reached}")
     elif "sure" in check:
         of_sure = check["accuracy_of_sure"]
-        right = "" if of_sure is None else f", of which {of_sure:.4f} are right (of all: {check['accuracy']:.4f})"
-        lines.append(f"{goal or 'unsure answers'}: sure of {check['sure']:.4f} of the rows that check{right}")
+        right = "" if of_sure is None else f", of which {of_sure:.1%} are right (of all rows: {check['accuracy']:.1%})"
+        lines.append(f"{goal or 'unsure answers'}: sure of {check['sure']:.1%} of the rows that check{right}")
     else:
         lines.append(f"{goal}: precision {_share(check['precision'])}, recall {_share(check['recall'])} where checked")
     return lines

@@ -99,7 +99,8 @@ def known_of(session: Session, names: list[str]) -> dict[str, Seen]:
     summaries = {name: seen_of(session.bundle, name) for name in names}
     if lacking := [name for name, seen in summaries.items() if seen is None]:
         raise BundleError(
-            f"it is not kept what these tasks' rows looked like: training keeps it of {LEAST} rows held out or more",
+            "what the rows of these tasks looked like is not kept: training keeps it where it holds out "
+            f"{LEAST} rows or more",
             got=lacking,
             do="keep it from rows that they did not learn from: `polyhead drift BUNDLE VALIDATION --keep`, or "
             "`polyhead calibrate`; or compare two files with --known FILE",

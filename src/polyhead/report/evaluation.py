@@ -39,7 +39,7 @@ def page_of(reported: Reported) -> str:
         body.append(f'<h2 id="{said(score.task)}">{said(score.task)}</h2>')
         how = "wrong" if details.differences is None else "off by more than 1 % of the range"
         wrong = "" if score.wrong is None else f", {score.wrong:,} of them {how}"
-        body.append(paragraph(f"{score.rows:,} rows of {score.split}{wrong}"))
+        body.append(paragraph(f"{score.rows:,} rows, {score.split}{wrong}"))
         cards = [*_cards(details, several.get(score.task))]
         body.append(f'<div class="cards">{"".join(cards)}</div>')
     body.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polyhead.plan import TRUNK, Embed, Head, Layers, Node, Plan, Pool
+from polyhead.progress import counted
 
 ARROW = " → "
 
@@ -64,7 +65,7 @@ def _way(plan: Plan, index: int) -> list[str]:
 
 def _shared(plan: Plan, index: int) -> str:
     step = plan.steps[index]
-    return f"{describe(step.node)}  [{len(step.tasks)} tasks]"
+    return f"{describe(step.node)}  [{counted(len(step.tasks), 'task')}]"
 
 
 def describe(node: Node) -> str:

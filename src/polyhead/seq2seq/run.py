@@ -18,7 +18,7 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.journal import keep_attempts
 from polyhead.bundle.models import ModelDraft, Models, add_model, check_model_name
 from polyhead.files import remove_tree
-from polyhead.progress import duration
+from polyhead.progress import counted, duration
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.seq2seq.data import Seq2SeqData, Summarizer
 from polyhead.seq2seq.model import Seq2Seq, load_seq2seq
@@ -33,6 +33,7 @@ from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.record.compared import VersionComparison, beside
 from polyhead.train.record.decided import Decisions, choices, left_line
 from polyhead.train.record.draft import probes_of, score_table
+from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import skipped
 from polyhead.train.training import BundleTraining, Outcome, TrainingRun
 
@@ -124,6 +125,7 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> _Made:
         reason = compared.kept_line(live.version(task.name))
         events.line(left_line(task.name, reason))
         return _Made(left=reason, compared=compared)
+    keep_held(run.cache, task.name, trained.data.arrays, trained.held, numerics("float32"))
     add_model(root, _draft(prepared, trained, fingerprint), replace=is_live)
     remove_tree(kept, root=run.cache)
     events.line(_score_line(prepared, trained))
@@ -190,7 +192,8 @@ def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:
     steps = -(-len(prepared.train.examples.targets) // prepared.training.batch)
     return [
         f"{prepared.task.name}: a summarizer of its own, {data.parameters:,} parameters, all trained; "
-        f"{sizes} documents, {steps:,} steps an epoch, up to {prepared.training.schedule(steps).rounds} epochs",
+        f"{sizes} documents, {counted(steps, 'step')} an epoch, up to "
+        f"{counted(prepared.training.schedule(steps).rounds, 'epoch')}",
         *skipped([prepared]),
     ]
 
@@ -199,9 +202,9 @@ def _score_line(prepared: Prepared, trained: TrainedSummarizer) -> str:
     task, fitted = prepared.task, trained.fitted
     metric = kind_of(task).default_metric(task)
     shown = ", ".join(f"{split} {metric} {scores[metric]:.4f}" for split, scores in trained.scores.items())
-    cut = f", {sum(trained.cut.values()):,} documents cut" if any(trained.cut.values()) else ""
-    cut += f", {trained.cut_summaries:,} summaries cut" if trained.cut_summaries else ""
-    epochs = f"best of {len(fitted.history)} epochs is {fitted.best_epoch}"
+    cut = f", {counted(sum(trained.cut.values()), 'document')} cut" if any(trained.cut.values()) else ""
+    cut += f", {counted(trained.cut_summaries, 'summary', several='summaries')} cut" if trained.cut_summaries else ""
+    epochs = f"best of {counted(len(fitted.history), 'epoch')} is {fitted.best_epoch}"
     return f"{task.name}: {shown}{cut}, {epochs}, {duration(fitted.seconds)}"
 
 

@@ -24,6 +24,7 @@ from polyhead.train.loop.feed import Batch, LengthSorted
 from polyhead.train.loop.fit import Course, Fitted
 from polyhead.train.loop.loss import UNLABELLED, token_cross_entropy
 from polyhead.train.loop.numerics import precision_of
+from polyhead.train.record.draft import HeldRows
 
 
 class TrainedSummarizer(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,7 @@ class TrainedSummarizer(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Seq2SeqData
     scores: dict[str, dict[str, float]]  # split -> metric -> value
+    held: HeldRows
     fitted: Fitted
     cut: dict[str, int]  # split -> documents longer than the model reads
     cut_summaries: int  # of train: summaries longer than it writes
@@ -112,9 +114,11 @@ def train_summarizer(
         label=f"{task.name} (summarizer)",
     ).train()
     splits = [split for split in prepared.splits if split.name != "train"]
+    summaries = {split.name: written(model, task.name, split.examples, listener) for split in splits}
     return TrainedSummarizer(
         data=model.data(),
-        scores={split.name: evaluate(model, prepared, split.examples, listener) for split in splits},
+        scores=prepared.scores(summaries),
+        held=HeldRows(examples=prepared.validation.examples, outputs=summaries["validation"]),
         fitted=fitted,
         cut={"train": train.cut}
         | {s.name: sum(document.cut > 0 for document in model.documents(texts_of(s.examples))) for s in splits},

@@ -49,6 +49,7 @@ class Admin:
         self.service, self._make = service, make or self._process.make
         self._root = service.session.bundle.root
         self._running: set[asyncio.Task[ChangeAnswer]] = set()
+        self._promoted: set[str] = set()  # tasks whose candidates are being made live
         self.shadows = Shadows(service.session, chance=random.Random(secrets.randbits(64)), pace=service.pace)
         service.closing.append(self.close)
         sweep_uploads(self._root)
@@ -94,6 +95,7 @@ class Admin:
                 do="try the candidate on a server that was started without --workers",
             )
         self._known(name)
+        self._check_stays(name)
         if name not in self.shadows.candidates and len(self.shadows.candidates) >= MOST_SHADOWS:
             raise HttpError(409, "too many candidates are asked already", allowed=MOST_SHADOWS, do="drop one")
         staging = await self.in_thread(Staging, self._root)
@@ -103,6 +105,11 @@ class Admin:
             candidate = await self.in_thread(self.shadows.attach, upload, staging, share=share, others=others)
         except BaseException:
             await asyncio.to_thread(staging.close)
+            raise
+        try:
+            self._check_stays(name)  # it may be promoted by now
+        except HttpError:
+            await self.in_thread(self.shadows.detach, candidate)
             raise
         if self.shadows not in self.service.hidden_tasks:
             self.service.hidden_tasks.append(self.shadows)
@@ -118,6 +125,7 @@ class Admin:
     async def drop_shadow(self, name: str) -> ShadowState:
         """Forgets the candidate of a task; gives how it answered."""
         candidate = self._candidate(name)
+        self._check_stays(name)
         self.shadows.remove(name)
         await self.in_thread(self.shadows.detach, candidate)
         return candidate.state(has_texts=False)
@@ -125,9 +133,11 @@ class Admin:
     async def promote(self, name: str, *, actor: str, allow_lost_labels: bool = False) -> ChangeAnswer:
         """Makes the candidate of a task the live version, by the certified change; then it is no candidate any more."""
         candidate = self._candidate(name)
+        self._check_stays(name)
+        self._promoted.add(name)
         source = candidate.staged.root
         order = self._order("put", name, actor, source=source, allow_lost_labels=allow_lost_labels)
-        answer = await self._changed(order)
+        answer = await self._changed(order, ended=lambda: self._promoted.discard(name))
         if self.shadows.candidates.get(name) is candidate:
             await self.drop_shadow(name)
         return answer
@@ -135,11 +145,11 @@ class Admin:
     async def close(self) -> None:
         """Waits for the change that is under way, as long as answers are waited for; then removes what is staged."""
         if self._running:
-            await asyncio.wait(self._running, timeout=self.service.settings.drain_seconds)
+            await asyncio.wait(self._running, timeout=self.service.seconds_left())
         for running in self._running:
             running.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await self._process.close()
+        await self._process.close(self.service.seconds_left())
         if self.shadows in self.service.hidden_tasks:
             self.service.hidden_tasks.remove(self.shadows)
         for name in list(self.shadows.candidates):
@@ -190,11 +200,14 @@ class Admin:
             allow_lost_labels=allow_lost_labels,
         )
 
-    async def _changed(self, order: Order, staging: Staging | None = None) -> ChangeAnswer:
-        """The change, which goes on where its caller hangs up."""
+    async def _changed(
+        self, order: Order, staging: Staging | None = None, *, ended: Callable[[], None] = lambda: None
+    ) -> ChangeAnswer:
+        """The change, which goes on where its caller hangs up; `ended` is called when it has ended."""
         running = asyncio.ensure_future(self._change(order, staging))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
+        running.add_done_callback(lambda _: ended())
         return await asyncio.shield(running)
 
     async def _change(self, order: Order, staging: Staging | None) -> ChangeAnswer:
@@ -256,6 +269,12 @@ class Admin:
         with self._told():
             self.service.named([name])
         return name
+
+    def _check_stays(self, name: str) -> None:
+        """Raises HttpError 409 while the candidate of a task is being made the live version, which needs its files."""
+        if name in self._promoted:
+            what = f"the candidate of task '{name}' is being promoted"
+            raise HttpError(409, what, do="ask again when that is done; it is no candidate then")
 
     def _candidate(self, name: str) -> Candidate:
         candidate = self.shadows.candidates.get(self._known(name))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from anyio import create_task_group
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -13,7 +14,7 @@ from starlette.responses import Response
 
 from polyhead.serve.formats import FORMATS
 from polyhead.serve.formats.admin import is_upload
-from polyhead.serve.guard import Guard, Observer
+from polyhead.serve.guard import Guard, Observer, no_route
 from polyhead.serve.http import HttpError
 from polyhead.serve.keys import NO_KEYS, Keys
 from polyhead.serve.paths import Paths
@@ -21,11 +22,17 @@ from polyhead.serve.service import Service
 
 
 def application(
-    service: Service, *, formats: Iterable[str] | None = None, keys: Keys = NO_KEYS, observers: Sequence[Observer] = ()
+    service: Service,
+    *,
+    formats: Iterable[str] | None = None,
+    keys: Keys = NO_KEYS,
+    hosts: Collection[str] | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Starlette:
     """An ASGI application over a service, which it starts and stops; `formats` are names of wire formats, None all.
 
-    `observers` are told of every request when it was answered.
+    `hosts` are the names by which it may be asked without a key, beside its addresses; None allows any, for tests and
+    for who puts it into an application of their own. `observers` are told of every request when it was answered.
     """
     chosen = FORMATS if formats is None else {name: FORMATS.named(name) for name in formats}
     by_format = [(each, each.routes(service)) for each in chosen.values()]
@@ -33,6 +40,8 @@ def application(
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await service.start()
+        async with create_task_group():  # its modules, which streams need, are loaded before anyone waits for them
+            pass
         try:
             yield
         finally:
@@ -48,6 +57,7 @@ def application(
         body_bytes=limits.body_bytes,
         larger=larger,
         keys=keys,
+        hosts=hosts,
         observers=(*observers, service.metrics.exchange),
     )
     app = Starlette(
@@ -61,9 +71,11 @@ def application(
 
 
 async def _of_starlette(request: Request, error: Exception) -> Response:
-    """No such route, or another method than it takes; the guard tells it in the form of the path's format."""
+    """Another method than the route takes; the guard tells it in the form of the path's format."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    what = {404: "there is no such route", 405: "the route does not take this method"}.get(status, "refused")
+    if status == 404:
+        raise no_route(request.scope)
+    what = {405: "the route does not take this method"}.get(status, "refused")
     allowed = (getattr(error, "headers", None) or {}).get("Allow")
-    got = f"{request.method} {request.url.path[:200]}"
+    got = f"{request.method} {request.scope['path'][:200]}"
     raise HttpError(status, what, got=got, allowed=allowed, do="see /docs for all routes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
@@ -26,7 +27,8 @@ SHOWN = 4000  # bytes, the last, of what it wrote about problems
 class ChangeProcess:
     """Makes changes one after another in a process of low priority, whose memory and cores are not the server's.
 
-    The bundle is whole whenever the process ends. What it loaded, compiled and computed for one proof serves the next.
+    The bundle is whole whenever the process ends; it ends with this one, also where this one is killed. What it loaded,
+    compiled and computed for one proof serves the next.
     """
 
     def __init__(self, *, rest: float = REST) -> None:
@@ -67,14 +69,14 @@ class ChangeProcess:
             do="ask for the same again: what was done is found, and not done twice",
         )
 
-    async def close(self) -> None:
-        """Ends the process once the order under way is done."""
+    async def close(self, seconds: float = PATIENCE) -> None:
+        """Ends the process once the order under way is done; kills it where it does not end in so many seconds."""
         async with self._alone:
             self._wake()
             if self._running is not None:
                 self._running.end()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._running.ended(), PATIENCE)
+                    await asyncio.wait_for(self._running.ended(), min(seconds, PATIENCE))
                 await self._killed()
 
     def _wake(self) -> None:
@@ -91,24 +93,34 @@ class ChangeProcess:
 class _Running:
     """One process, and what it writes about problems."""
 
-    def __init__(self, process: Process) -> None:
-        self._process, self._is_ending, self._problems = process, False, b""
+    def __init__(self, process: Process, held: int) -> None:
+        """`held` is the end of a pipe that this process alone holds: with it the other one ends."""
+        self._process, self._held, self._is_ending, self._problems = process, held, False, b""
         self._reading = asyncio.ensure_future(self._read_problems())
 
     @classmethod
     async def begin(cls) -> _Running:
-        # An interrupt from the terminal is the server's.
-        return cls(
-            await asyncio.create_subprocess_exec(
+        alive, held = os.pipe()
+        try:
+            # An interrupt from the terminal is the server's.
+            process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *COMMAND,
+                "--alive",
+                str(alive),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=PIPE,
                 limit=LARGEST_ANSWER,
                 start_new_session=True,
+                pass_fds=(alive,),
             )
-        )
+        except BaseException:
+            os.close(held)
+            raise
+        finally:
+            os.close(alive)
+        return cls(process, held)
 
     @property
     def has_ended(self) -> bool:
@@ -143,6 +155,9 @@ class _Running:
         """Waits until it has."""
         await self._process.wait()
         await self._reading
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     async def kill(self) -> None:
         """Ends it now."""

@@ -91,13 +91,14 @@ class BundleChanges:
         if self._seconds and self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
-    async def stop(self) -> None:
-        """Ends that; what is being taken over is waited for."""
+    async def stop(self, seconds: float) -> None:
+        """Ends that; what is being taken over is waited for, for so many seconds."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
-        await self._in_thread(self._ended)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._in_thread(self._ended), seconds)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -10,12 +10,14 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.batch import readings_of
-from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.inputs import AnyInput, input_type_of, plain
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BadValue
 from polyhead.serve.http import without_files
+from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import Question, texts_of
+from polyhead.text.words import words_in_each
 
 log = logging.getLogger(__name__)
 AN_INPUT = 8  # tokens that an input has beside its characters, at most
@@ -39,12 +41,37 @@ def check_characters(inputs: Sequence[AnyInput], most: int) -> None:
     """Raises BadValue for more characters in all: a question's text and context are read with each option."""
     characters = sum(map(_bound, inputs))
     if characters > most + AN_INPUT * len(inputs):
-        raise BadValue(
-            "the request holds too many characters",
-            got=f"{characters:,}, a question's once for each of its options",
-            allowed=f"{most:,}",
-            do="shorten the texts, or send several requests",
-        )
+        raise too_many_characters(f"{characters:,}, a question's once for each of its options", most)
+
+
+def too_many_characters(got: str, most: int) -> BadValue:
+    """What is told of a request whose texts are too long in all."""
+    what, do = "the request holds too many characters", "shorten the texts, or send several requests"
+    return BadValue(what, got=got, allowed=f"{most:,}", do=do)
+
+
+def check_deadline(seconds: float | None) -> None:
+    """Raises BadValue for a deadline that has passed before the request is read."""
+    if seconds is not None and not seconds > 0:
+        what, do = "a deadline is the seconds that the request may take", "leave it out for the server's own"
+        raise BadValue(what, got=seconds, allowed="more than 0", do=do)
+
+
+def characters_of(inputs: Sequence[AnyInput]) -> int:
+    """Characters of all texts."""
+    return sum(len(text) for entry in inputs for text in texts_of(plain(entry)))
+
+
+def size_of(ticket: Ticket) -> int:
+    """About how many values the answers of a ticket hold: a score for each label, and what is said of words."""
+    labels = sum(1 + len(ticket.loaded.tasks[name].labels) for name in ticket.tasks)
+    return labels * len(ticket.inputs) + characters_of(ticket.inputs)
+
+
+def release(ticket: Ticket) -> None:
+    """Forgets the results one by one, where they have been told: all at once would keep other threads from running."""
+    for number in range(len(ticket.results)):
+        ticket.results[number] = None
 
 
 async def check_tokens(
@@ -52,25 +79,62 @@ async def check_tokens(
     inputs: Sequence[AnyInput],
     tasks: Sequence[str],
     words: Sequence[np.ndarray | None] | None,
-    most: int,
+    *,
+    tokens: int,
+    answers: int,
 ) -> None:
-    """Raises BadValue where the encoder would read more tokens than this for the call.
+    """Raises BadValue where the encoder would read more tokens for the call, or tasks answer more words of it, than so.
 
     Texts of so few characters that they cannot have more are not counted.
     """
-    if sum(map(_bound, inputs)) <= most:
+    characters = sum(map(_bound, inputs))
+    tagging = [name for name in tasks if kind_of(loaded.tasks[name]).labels_words]
+    if characters > tokens or characters * len(tagging) > answers:
+        await asyncio.to_thread(_check_read, loaded, inputs, tasks, tagging, words, tokens=tokens, answers=answers)
+
+
+def _check_read(
+    loaded: LoadedTasks,
+    inputs: Sequence[AnyInput],
+    tasks: Sequence[str],
+    tagging: Sequence[str],
+    words: Sequence[np.ndarray | None] | None,
+    *,
+    tokens: int,
+    answers: int,
+) -> None:
+    are_few_words = not tagging or _words_in(inputs, words) * len(tagging) <= answers
+    if are_few_words and sum(map(_bound, inputs)) <= tokens:
         return
     reading = loaded.summaries.apart({name: loaded.tasks[name] for name in tasks})[0]
-    named = {name: loaded.tasks[name] for name in reading}
-    readings = await asyncio.to_thread(readings_of, inputs, named, loaded.tokenizer, words)
-    tokens = sum(int(each.lengths.sum()) for each in readings)
-    if tokens > most:
+    readings = readings_of(inputs, {name: loaded.tasks[name] for name in reading}, loaded.tokenizer, words)
+    read = sum(int(each.lengths.sum()) for each in readings)
+    if read > tokens:
         raise BadValue(
             "the request holds too many tokens",
-            got=f"{tokens:,} that the encoder would read",
-            allowed=f"{most:,}",
+            got=f"{read:,} that the encoder would read",
+            allowed=f"{tokens:,}",
             do="send several requests",
         )
+    labelled = sum(
+        int(each.texts.word_counts(each.entries).sum()) * len(set(tagging).intersection(each.tasks))
+        for each in readings
+    )
+    if labelled > answers:
+        raise BadValue(
+            "the request holds too many words for tasks that label each",
+            got=f"{labelled:,} labels",
+            allowed=f"{answers:,}",
+            do="send several requests, or name other tasks",
+        )
+
+
+def _words_in(inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None] | None) -> int:
+    """Words of all single texts, or those that were given in their place."""
+    singles = [number for number, entry in enumerate(inputs) if input_type_of(entry) == "text"]
+    given = {} if words is None else {number: own for number in singles if (own := words[number]) is not None}
+    found = words_in_each([texts_of(plain(inputs[number])) for number in singles if number not in given])
+    return sum(map(len, found)) + sum(map(len, given.values()))
 
 
 def check_cut(ticket: Ticket) -> None:

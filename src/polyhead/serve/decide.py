@@ -13,12 +13,12 @@ from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
-from polyhead.errors import BackendError, EmptyData, PolyheadError, UnknownTask
+from polyhead.errors import BackendError, EmptyData, PolyheadError
+from polyhead.serve.beside import beside
+from polyhead.serve.checks import too_many_characters
 from polyhead.serve.questions import Asked, Reading, reading_of
-from polyhead.serve.service import Served, Service
-from polyhead.serve.similarity import OptionVector, Similarity, words_read
-
-ATTEMPTS = 3  # where tasks change between the look at their labels and the answer
+from polyhead.serve.service import Names, Served, Service, shown_tasks
+from polyhead.serve.similarity import OptionVector, Similarity, characters_read, words_read
 
 
 class Decision(Value):
@@ -57,29 +57,25 @@ class Decided(Value):
 async def decided(
     service: Service, text: str, questions: Sequence[Asked], *, is_gone: Callable[[], bool] | None = None
 ) -> Decided:
-    """Answers all questions with one pass of the text; no question changes the answer of another.
+    """Answers all questions with one pass of the text, by the tasks of now; no question changes the answer of another.
 
     Raises EmptyData for a text without words, BadValue for one that is too long, and what `Service.ask` raises.
     """
     if not text.strip():
         raise EmptyData("the text is empty", do="give the text that the questions are about")
-    for _ in range(ATTEMPTS):
-        attempt = _Attempt(service, text, questions)
-        try:
-            ticket, options = await attempt.ask(is_gone)
-        except UnknownTask:  # removed meanwhile
-            continue
-        if attempt.is_current(ticket):
-            return attempt.decided(ticket, options)
-    raise BackendError("the tasks changed while a request was answered", do="ask again")
+    size = sum(characters_read(asked) for asked in questions)
+    read = await beside(size, _Questions, service, text, questions)
+    ticket, options = await read.ask(is_gone, size)
+    return await beside(size, read.decided, ticket, options)
 
 
-class _Attempt:
+class _Questions:
     """The questions as the tasks of one moment read them."""
 
     def __init__(self, service: Service, text: str, questions: Sequence[Asked]) -> None:
-        self._service, self._text, self._questions = service, text, questions
-        self._tasks = service.tasks
+        """Raises BadValue where similarity would read more characters of options than a request may hold."""
+        self._service, self._text, self._loaded, self._compared = service, text, service.loaded, 0
+        self._tasks = shown_tasks(self._loaded)
         self._readings = [self._reading(asked) for asked in questions]
         self._names = list(dict.fromkeys(each.task for each in self._readings if not isinstance(each, _UNREAD)))
         self._words = dict.fromkeys(
@@ -92,34 +88,38 @@ class _Attempt:
         except PolyheadError as error:
             if self._service.similarity is None:
                 return error
+        self._compared += characters_read(asked)
+        if self._compared > (most := self._service.settings.limits.all_characters):  # before any of them is made
+            raise too_many_characters(f"over {most:,}, a question's once for each of its options", most)
         try:
             return _Compared(asked, self._service.similarity)
         except PolyheadError as error:
             return error
 
-    async def ask(self, is_gone: Callable[[], bool] | None) -> tuple[Ticket | None, dict[str, OptionVector]]:
-        """The text's answers, and the vectors of options; None where no question needs the text to be read."""
+    async def ask(self, is_gone: Callable[[], bool] | None, size: int) -> tuple[Ticket | None, dict[str, OptionVector]]:
+        """The text's answers, and the vectors of options; None where no question needs the text to be read.
+
+        `size` is that of all questions, in characters.
+        """
         service, similarity = self._service, self._service.similarity
-        names = [*self._names, service.vectors] if self._words else self._names
+        names = Names.of([*self._names, service.vectors] if self._words else self._names, self._loaded)
         inputs: list[AnyInput] = [(self._text,)]
         service.check_inputs(inputs, names)
         if not names:
             return None, {}
         if similarity is None or not self._words:
             return await service.ask(inputs, names, is_gone=is_gone), {}
-        options, unread = similarity.known(self._words)
+        options, unread = await beside(size, similarity.known, self._words)
         if not unread:
             return await service.ask(inputs, names, is_gone=is_gone), options
+        vectors = Names.of([service.vectors], self._loaded)
+        service.check_count(len(unread), 1)
         words: list[AnyInput] = [(each,) for each in unread]
-        service.check_inputs(words, [service.vectors])
+        service.check_inputs(words, vectors)
         ticket, read = await asyncio.gather(
-            service.ask(inputs, names, is_gone=is_gone), service.ask(words, [service.vectors], is_gone=is_gone)
+            service.ask(inputs, names, is_gone=is_gone), service.ask(words, vectors, is_gone=is_gone)
         )
-        return ticket, options | similarity.learned(unread, read)
-
-    def is_current(self, ticket: Ticket | None) -> bool:
-        """Whether the tasks that answered are those whose labels were looked at."""
-        return ticket is None or all(ticket.loaded.tasks.get(name) == self._tasks[name] for name in self._names)
+        return ticket, options | await beside(size, similarity.learned, unread, read)
 
     def decided(self, ticket: Ticket | None, options: Mapping[str, OptionVector]) -> Decided:
         """The answer to each question."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from polyhead.engine.inputs import AnyInput
+from polyhead.engine.inputs import AnyInput, Words
 from polyhead.engine.queue import Ticket
-from polyhead.errors import BadValue
-from polyhead.evaluation.attention import attention_of
-from polyhead.evaluation.explain import Explanation, variants_of
+from polyhead.errors import BadValue, PolyheadError
+from polyhead.evaluation.attention import Attention, attention_of
+from polyhead.evaluation.explain import Explanation, Variants, least_variants, variants_of
+from polyhead.serve.beside import LARGE, beside
+from polyhead.serve.checks import AN_INPUT, characters_of, too_many_characters
 from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
 
@@ -38,31 +39,64 @@ async def explained(
     loaded = tasks.loaded
     if writing := [name for name in tasks if kind_of(loaded.tasks[name]).owns_model]:
         raise BadValue("a task that writes texts is not explained", got=writing, do="name other tasks")
-    variants = variants_of(inputs, words=words)
-    service.check_inputs(variants.inputs, tasks)
+    # Each input makes many: this never is little work.
+    variants = await beside(LARGE, _variants, service, inputs, tasks, words)
     own = variants.words if words is not None else None
     ticket = await service.ask(variants.inputs, tasks, words=own, deadline=deadline, is_gone=is_gone)
+    explanations = await beside(LARGE, _explanations, service, tasks, variants, ticket)
+    sizes = [1 + len(parts) for parts in variants.parts]
+    return Why(ticket, np.cumsum([0, *sizes])[:-1].tolist(), explanations)
+
+
+def _variants(service: Service, inputs: Sequence[AnyInput], tasks: Names, words: Words) -> Variants:
+    """The inputs without each of their words; raises BadValue before any is made where they are too many or too long.
+
+    A bound of how many there are comes first, since the words of a very long text take long to count.
+    """
+    characters = [characters_of([entry]) for entry in inputs]
+    limits = service.settings.limits
+
+    def check(counts: Sequence[int]) -> None:
+        service.check_count(sum(counts), len(tasks))
+        in_all = sum(count * size for count, size in zip(counts, characters, strict=True))
+        if in_all > limits.all_characters + AN_INPUT * sum(counts):
+            raise too_many_characters(f"{in_all:,}, a text's once for each of its words", limits.all_characters)
+
+    check([least_variants(entry) for entry in inputs])
+    variants = variants_of(inputs, words=words, check=check)
+    service.check_inputs(variants.inputs, tasks)
+    return variants
+
+
+def _explanations(service: Service, tasks: Names, variants: Variants, ticket: Ticket) -> list[dict[str, Explanation]]:
     answers: dict[str, dict[int, dict[str, object]]] = {name: {} for name in tasks}
     for row, result in enumerate(ticket.results):
         for name, answer in ({} if result is None else result.answers).items():
             answers[name][row] = answer
-    explanations = variants.explanations(loaded.tasks, answers)
-    with_attention = await asyncio.to_thread(_with_attention, service, tasks, inputs, explanations)
-    sizes = [1 + len(parts) for parts in variants.parts]
-    return Why(ticket, np.cumsum([0, *sizes])[:-1].tolist(), with_attention)
+    explanations = variants.explanations(tasks.loaded.tasks, answers)
+    return _with_attention(service, tasks, variants.entries, explanations)
 
 
 def _with_attention(
     service: Service, tasks: Names, inputs: Sequence[AnyInput], explanations: Sequence[Mapping[str, Explanation]]
 ) -> list[dict[str, Explanation]]:
-    """The same with the weights of poolers, but of tasks that were replaced meanwhile."""
-    session = service.session
-    now = [name for name in tasks if session.records.get(name) is tasks.loaded.records.get(name)]
+    """The same with the weights of poolers, but of tasks that were replaced or removed meanwhile."""
+    session, records = service.session, tasks.loaded.records
+
+    def attention(name: str, entry: AnyInput) -> Attention | None:
+        if session.records.get(name) is not records.get(name):
+            return None
+        try:
+            weights = attention_of(session, name, entry)
+        except (PolyheadError, KeyError):
+            if session.records.get(name) is records.get(name):
+                raise
+            return None
+        return weights if session.records.get(name) is records.get(name) else None
+
     return [
         {
-            name: msgspec.structs.replace(explanation, attention=attention_of(session, name, entry))
-            if name in now
-            else explanation
+            name: msgspec.structs.replace(explanation, attention=attention(name, entry))
             for name, explanation in several.items()
         }
         for entry, several in zip(inputs, explanations, strict=True)

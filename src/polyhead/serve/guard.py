@@ -1,28 +1,29 @@
-"""What stands before every route: keys, bodies cut off while they stream, errors as answers, and the counts."""
+"""What stands before every route: keys and hosts, bodies cut off while they stream, errors as answers, the counts."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.serve.exchange import EXCHANGE, Exchange
 from polyhead.serve.http import CONNECTION, GONE, HttpError, status_of
-from polyhead.serve.keys import NO_KEYS, Keys
-from polyhead.serve.paths import Paths, Place
+from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, NO_KEYS, Keys, host_in, is_name
+from polyhead.serve.paths import NOWHERE, Paths, Place
 
-ADMIN = "polyhead.admin"  # in a scope: the name of the key for admin that was checked
 log = logging.getLogger(__name__)
 Observer = Callable[[Exchange], None]
 """Told of every request that was answered, in the event loop; must not wait for anything."""
 
 
 class Guard:
-    """Refuses whoever has no key, and bodies of more than so many bytes; a fault is logged, not shown.
+    """Refuses paths that no route has, whoever has no key, and bodies of more than so many bytes.
 
-    Errors are told in the form of the format whose path was asked.
+    Where a request needs no key, it refuses what a page of another site made a browser ask: by another origin than the
+    server, or by a host name that is not the server's. A fault is logged, not shown. Errors are told in the form of the
+    format whose path was asked.
     """
 
     def __init__(
@@ -33,10 +34,16 @@ class Guard:
         body_bytes: int,
         larger: Callable[[str, str], int] = lambda method, path: 0,
         keys: Keys = NO_KEYS,
+        hosts: Collection[str] | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        """`larger` gives the bytes of routes that may have more, by method and path."""
+        """`larger` gives the bytes of routes that may have more, by method and path.
+
+        `hosts` are the names by which the server may be asked without a key, ".NAME" for a name and all below it; None
+        allows any.
+        """
         self._app, self._paths, self._keys, self._observers = app, paths, keys, observers
+        self._hosts = hosts
         self._body_bytes, self._larger = body_bytes, larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,12 +62,9 @@ class Guard:
             await send(message)
 
         try:
-            if self._keys:
-                key = self._keys.opened(scope["headers"], place.access(exchange.method))
-                if key is not None:
-                    exchange.key = key.name
-                    if key.purpose == "admin":
-                        scope[ADMIN] = key.name
+            if place is NOWHERE:
+                raise no_route(scope)
+            self._admit(scope, exchange, place)
             await self._app(scope, self._limited(scope, receive), noted)
         except Exception as error:
             if exchange.status:  # the answer had begun
@@ -72,6 +76,46 @@ class Guard:
             exchange.seconds = monotonic() - exchange.began
             for observer in self._observers:
                 observer(exchange)
+
+    def _admit(self, scope: Scope, exchange: Exchange, place: Place) -> None:
+        """Notes whose request it is; raises HttpError for one that is nobody's, or a foreign page's."""
+        access, headers = place.access(exchange.method), dict(scope["headers"])
+        host, scope[HAS_KEYS] = headers.get(b"host", b"").decode("latin-1"), bool(self._keys)
+        name = host_in(host)
+        key = self._keys.opened(scope["headers"], access) if self._keys else None
+        if key is not None:
+            exchange.key = key.name
+            if key.purpose == "admin":
+                scope[ADMIN_KEY] = key.name
+        elif access != "open":
+            origin = headers.get(b"origin")
+            if origin is not None and not self._is_own(origin.decode("latin-1"), host):
+                do = "ask from a page of this server, from a program, or give it keys"
+                raise HttpError(403, "a page of another site asks", got=origin.decode("latin-1")[:200], do=do)
+            if self._hosts is not None and is_name(name) and name and not self._is_allowed(name):
+                raise HttpError(
+                    403,
+                    "the server does not know this name as its own",
+                    got=name[:200],
+                    allowed=["an IP address", "localhost", *self._hosts],
+                    do="ask it by its address, or start it with --allowed-host NAME",
+                )
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Whether a page's origin is the host that is asked, or one of the server's names."""
+        authority = origin.partition("://")[2]
+        if authority == host:
+            return bool(host)
+        try:
+            return bool(self._hosts) and self._is_allowed(host_in(authority))
+        except HttpError:
+            return False
+
+    def _is_allowed(self, name: str) -> bool:
+        name = name.lower()
+        return any(
+            name == own.removeprefix(".") or (own.startswith(".") and name.endswith(own)) for own in self._hosts or ()
+        )
 
     async def _refuse(self, error: Exception, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
         if status_of(error) == 500:
@@ -96,6 +140,12 @@ class Guard:
             return message
 
         return limited
+
+
+def no_route(scope: Scope) -> HttpError:
+    """What is told of a path that no route has."""
+    got = f"{scope['method']} {scope['path'][:200]}"
+    return HttpError(404, "there is no such route", got=got, do="see /docs for all routes")
 
 
 def _too_large(most: int, got: str | None = None) -> HttpError:

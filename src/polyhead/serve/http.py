@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from polyhead.config import Value
 from polyhead.errors import (
+    SEVERAL,
     BackendError,
     BadName,
     ConfigError,
@@ -24,6 +25,10 @@ from polyhead.errors import (
     PolyheadError,
     UnknownTask,
 )
+from polyhead.nesting import DEEPEST, levels_and_values
+from polyhead.serve.beside import beside
+from polyhead.serve.examples import example_of, fields_at
+from polyhead.serve.faults import fault_of
 
 JSON = "application/json"
 CONNECTION = "polyhead.connection"  # in a scope: whether the caller hung up
@@ -41,7 +46,9 @@ STATUS: Mapping[type[PolyheadError], int] = {
 }
 """The status of each kind of error; the first kind, from its own class upward, that is named here counts."""
 
-DEEPEST = 64  # levels of lists and objects in a body
+MOST_VALUES = 131_072  # in all its lists and objects: more would take the decoder, which nothing interrupts, too long
+AT_ONCE = 8192  # values of a list that are written before other threads may run
+MOST_TOLD = 100  # values of an error's list that are told
 # A path of two parts or more, unless it is a route that is named with its method.
 _FILE = re.compile(
     r"(?<!GET )(?<!POST )(?<!PUT )(?<!DELETE )(?<![\w./:])(?:[A-Za-z]:\\|/)[^\s'\",:;()/\\]+[/\\][^\s'\",:;()]*"
@@ -60,12 +67,12 @@ class HttpError(PolyheadError):
 
 
 class ErrorBody(Value):
-    """The four facts of an error, and its type."""
+    """The four facts of an error, and its type; several values stand in a list."""
 
     type: str
     message: str
-    got: str | None = None
-    allowed: str | None = None
+    got: str | list[str] | None = None
+    allowed: str | list[str] | None = None
     do: str | None = None
 
 
@@ -80,31 +87,58 @@ def encoded(value: object, status: int = 200, headers: Mapping[str, str] | None 
     return Response(msgspec.json.encode(value), status, headers=headers, media_type=JSON)
 
 
+def raw(values: Iterable[object]) -> list[Any]:
+    """Each value as `msgspec.Raw`, JSON by itself: one call that writes all of them would stop every other thread."""
+    return [msgspec.Raw(msgspec.json.encode(_divided(value))) for value in values]
+
+
+def _divided(value: object) -> object:
+    """The value, in which long lists are JSON already, made of a part of each at a time."""
+    if isinstance(value, dict):
+        return {name: _divided(inner) if isinstance(inner, (dict, list)) else inner for name, inner in value.items()}
+    if not isinstance(value, list) or len(value) <= AT_ONCE:
+        return value
+    parts = (msgspec.json.encode(value[start : start + AT_ONCE])[1:-1] for start in range(0, len(value), AT_ONCE))
+    return msgspec.Raw(b"[" + b",".join(parts) + b"]")
+
+
 async def decoded(request: Request, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
-    """The body as a value; raises HttpError 400 for what is no JSON, 422 for JSON of another form."""
+    """The body as a value; raises what `parsed` raises."""
     body = await request.body()
-    if is_deep(body):
-        raise HttpError(400, "the body is nested too deeply", allowed=f"{DEEPEST} levels", do="send flatter values")
+    return await beside(len(body), parsed, body, decoder)
+
+
+def parsed(body: bytes, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
+    """A value of JSON; raises HttpError 400 for what is no JSON or has too many parts, 422 for JSON of another form."""
+    check_parts(body)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise HttpError(422, "the body has another form than this route reads", got=str(error)) from None
+        raise form_error(error, decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         do = "send one JSON object in UTF-8"
         raise HttpError(400, "the body is not JSON", got=str(error), do=do) from None
 
 
-def is_deep(body: bytes) -> bool:
-    """Whether JSON has more than DEEPEST levels; anything else may be either."""
-    if body.count(b"[") + body.count(b"{") <= DEEPEST:
-        return False
-    if b"\\" in body:  # what is escaped ends no string
-        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    signs = np.frombuffer(body, np.uint8)
-    is_outside = np.cumsum(signs == ord('"'), dtype=np.int32) % 2 == 0
-    signs = signs[is_outside]
-    steps = np.isin(signs, (ord("["), ord("{"))).astype(np.int8) - np.isin(signs, (ord("]"), ord("}")))
-    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > DEEPEST)
+def form_error(error: msgspec.ValidationError, of: Any) -> HttpError:
+    """What is wrong with a body of this type, which fields may stand at that place, and a body that would do."""
+    fault, what = fault_of(error), "the body has another form than this route reads"
+    got = f"{fault.what}, at '{fault.path}'" if fault.place else fault.what
+    body = msgspec.json.encode(example_of(of)).decode()
+    return HttpError(422, what, got=got, allowed=fields_at(of, fault.place), do=f"send such as {body}")
+
+
+def check_parts(body: bytes) -> None:
+    """Raises HttpError 400 for JSON of more than DEEPEST levels, or of more values than MOST_VALUES."""
+    opened = body.count(b"[") + body.count(b"{")
+    if opened <= DEEPEST and opened + body.count(b",") <= MOST_VALUES:
+        return
+    levels, values = levels_and_values(body)
+    if levels > DEEPEST:
+        raise HttpError(400, "the body is nested too deeply", allowed=f"{DEEPEST} levels", do="send flatter values")
+    if values > MOST_VALUES:
+        allowed, do = f"{MOST_VALUES:,}", "send several requests"
+        raise HttpError(400, "the body holds too many values", allowed=allowed, do=do)
 
 
 def status_of(error: Exception) -> int:
@@ -122,17 +156,37 @@ def body_of(error: Exception) -> ErrorBody:
         what = "nobody waits for this any longer" if status_of(error) == GONE else "the server failed"
         return ErrorBody(type="ServerError", message=what)
     is_own = isinstance(error, HttpError)  # which speaks of requests and routes alone
-    got, allowed, do = (
-        None if fact is None else str(fact)[:1000] if is_own else without_files(str(fact)[:1000])
-        for fact in (error.got, error.allowed, error.do)
-    )
-    name, message = "HttpError" if is_own else type(error).__name__, str(error)
-    return ErrorBody(type=name, message=message if is_own else without_files(message), got=got, allowed=allowed, do=do)
+    clean = str if is_own else without_files
+    got, allowed = (_told(fact, clean) for fact in (error.got, error.allowed))
+    name, message = "HttpError" if is_own else type(error).__name__, clean(str(error))
+    do = None if error.do is None else clean(error.do[:1000])
+    return ErrorBody(type=name, message=message, got=got, allowed=allowed, do=do)
+
+
+def _told(fact: object, clean: Callable[[str], str]) -> str | list[str] | None:
+    """A fact of an error: several values as a list, of which the first ones are told."""
+    if fact is None:
+        return None
+    if not isinstance(fact, SEVERAL):
+        return clean(str(fact)[:1000])
+    told = [clean(str(value)[:200]) for value in islice(fact, MOST_TOLD)]
+    return [*told, f"and {len(fact) - MOST_TOLD:,} more"] if len(fact) > MOST_TOLD else told
 
 
 def without_files(words: str) -> str:
     """The words without what callers need not know: paths of files, and where in a library something failed."""
     return _OURS.sub("(a file)", _FILE.sub("(a file)", words))
+
+
+def replaced(words: str, places: Mapping[str, str]) -> str:
+    """The words with what stands for each path in `places`, where it is a whole path or the beginning of one.
+
+    A relative path is found where more of a path follows: a folder may be called as any word is.
+    """
+    for path in sorted(places, key=len, reverse=True):
+        end = r"(?![\w-]|\.\w)" if path.startswith(("/", "\\")) or path[1:2] == ":" else r"(?=[/\\])"
+        words = re.sub(rf"(?<![\w./\\-]){re.escape(path)}{end}", places[path].replace("\\", r"\\"), words)
+    return words
 
 
 def headers_of(error: Exception) -> dict[str, str]:

@@ -6,16 +6,19 @@ import hmac
 import re
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.serve.http import HttpError
 
+ADMIN_KEY = "polyhead.admin"  # in a scope: the name of the key for admin that was checked
+HAS_KEYS = "polyhead.has_keys"  # in a scope: whether the server has any, so that nobody is exempt from them
 Purpose = Literal["predict", "admin"]
 FORM = "KEY, predict:KEY or admin:KEY in each line; what follows after ' #' is its name in the log"
 _KEY = re.compile(r"[!-~]+")  # printable ASCII, as headers carry it
+_AUTHORITY = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.%\w]+)\]|(?P<name>[\w.-]*))(?::\d*)?", re.ASCII)
 
 
 class Key(Value):
@@ -116,10 +119,31 @@ def check_keys(keys: Keys, *, host: str, admin: bool, no_keys: bool) -> None:
 
 def is_loopback(host: str) -> bool:
     """Whether this machine alone reaches an address; a name is asked nobody, only 'localhost' is known."""
+    address = _address(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
+
+
+def is_name(host: str) -> bool:
+    """Whether a host is a name that a web page may point at any machine: neither an address nor 'localhost'."""
+    return _address(host) is None and host.lower() != "localhost"
+
+
+def host_in(authority: str) -> str:
+    """The host of `HOST` or `HOST:PORT`, without the brackets of an address; raises HttpError 400 for what is neither.
+
+    Of no characters it is "".
+    """
+    fit = _AUTHORITY.fullmatch(authority)
+    if fit is None:
+        raise HttpError(400, "the header 'Host' is no address", got=authority[:100], allowed="HOST or HOST:PORT")
+    return fit["address"] or fit["name"] or ""
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
     try:
-        return ip_address(host.strip("[]").partition("%")[0]).is_loopback
+        return ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
-        return host.lower() == "localhost"
+        return None
 
 
 def _given(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 from polyhead.config import Value, to_value
 from polyhead.engine.inputs import input_types_of
 from polyhead.errors import ConfigError, nearest
+from polyhead.nesting import toml_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
@@ -26,9 +26,7 @@ def read_labels(path: Path | str) -> dict[str, Renamed]:
     """The questions of a mapping file, by name or id; raises ConfigError that names the file and the wrong value."""
     path = Path(path)
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML", got=error, do="fix that line") from None
+        tables = toml_of(path)
     except OSError as error:
         what = f"the mapping file {path} cannot be read"
         raise ConfigError(what, got=error.strerror, do="give the path of a TOML file") from None
@@ -61,8 +59,9 @@ def check_labels(renamed: Mapping[str, Renamed], tasks: Mapping[str, Task]) -> N
                 allowed=sorted(other for other, each in tasks.items() if why_no_answers(each) is None),
                 do="name one of these tasks, or take the question out",
             )
+        known = {*task.labels}
         for option, label in entry.labels.items():
-            if label not in task.labels:
+            if label not in known:
                 raise ConfigError(
                     f"the mapping file, question '{name}': option '{option}' stands for a label that task "
                     f"'{task.name}' does not have",

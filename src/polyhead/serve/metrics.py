@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from time import monotonic
 
 from polyhead.engine.answers import Result
@@ -81,11 +81,12 @@ class TaskCounts:
         group.answered += len(ticket.results)
         if ticket.stage is None:
             group.seconds.add(seconds, len(ticket.results))
-        for result in ticket.results:
-            if result is not None and len(result.answers) < len(group.labels):
-                self._without(result, group.labels, None if ticket.stage is not None else seconds)
-            if result is not None and result.receipt.cut:
-                self._cut(ticket, group.labels)
+        results = [result for result in ticket.results if result is not None]
+        lacking = [result for result in results if len(result.answers) < len(group.labels)]
+        if lacking:
+            self._without(lacking, group.labels, None if ticket.stage is not None else seconds)
+        if cut := sum(result.receipt.cut > 0 for result in results):
+            self._cut(ticket, group.labels, cut)
 
     def stage(self, loaded: LoadedTasks, results: TaskResults, seconds: float) -> None:
         """Counts how long answers took that came before the call's end."""
@@ -101,20 +102,21 @@ class TaskCounts:
                 self.seconds[label].merge(group.seconds)
         self._groups.clear()
 
-    def _without(self, result: Result, labels: Sequence[Labels], seconds: float | None) -> None:
-        for label in labels:
-            name = label[0]
-            if name not in result.answers:
-                self.answers[label] -= 1  # it was counted with its group
-                if seconds is not None:
-                    self.seconds[label].add(seconds, -1)
-                reason = "failed" if name in result.failed else "skipped" if name in result.skipped else "late"
-                self.without[reason][label] += 1
+    def _without(self, results: Sequence[Result], labels: Sequence[Labels], seconds: float | None) -> None:
+        """Counts what these results lack; tasks are counted by all results at once, since there may be many of both."""
+        for reason in ("failed", "late", "skipped"):
+            lacking = Counter(chain.from_iterable(getattr(result, reason) for result in results))
+            for label in labels:
+                if times := lacking[label[0]]:
+                    self.answers[label] -= times  # they were counted with their group
+                    self.without[reason][label] += times
+                    if seconds is not None:
+                        self.seconds[label].add(seconds, -times)
 
-    def _cut(self, ticket: Ticket, labels: Sequence[Labels]) -> None:
+    def _cut(self, ticket: Ticket, labels: Sequence[Labels], times: int) -> None:
         for label in labels:
             if ticket.loaded.tasks[label[0]].long_texts != "windows":
-                self.without["cut"][label] += 1
+                self.without["cut"][label] += times
 
 
 class Metrics:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from html import escape
 from typing import Any
 
 import msgspec
 from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
+from polyhead.serve.examples import example_of
 from polyhead.serve.formats.base import Described, Operation, TellsErrors, WireFormat
 from polyhead.serve.http import JSON, ErrorAnswer
 
@@ -78,61 +78,8 @@ def _entry(
         where = {"in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         entry["parameters"] = [{"name": name, **where} for name in names]
     if operation.request is not None:
-        entry["requestBody"] = {"required": True, "content": {JSON: {"schema": asked}}}
+        example = operation.example if operation.example is not None else example_of(operation.request)
+        entry["requestBody"] = {"required": True, "content": {JSON: {"schema": asked, "example": example}}}
     if operation.access != "open":
         entry["security"] = [{"bearer": []}, {"header": []}, {}]
     return entry
-
-
-def page(described: Mapping[str, Any]) -> str:
-    """The file as a page that loads nothing: no script, and no address of another server."""
-    routes = "".join(
-        _route(path, method, entry, described)
-        for path, methods in described["paths"].items()
-        for method, entry in methods.items()
-    )
-    schemas = "".join(
-        f"<details id='{escape(name)}'><summary><code>{escape(name)}</code></summary>"
-        f"<p>{escape(schema.get('description', ''))}</p><pre>{_json(schema)}</pre></details>"
-        for name, schema in described["components"]["schemas"].items()
-    )
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>Polyhead {escape(__version__)}: routes</title><style>{STYLE}</style><main><h1>Polyhead: routes</h1>"
-        f"<p>The same as a file: <a href='/openapi.json'>/openapi.json</a></p>{routes}<h2>Types</h2>{schemas}</main>"
-    )
-
-
-def _route(path: str, method: str, entry: Mapping[str, Any], described: Mapping[str, Any]) -> str:
-    body = entry.get("requestBody", {}).get("content", {}).get(JSON)
-    asked = "" if body is None else f"<h3>Body</h3><pre>{_json(body['schema'])}</pre>"
-    answers = "".join(
-        f"<dt><code>{escape(status)}</code></dt><dd>{escape(answer['description'])}{_contents(answer)}</dd>"
-        for status, answer in entry["responses"].items()
-    )
-    return (
-        f"<details><summary><b>{escape(method.upper())}</b> <code>{escape(path)}</code> "
-        f"<span>{escape(entry['summary'])}</span> <i>{escape(', '.join(entry['tags']))}</i></summary>"
-        f"{asked}<h3>Answers</h3><dl>{answers}</dl></details>"
-    )
-
-
-def _contents(answer: Mapping[str, Any]) -> str:
-    return "".join(
-        f"<pre>{escape(media)}: {_json(content['schema'])}</pre>"
-        for media, content in answer.get("content", {}).items()
-    )
-
-
-def _json(value: object) -> str:
-    return escape(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
-
-
-STYLE = """
-:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
-main { max-width: 60rem; margin: 0 auto; padding: 1rem }
-details { border: 1px solid color-mix(in srgb, currentColor 20%, transparent); border-radius: .4rem; margin: .4rem 0 }
-details { padding: .4rem .8rem } summary { cursor: pointer } summary i { opacity: .6; float: right }
-pre { overflow: auto; padding: .6rem; background: color-mix(in srgb, currentColor 7%, transparent) }
-h3 { font-size: 1rem; margin: .6rem 0 0 } dt { float: left; width: 4rem } dd { margin-left: 4rem }
-"""

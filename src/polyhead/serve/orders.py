@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,7 +26,7 @@ from polyhead.certify.certificate import Ledger, bundle_hash
 from polyhead.certify.rollback import roll_back
 from polyhead.config import Value
 from polyhead.errors import BundleError, PolyheadError, UnknownTask
-from polyhead.serve.http import ErrorBody, HttpError, body_of, status_of
+from polyhead.serve.http import ErrorBody, HttpError, body_of, replaced, status_of
 
 NICENESS = 15  # of the process that makes a change: answers come first
 AUTOGROUP = FilePath("/proc/self/autogroup")
@@ -105,29 +105,35 @@ class Told(Value):
     status: int = 500
 
 
-def perform(order: Order, prover: Prover | None = None) -> Outcome:
+def perform(order: Order, prover: Prover | None = None, check: Callable[[], None] = lambda: None) -> Outcome:
     """Makes the change with its proof, or raises and leaves the bundle as it was.
 
-    Raises UnknownTask, IsolationError, BundleError for labels that would be lost, and what `certify.certified` raises.
+    `check` raises, just before anything is changed, where nobody waits for the change any longer. Raises UnknownTask,
+    IsolationError, BundleError for labels that would be lost, and what `certify.certified` raises.
     """
     root, name = FilePath(order.root), order.name
     if name in model_names(root):
+        check()
         return _perform_model(order, root)
     if order.operation == "put":
-        return _put(order, root, prover)
+        return _put(order, root, prover, check)
     ours = Bundle.open(root, verify=False)
     before = ours.version(name)
     if order.operation == "remove":
-        certificate = certified(
-            root, "remove", lambda: unlist(root, [name]), changing=[name], actor=order.actor, prover=prover
-        )
+
+        def remove() -> None:
+            check()
+            unlist(root, [name])
+
+        certificate = certified(root, "remove", remove, changing=[name], actor=order.actor, prover=prover)
         return Outcome(task=name, before=before, after=None, is_changed=True, certificate=Proof.of(certificate))
     if order.version == before:
         return Outcome(task=name, before=before, after=before, is_changed=False)
+    check()
     return _roll_back(order, root, before, prover)
 
 
-def _put(order: Order, root: FilePath, prover: Prover | None) -> Outcome:
+def _put(order: Order, root: FilePath, prover: Prover | None, check: Callable[[], None]) -> Outcome:
     theirs, ours, name = Bundle.open(order.source, verify=False), Bundle.open(root, verify=False), order.name
     live = ours.lines.get(name)
     before = None if live is None else live.version
@@ -138,6 +144,7 @@ def _put(order: Order, root: FilePath, prover: Prover | None) -> Outcome:
         _check_labels_stay(theirs.record(name), ours, name)
 
     def copy(_: Mapping[str, str] | None = None) -> None:
+        check()
         copy_tasks(theirs, [name], Bundle.open(root, verify=False), replace=live is not None)
 
     if live is None:
@@ -226,10 +233,10 @@ def _perform_model(order: Order, root: FilePath) -> Outcome:
     return Outcome(task=name, before=before, after=after, is_changed=after != before)
 
 
-def told(raw: bytes, prover: Prover) -> bytes:
-    """What a process of changes prints for an order as JSON: a `Told` as JSON."""
+def told(raw: bytes, prover: Prover, check: Callable[[], None] = lambda: None) -> bytes:
+    """What a process of changes prints for an order as JSON: a `Told` as JSON; `check` as `perform` calls it."""
     try:
-        return msgspec.json.encode(Told(outcome=perform(msgspec.json.decode(raw, type=Order), prover)))
+        return msgspec.json.encode(Told(outcome=perform(msgspec.json.decode(raw, type=Order), prover, check)))
     except PolyheadError as error:
         return msgspec.json.encode(Told(error=body_of(error), status=status_of_change(error)))
 
@@ -257,10 +264,10 @@ def lower_priority() -> None:
 def as_http(body: ErrorBody, status: int, places: Mapping[str, str] = MappingProxyType({})) -> HttpError:
     """An error with a status, from its four facts; `places` are paths of this machine and what stands for them."""
 
-    def cleaned(text: str | None) -> str | None:
-        for path in sorted(places, key=len, reverse=True):
-            text = None if text is None else text.replace(path, places[path])
-        return text
+    def cleaned(fact: str | list[str] | None) -> Any:
+        if isinstance(fact, list):
+            return [replaced(each, places) for each in fact]
+        return None if fact is None else replaced(fact, places)
 
     error = HttpError(status, cleaned(body.message) or "")
     error.got, error.allowed, error.do = (cleaned(fact) for fact in (body.got, body.allowed, body.do))

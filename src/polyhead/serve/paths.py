@@ -53,21 +53,25 @@ class Paths:
             access = _described(wire_format)
             by_default: Access = "admin" if getattr(wire_format, "admin", False) else "predict"
             for route in own:
-                if isinstance(route, Route):
-                    patterns.setdefault(route.path, route.path_regex if route.param_convertors else None)
-                    of_path = methods.setdefault(route.path, {})
-                    for method in route.methods or ():
-                        its = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
-                        of_path.setdefault(method, Method(access=its, format=wire_format))
+                if not isinstance(route, Route):
+                    raise TypeError(f"wire format '{wire_format.name}' has a route that is no starlette.routing.Route")
+                patterns.setdefault(route.path, route.path_regex if route.param_convertors else None)
+                of_path = methods.setdefault(route.path, {})
+                for method in route.methods or ():
+                    its = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
+                    of_path.setdefault(method, Method(access=its, format=wire_format))
         places = {path: Place(route=path, methods=of_path) for path, of_path in methods.items()}
         self._exact = {path: place for path, place in places.items() if patterns[path] is None}
         self._others = [(pattern, places[path]) for path, pattern in patterns.items() if pattern is not None]
 
     def of(self, path: str) -> Place:
-        """The place of a path; `NOWHERE` where no route has it."""
+        """The place of a path; `NOWHERE` where no route has it.
+
+        All of the path has to fit: `$` in a pattern would let a line break stand behind it.
+        """
         place = self._exact.get(path)
         if place is None:
-            place = next((place for pattern, place in self._others if pattern.match(path)), NOWHERE)
+            place = next((place for pattern, place in self._others if pattern.fullmatch(path)), NOWHERE)
         return place
 
 

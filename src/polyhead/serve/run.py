@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import logging
+import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,7 +23,11 @@ from polyhead.serve.accept import Acceptor
 from polyhead.serve.connections import SURPLUS, Connection, connections_of, look_on
 from polyhead.serve.settings import ConnectionLimits
 
+log = logging.getLogger(__name__)
+
 LOOPBACK = "127.0.0.1"
+ENDING = 0.9  # of the drain time is for answers that are under way; the rest is for closing what they used
+SHORTEST = 1.0  # seconds of a drain time at least
 
 
 class Listener(Value, eq=False):
@@ -67,6 +77,39 @@ def allow_open_files(limits: ConnectionLimits) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
+def stop_signals() -> Iterator[signal.Signals]:
+    """The signals that end a server once its answers are sent; a hang-up is none where its parent ignores it."""
+    yield from (signal.SIGTERM, signal.SIGINT)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        yield signal.SIGHUP
+
+
+class EndInTime:
+    """Ends this process a number of seconds after the first call, whatever threads still run.
+
+    Nothing in a bundle depends on them: its files are replaced whole, and what an upload left is removed at the next
+    start. A second clock, which needs no turn of Python's, ends the process where the first one gets none.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._is_begun = max(SHORTEST, seconds), False
+
+    def __call__(self) -> None:
+        """Begins to count; a later call changes nothing."""
+        if self._is_begun:
+            return
+        self._is_begun = True
+        clock = threading.Timer(self._seconds, self._end)
+        clock.daemon = True
+        clock.start()
+        faulthandler.dump_traceback_later(self._seconds + 1, exit=True)
+
+    def _end(self) -> None:
+        log.warning("the server did not end within %g s; what still ran is left", self._seconds)
+        sys.stderr.flush()
+        os._exit(0)
+
+
 async def serve(
     listeners: Sequence[Listener],
     *,
@@ -74,12 +117,14 @@ async def serve(
     ready: Callable[[], None],
     limits: ConnectionLimits = LIMITS,
     refused: Callable[[int], None] = lambda status: None,
+    stopping: Callable[[], None] = lambda: None,
     until: asyncio.Event | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, or `until` is set; then takes no more, answers what is under way, and returns.
+    """Serves until a signal of `stop_signals`, or `until` is set; then takes no more, answers the rest, and returns.
 
     The first application starts before any port answers; `ready` is called when all do. `refused` is told of each
-    connection that is closed for its limits: the status that it was answered with, 0 for none.
+    connection that is closed for its limits: the status that it was answered with, 0 for none. `stopping` is called
+    with a signal, between two steps of whatever the event loop does.
     """
     allow_open_files(limits)
     servers = list[_Server]()
@@ -98,9 +143,12 @@ async def serve(
                 server.force_exit = True
             server.should_exit = True
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(NotImplementedError, ValueError, RuntimeError):  # not the main thread, or no such signals
-            loop.add_signal_handler(number, stop)
+    def signalled(*_: object) -> None:
+        stopping()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stop)
+
+    before = _handled(signalled)
     beside = [asyncio.create_task(look_on(connections, limits))]
     if until is not None:
         beside.append(asyncio.create_task(_then(until, stop)))
@@ -119,6 +167,20 @@ async def serve(
     finally:
         for task in beside:
             task.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _handled(handler: Callable[..., None]) -> dict[signal.Signals, Any]:
+    """Calls the handler for every signal that stops a server; gives what handled each before.
+
+    Python calls it as soon as it can, also while the event loop is busy; the loop's own handlers would wait for it.
+    """
+    before = {}
+    for number in stop_signals():
+        with suppress(ValueError):  # not the main thread
+            before[number] = signal.signal(number, handler)
+    return before
 
 
 async def _then(event: asyncio.Event, call: Callable[[], None]) -> None:
@@ -139,7 +201,7 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=max(1, round(drain_seconds)),
+                timeout_graceful_shutdown=ENDING * max(SHORTEST, drain_seconds),  # type: ignore[arg-type] # a float is waited
                 timeout_keep_alive=75,
                 ws="none",
             )

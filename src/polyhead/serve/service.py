@@ -20,9 +20,10 @@ from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.memory import trim
+from polyhead.serve.beside import beside
 from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
-from polyhead.serve.checks import Failures, check_characters, check_cut, check_options, check_tokens
+from polyhead.serve.checks import Failures, characters_of, check_characters, check_cut, check_options, check_tokens
 from polyhead.serve.drift import DriftWatch
 from polyhead.serve.exchange import EXCHANGE
 from polyhead.serve.hidden_tasks import AddedTasks, HiddenTasks
@@ -42,6 +43,7 @@ COLLECT_AFTER = (50_000, 20, 50)
 # Python's 5 ms would let the event loop wait so long for the queue's thread, each time that it has waited for a socket.
 SWITCH_AFTER = 0.0005  # seconds
 LULL = 1.0  # seconds without a caller, after which nobody is taken to ask
+CLOSED_BY = 0.95  # of the drain time: until then what is under way is waited for
 TRIMMED_EVERY = 60.0  # seconds between two returns of freed memory to the system
 
 
@@ -63,6 +65,11 @@ class Names(tuple[str, ...]):
         made = cls(names)
         made.loaded = loaded
         return made
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks as they were in that moment."""
+        return tuple(self.loaded.tasks[name] for name in self)
 
 
 class Service:
@@ -88,6 +95,7 @@ class Service:
         self.drift = DriftWatch(session, self.vectors)
         self.hidden_tasks: list[HiddenTasks] = [self.drift]
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what else ends with it
+        self._ends: float | None = None  # until when what is under way is waited for (monotonic clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._trimming: asyncio.Task[None] | None = None
         self.lag = LoopLag()
@@ -106,15 +114,27 @@ class Service:
         self._trimming = asyncio.create_task(_trim_often())
         self.is_ready = True
 
+    def drain(self) -> None:
+        """The server is told to stop: from the first call on `drain_seconds` are counted."""
+        if self._ends is None:
+            self._ends = monotonic() + CLOSED_BY * self.settings.drain_seconds
+
+    def seconds_left(self) -> float:
+        """For what is under way, since the server was told to stop."""
+        self.drain()
+        assert self._ends is not None
+        return max(0.0, self._ends - monotonic())
+
     async def stop(self) -> None:
-        """Answers what waits, for as long as `drain_seconds`, and ends the queue."""
+        """Answers what waits, for what is left of `drain_seconds`, and ends the queue."""
+        self.drain()
         self.is_ready, self.is_closing = False, True
         if self._trimming is not None:
             self._trimming.cancel()
-        await self.changes.stop()
+        await self.changes.stop(self.seconds_left())
         for close in self.closing:
             await close()
-        await asyncio.to_thread(self.queue.close, timeout=self.settings.drain_seconds)
+        await asyncio.to_thread(self.queue.close, timeout=self.seconds_left())
         await asyncio.to_thread(self.drift.close)
         if self._loop is not None:
             await asyncio.sleep(0)  # what the queue delivered last
@@ -126,9 +146,8 @@ class Service:
 
     @property
     def tasks(self) -> dict[str, Task]:
-        """The tasks that callers may ask, by name."""
-        loaded = self.loaded
-        return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
+        """The tasks that callers may ask now, by name."""
+        return shown_tasks(self.loaded)
 
     def default_tasks(self) -> list[str]:
         """The tasks of a request that names none: all but those that own their models, which take seconds a text."""
@@ -193,7 +212,8 @@ class Service:
         """
         settings, names = self.settings, tuple(tasks)
         loaded = tasks.loaded if isinstance(tasks, Names) else self.loaded
-        await check_tokens(loaded, inputs, names, words, settings.limits.tokens)
+        limits = settings.limits
+        await check_tokens(loaded, inputs, names, words, tokens=limits.tokens, answers=limits.answers)
         seconds = settings.timeout if deadline is None else min(deadline, settings.timeout)
         submitted = partial(self._submitted, loaded=loaded, tasks=names, seconds=seconds, is_gone=is_gone)
         held, tell = list[TaskResults](), stage
@@ -241,20 +261,22 @@ class Service:
                 answered.set_result(ticket)
 
         added = AddedTasks(self.hidden_tasks if stage is None else (), tasks, loaded)
-        ticket = self.queue.submit(
+        submitting = partial(
+            self.queue.submit,
             inputs,
             done,
             tasks=(*tasks, *added.hidden),
             words=words,
             deadline=self._left(seconds),
             stage=stage,
-            is_gone=is_gone,
+            is_gone=lambda: answered.cancelled() or (is_gone is not None and is_gone()),
             loaded=loaded,
         )
         try:
+            ticket = await beside(4 * len(inputs) * len(tasks) + characters_of(inputs), submitting)
             await answered
         except asyncio.CancelledError:
-            ticket.cancel()
+            answered.cancel()  # by which the queue knows it
             raise
         if ticket.error is not None:
             raise ticket.error
@@ -337,6 +359,11 @@ async def _trim_often() -> None:
     while True:
         await asyncio.sleep(TRIMMED_EVERY)
         await asyncio.to_thread(trim)
+
+
+def shown_tasks(loaded: LoadedTasks) -> dict[str, Task]:
+    """The tasks of a moment that callers may ask, by name."""
+    return {name: task for name, task in loaded.tasks.items() if name not in loaded.hidden}
 
 
 def _default(loaded: LoadedTasks) -> list[str]:

@@ -21,7 +21,7 @@ class RequestLimits(Value):
     characters: int = 1_000_000  # of one text
     all_characters: int = 2_000_000  # of all texts, with a question's for each of its options
     tokens: int = 524_288  # that the encoder would read for it; 1,024 texts of 512
-    answers: int = 65_536  # inputs times tasks
+    answers: int = 65_536  # inputs times tasks; and words, times the tasks that label each
     questions: int = 400  # of a decisions API
     options: int = 255  # of one question
     upload_bytes: int = 2**30  # of a task that is uploaded, where tasks may be changed

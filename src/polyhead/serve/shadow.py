@@ -53,7 +53,7 @@ class AddedCost(Value):
     """What asking the candidate too adds to a text with all other tasks, measured on probes when it came."""
 
     flops: int
-    milliseconds: float
+    milliseconds: float  # 0 where what it adds is less than two measurements differ by
     texts: int
 
 
@@ -121,14 +121,17 @@ def difference_of(live: Answer, candidate: Answer) -> float | None:
 class Candidate:
     """One candidate: what it is, and what became of it so far. Threads see it under its lock."""
 
-    def __init__(self, staged: StagedTask, staging: Staging, *, hidden: str, share: float, cost: AddedCost) -> None:
+    def __init__(
+        self, staged: StagedTask, staging: Staging, *, hidden: str, share: float, cost: AddedCost, version: str
+    ) -> None:
+        """`version` is the live one, with which it is compared first."""
         self.staged, self.staging, self.hidden, self.share, self.cost = staged, staging, hidden, share, cost
         self.is_asked = True
         self._task, self._lock = staged.record.task, threading.Lock()
         self._failed = self._in_a_row = 0
         self._failure: str | None = None
         self.left_out = 0
-        self._begin("")
+        self._begin(version)
 
     def _begin(self, version: str) -> None:
         self._version, self._flips = version, deque[Flip](maxlen=FLIPS)
@@ -232,7 +235,8 @@ class Shadows:
                 what = f"the candidate of task '{staged.name}' does not answer its own probes"
                 raise HttpError(422, what, got=why, do="train it again") from error
             raise
-        return Candidate(staged, staging, hidden=hidden, share=share, cost=cost)
+        live = loaded.versions.get(staged.name, "")
+        return Candidate(staged, staging, hidden=hidden, share=share, cost=cost, version=live)
 
     def add(self, candidate: Candidate) -> Candidate | None:
         """Requests see it from now on; gives the one whose place it took, which is to be detached."""

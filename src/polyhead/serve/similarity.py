@@ -6,11 +6,13 @@ import hashlib
 import logging
 import math
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import cast
 
+import msgspec
 import numpy as np
 
 from polyhead.bundle.read import Bundle
@@ -53,7 +55,7 @@ class Fit(Value):
 class Similarity:
     """Compares texts with options by their mean vectors; vectors of options are kept, the last used ones.
 
-    `fit` is called once, by any thread; all else by the event loop alone.
+    `fit` is called once; all else at any time, and all by any thread.
     """
 
     def __init__(self, vectors: str, trunk: str, *, kept: int = KEPT) -> None:
@@ -61,6 +63,7 @@ class Similarity:
         self.vectors, self.fitted = vectors, Fit()
         self._trunk, self._most = trunk.encode(), kept
         self._kept: OrderedDict[bytes, OptionVector] = OrderedDict()
+        self._lock = threading.Lock()  # of the same
 
     def fit(self, queue: Queue, bundle: Bundle) -> None:
         """Fits the temperature to what the bundle's own tasks answer to their own probes; see `fitted_to`.
@@ -99,10 +102,12 @@ class Similarity:
         options, unread = dict[str, OptionVector](), list[str]()
         for text in words:
             key = self._key(text)
-            if (kept := self._kept.get(key)) is None:
+            with self._lock:
+                if (kept := self._kept.get(key)) is not None:
+                    self._kept.move_to_end(key)
+            if kept is None:
                 unread.append(text)
             else:
-                self._kept.move_to_end(key)
                 options[text] = kept
         return options, unread
 
@@ -113,10 +118,12 @@ class Similarity:
             if result is None or self.vectors not in outputs:
                 raise BadValue("the words of an option could not be read", got=text, do="ask again, or in other words")
             vector, tokens = _direction(outputs[self.vectors]), result.receipt.tokens
-            self._kept[self._key(text)] = OptionVector(vector=vector, tokens=tokens)
-            options[text] = OptionVector(vector=vector, tokens=tokens, receipt=result.receipt)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+            key, kept = self._key(text), OptionVector(vector=vector, tokens=tokens)
+            options[text] = msgspec.structs.replace(kept, receipt=result.receipt)
+            with self._lock:
+                self._kept[key] = kept
+                while len(self._kept) > self._most:
+                    self._kept.popitem(last=False)
         return options
 
     def _key(self, text: str) -> bytes:
@@ -151,6 +158,12 @@ def words_read(asked: Asked) -> tuple[str, ...]:
             do="say what is asked",
         )
     return tuple(texts)
+
+
+def characters_read(asked: Asked) -> int:
+    """Characters of all texts that `words_read` makes of a question, at most: instructions stand before each option."""
+    options = ((len(each.value) if isinstance(each.value, str) else 0) + len(each.words) for each in asked.options)
+    return (len(asked.instructions) + 3) * len(asked.options) + sum(options)
 
 
 def said(instructions: str, value: str, description: str) -> str:

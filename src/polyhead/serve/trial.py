@@ -20,6 +20,7 @@ from polyhead.engine.request import Request
 from polyhead.errors import BackendError, IsolationError, PolyheadError
 from polyhead.plan import TRUNK, Embed
 from polyhead.seq2seq.answer import missing
+from polyhead.serve.http import replaced
 from polyhead.serve.pace import ALONE, Pace
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import Question, TaskInput
@@ -218,6 +219,4 @@ class Isolation:
 def without_paths(error: BaseException, places: Mapping[str, str]) -> str:
     """An error in words, with no path of this machine: `places` are paths and what stands for them."""
     text = str(error) if isinstance(error, PolyheadError) else f"{type(error).__name__}"
-    for path, word in sorted(places.items(), key=lambda item: -len(item[0])):
-        text = text.replace(path, word)
-    return text
+    return replaced(text, places)

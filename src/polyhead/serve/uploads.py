@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BufferedWriter
 from pathlib import Path as FilePath
+
+import msgspec
 
 from polyhead.bundle.files import read_inside
 from polyhead.bundle.format import (
     BUNDLE,
+    CARD,
     FAMILIES,
     FAMILY,
     FORMAT,
+    LARGEST_CARD,
     LARGEST_JSON,
     LOCK,
     PART,
@@ -29,21 +34,26 @@ from polyhead.bundle.format import (
     TRUNK,
     TRUNK_RECORD,
 )
-from polyhead.bundle.manifest import BundleFile, Live, TaskRecord, decoded, read_bundle_file
+from polyhead.bundle.manifest import BundleFile, Live, TaskRecord, decoded, read_bundle_file, read_trunk_record
+from polyhead.bundle.merge import trunk_difference
+from polyhead.bundle.notes import Probe
 from polyhead.bundle.owners import check_family, owner_at
 from polyhead.bundle.packed import BLOCK, FAMILY_LIMITS, LIMITS, NEEDED, check_alone
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.seen import seen_of
 from polyhead.config import Value, to_json
 from polyhead.errors import BundleError, CorruptFile, LockError, WrongTrunk
 from polyhead.files import held, remove_tree
 from polyhead.serve.http import HttpError
-from polyhead.tasks.task import check_name
+from polyhead.tasks.task import Task, check_name
+from polyhead.text.prefix import LONGEST_TEXT
 
 VERSION = "v0001"  # of the task in the staged bundle
 PREFIX = ".upload-"
 MOST_FAMILIES = 16
 _FAMILY_MEMBER = re.compile(rf"{FAMILIES}/([A-Za-z0-9+._-]{{1,200}})/({FAMILY}|{PART})".replace(".json", r"\.json"))
-_ALLOWED = f"{', '.join(LIMITS)}, {FAMILIES}/<name>/{FAMILY} and {FAMILIES}/<name>/{PART}"
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_ALLOWED = f"{', '.join(LIMITS)}, {TRUNK_RECORD}, {FAMILIES}/<name>/{FAMILY} and {FAMILIES}/<name>/{PART}"
 _PACK = "make the upload with `polyhead tasks pack`"
 
 
@@ -52,6 +62,8 @@ def member_place(member: str, task: str) -> tuple[tuple[str, ...], int]:
 
     Raises HttpError 422 for a name that is not among those of a version's files.
     """
+    if member == TRUNK_RECORD:
+        return (TRUNK, TRUNK_RECORD), LARGEST_JSON
     if member in LIMITS:
         return (TASKS, task, VERSION, member), LIMITS[member]
     match = _FAMILY_MEMBER.fullmatch(member)
@@ -250,14 +262,17 @@ def staged(folder: FilePath, name: str, target: FilePath) -> StagedTask:
         )
     trunk = read_bundle_file(target).trunk
     if record.trunk != trunk:
+        why = ""
+        if (folder / TRUNK / TRUNK_RECORD).exists():  # an upload may leave it out
+            why = f": {trunk_difference(read_trunk_record(target), read_trunk_record(folder))}"
         raise WrongTrunk(
-            f"task '{name}' was trained on another trunk than this bundle has",
+            f"task '{name}' was trained on another trunk than this bundle has{why}",
             got=f"trunk {record.trunk}",
             allowed=f"trunk {trunk}",
-            do="train the task on this bundle's trunk",
+            do="train the task on this bundle's trunk, with its max_tokens",
         )
     check_alone(record)
-    (folder / TRUNK).mkdir()
+    (folder / TRUNK).mkdir(exist_ok=True)
     (folder / TRUNK / TRUNK_RECORD).write_bytes(read_inside(target, TRUNK, TRUNK_RECORD, limit=LARGEST_JSON))
     sha256 = hashlib.sha256(raw).hexdigest()
     families = {owner_at(FAMILIES, each.name): _live(folder, each.name) for each in _folders(folder / FAMILIES)}
@@ -280,11 +295,48 @@ def _check(upload: Bundle, name: str) -> None:
         for error in upload.touched_family(owner, live):
             raise error
     upload.others(name)
-    for read in (upload.scores, upload.headline, upload.card):
-        read(name)
+    upload.headline(name)
+    upload.scores(name)
+    seen_of(upload, name)
+    place, task = (TASKS, name, VERSION), upload.record(name).task
+    card = read_inside(upload.root, *place, CARD, limit=LARGEST_CARD)
+    if not is_plain(card):
+        raise CorruptFile(f"{CARD} is no text", allowed="Markdown in UTF-8", do=_PACK)
     for number, line in enumerate(upload.probes(name), 1):
-        if not isinstance(line.get("text"), list | tuple):
-            raise CorruptFile(f"line {number} of {PROBES} is no probe", got=sorted(line), allowed="a 'text'", do=_PACK)
+        _check_probe(number, line, task)
+
+
+def _check_probe(number: int, line: Mapping[str, object], task: Task) -> None:
+    """Raises CorruptFile for what the task cannot be asked."""
+    try:
+        probe = msgspec.convert(line, Probe)
+        texts = (*probe.text, *(probe.options or ()))
+        is_short = max(map(len, texts), default=0) <= LONGEST_TEXT
+        ends = [0, *itertools.chain.from_iterable(probe.words or ()), len(probe.text[-1]) if probe.text else 0]
+        if (
+            is_short
+            and probe.fits(task)
+            and ends == sorted(ends)
+            and all(start < end for start, end in probe.words or ())
+        ):
+            return
+        got: object = f"{len(probe.text)} texts, {len(probe.options or ())} options, {len(probe.words or ())} words"
+    except msgspec.ValidationError as error:
+        got = error
+    raise CorruptFile(
+        f"line {number} of {PROBES} is no probe of task '{task.name}'",
+        got=got,
+        allowed="an input that the task answers, and words in their order inside of its last text",
+        do=_PACK,
+    )
+
+
+def is_plain(raw: bytes) -> bool:
+    """Whether it is text: UTF-8, and no control characters but the ends of lines and tabs."""
+    try:
+        return not _CONTROLS.search(raw.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def _live(folder: FilePath, family: str) -> Live:

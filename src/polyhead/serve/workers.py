@@ -23,13 +23,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.config import Value
 from polyhead.processor import processors
+from polyhead.serve.run import stop_signals
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "POLYHEAD_WORKER"  # in a worker's environment: its place as JSON
 YOUNG = 10.0  # seconds; a worker that ends before is started again after a pause
 LONGEST_PAUSE = 30.0
-GRACE = 5.0  # seconds beyond the draining that workers have to end
+GRACE = 2.0  # seconds beyond the draining that workers have to end; they end by themselves before
 PATIENCE = 1.0  # seconds that a worker waits for what another one tells
 LARGEST_TOLD = 2**24  # bytes of that
 
@@ -125,9 +126,9 @@ class Supervisor:
         self._code = 0
 
     async def run(self) -> int:
-        """Until SIGTERM or SIGINT; the exit code: not 0 where no worker could begin."""
+        """Until a signal of `stop_signals`; the exit code: not 0 where no worker could begin."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             loop.add_signal_handler(number, self._stop)
         alive, end = os.pipe()  # nobody writes there: it ends with this process
         try:
@@ -261,7 +262,7 @@ async def _asked(path: FilePath, headers: Iterable[tuple[bytes, bytes]]) -> byte
     reader, writer = await asyncio.open_unix_connection(str(path), limit=LARGEST_TOLD)
     try:
         kept = [(name, value) for name, value in headers if name in (b"authorization", b"x-api-key")]
-        lines = [b"GET /metrics HTTP/1.0", b"host: worker", *(name + b": " + value for name, value in kept)]
+        lines = [b"GET /metrics HTTP/1.0", b"host: localhost", *(name + b": " + value for name, value in kept)]
         writer.write(b"\r\n".join(lines) + b"\r\n\r\n")
         await writer.drain()
         head = await reader.readuntil(b"\r\n\r\n")

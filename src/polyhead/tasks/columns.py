@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from polyhead.config import Value
 from polyhead.errors import ConfigError, MissingColumn, near_name, nearest
 from polyhead.tasks.rows import DATASETS
@@ -13,6 +15,8 @@ from polyhead.tasks.shares import STORED, columns_in
 from polyhead.tasks.task import Kind, Task, kind_of, kinds_with
 
 SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between columns, by the ending of a file's name
+
+NAMING = ("text", "text_b", "label", "tokens", "tags", "spans", "choices", "answers", "limit", "soft")
 
 
 class Source(Value):
@@ -38,6 +42,7 @@ class Source(Value):
     where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
     limit: int | None = None  # at most so many of them
     empty: Literal["none", "skip"] | None = None  # what an empty cell says; None: what the kind takes it to say
+    overlaps: Literal["longest", "skip"] | None = None  # of spans that overlap: keep the longest, or leave the row out
     # A column with a probability for each label, one for each in their order, or "store:" and a column of a store.
     soft: str | tuple[str, ...] | None = None
 
@@ -79,7 +84,9 @@ def columns_of(source: Source, task: Task) -> Columns:
     kind = kind_of(task)
     wrong = _wrong(source, task, kind)
     if wrong:
-        raise ConfigError(f"task '{task.name}': {wrong}", got=source, do="name the columns of the task")
+        given = {key: value for key, value in msgspec.structs.asdict(source).items() if value and key in NAMING}
+        got = ", ".join(f"{key} = {value!r}" for key, value in given.items())
+        raise ConfigError(f"task '{task.name}': {wrong}", got=got, do="name the columns of the task")
     if source.empty == "none" and not kind.empty_is_none:
         names = kinds_with("empty_is_none")
         raise ConfigError(
@@ -124,6 +131,8 @@ def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
         by_tokens = source.tokens and source.tags and not source.spans
         if not by_tokens and not (source.spans and not source.tokens and not source.tags):
             return f"a task of kind '{kind.name}' reads 'tokens' and 'tags', or 'text' and 'spans'"
+    if source.overlaps is not None and not source.spans:
+        return "'overlaps' is for labelled spans: it needs 'spans', their column"
     if source.soft is not None and not kind.takes_shares:
         return f"'soft' is for tasks of kind {kinds_with('takes_shares')}"
     if isinstance(source.soft, tuple) and len(source.soft) != len(task.labels):

@@ -106,7 +106,11 @@ def table_of(path: str, *, readable: bool = False) -> Table:
         if len(kept) > MOST_ROWS:
             kept, step = kept[::2], step * 2
     columns = rows.columns
-    values = {name: [v for row in kept if (v := row.get(name)) is not None and not is_blank(v)] for name in columns}
+    values: dict[str, list[Any]] = {name: [] for name in columns}
+    for row in kept:
+        for name, value in row.items():
+            if value is not None and not is_blank(value):
+                values[name].append(value)
     for name, cells in values.items():
         if cells and all(isinstance(cell, str) and cell.lstrip().startswith("[") for cell in cells):
             lists = [listed(str(cell), cell) for cell in cells]
@@ -284,7 +288,7 @@ def _tags(table: Table, tokens: str | None) -> Test:
 
 def _choice(table: Table, choices: str | None) -> Test:
     def test(name: str, values: list[Any]) -> Seen | None:
-        options = table.values[choices] if choices else []
+        options = table.values.get(choices, []) if choices else []
         if len(options) != len(values) or not options:
             return None
         if all(_is_option(value, several) for value, several in zip(values, options, strict=True)):
@@ -304,7 +308,9 @@ def _plain_label(name: str, values: list[Any]) -> Seen | None:
     if all(isinstance(value, list) for value in values):
         items = [item for value in values for item in value]
         if items and all(isinstance(item, (str, int)) for item in items) and looks_like_labels(items):
-            return MULTI_LABEL, f"labels: '{name}', a list in each row", "label"
+            kind = None if all(len(value) == 1 for value in values) else MULTI_LABEL
+            what = "a list of one label in each row" if kind is None else "a list in each row"
+            return kind, f"labels: '{name}', {what}", "label"
         return None
     if any(isinstance(value, (list, dict)) for value in values):
         return None

@@ -12,9 +12,10 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.columns import Columns, Source, columns_of
+from polyhead.tasks.gold import TaggedSpan, cut_at, tags_of, widened
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.base import bad_value, listed, spelled
-from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
+from polyhead.tasks.kinds.base import bad_value, listed, single, spelled
+from polyhead.tasks.read_gold import gold_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.shares import Stored, is_stored, shares_of, value_of
 from polyhead.tasks.task import Example, Task
@@ -24,7 +25,7 @@ from polyhead.text.words import joined, words_in
 
 
 class ReadReport(Value):
-    """Counts of the rows read: `used + unlabelled + empty == rows`."""
+    """Counts of the rows read: `used + unlabelled + empty + overlapping == rows`."""
 
     rows: int = 0  # that `where` and `limit` let through
     used: int = 0
@@ -32,7 +33,10 @@ class ReadReport(Value):
     empty: int = 0  # skipped: a text is missing or blank
     repaired: int = 0  # lone surrogates replaced by U+FFFD in rows used
     none: int = 0  # of those used: an empty cell that says that no label applies
-    widened: int = 0  # spans of characters that begin or end inside a word, and took the whole word
+    overlapping: int = 0  # skipped: labelled spans overlap, and `overlaps` is "skip"
+    shorter: int = 0  # labelled spans left out of rows used: they overlap a longer one, and `overlaps` is "longest"
+    widened: int = 0  # answers to questions that begin or end inside a word, and took the whole word
+    lost: int = 0  # labelled spans that do not begin and end with words, so that no answer can give them
 
     def notes(self) -> list[str]:
         """How many rows were skipped or changed, a note for each reason."""
@@ -41,7 +45,10 @@ class ReadReport(Value):
             "with an empty text, skipped": self.empty,
             "with an empty label cell, read as none of the labels": self.none,
             "lone surrogates replaced": self.repaired,
-            "spans widened to whole words": self.widened,
+            "with overlapping spans, skipped": self.overlapping,
+            "spans left out, each inside or across a longer one": self.shorter,
+            "answers widened to whole words": self.widened,
+            "spans that do not begin and end with words: learned in part, missed in scores": self.lost,
         }
         return [f"{count:,} {reason}" for reason, count in counts.items() if count]
 
@@ -55,6 +62,7 @@ class Examples(Value, eq=False):
     rows: list[int]  # row numbers in the file
     report: ReadReport
     shares: list[np.ndarray] | None = None  # of soft labels: the probability of each label, float32 (labels,)
+    gold: list[tuple[TaggedSpan, ...]] | None = None  # of each row, the labelled spans that the file has
 
     @property
     def taught(self) -> list[np.ndarray]:
@@ -83,6 +91,7 @@ class Examples(Value, eq=False):
             rows=[self.rows[i] for i in indices],
             report=self.report,
             shares=None if self.shares is None else [self.shares[i] for i in indices],
+            gold=None if self.gold is None else [self.gold[i] for i in indices],
         )
 
     def scores(self, task: Task, outputs: Sequence[np.ndarray]) -> dict[str, float]:
@@ -91,8 +100,8 @@ class Examples(Value, eq=False):
 
     def each(self) -> list[Example]:
         """The examples one by one, without their labels."""
-        pairs = zip(self.inputs, self.words or repeat(None), strict=False)
-        return [Example(input=example, words=words) for example, words in pairs]
+        parts = zip(self.inputs, self.words or repeat(None), self.gold or repeat(None), strict=False)
+        return [Example(input=example, words=words, gold=gold) for example, words, gold in parts]
 
 
 def read(source: Source, task: Task, *, stored: Stored | None = None) -> Examples:
@@ -127,6 +136,7 @@ class Reading(Value, eq=False):
     wrong: tuple[BadValue, ...]
     empty: tuple[int, ...]
     unlabelled: tuple[int, ...]
+    overlapping: tuple[int, ...]  # with labelled spans that overlap: left out, or without the shorter ones
     columns: tuple[str, ...]  # of the file, in its order
     rows: int
 
@@ -141,7 +151,7 @@ def read_each(source: Source, task: Task) -> Reading:
         source = msgspec.structs.replace(source, soft=None)
     reader = _Reader(source, task, None)
     rows = Rows(source.path, reader.columns.wanted)
-    wrong, skipped = list[BadValue](), dict[str, list[int]](empty=[], unlabelled=[])
+    wrong, skipped = list[BadValue](), dict[str, list[int]](empty=[], unlabelled=[], overlapping=[], shorter=[])
     for row in rows.each():
         if source.limit is not None and reader.counts["rows"] >= source.limit:
             break
@@ -167,6 +177,7 @@ def read_each(source: Source, task: Task) -> Reading:
         wrong=tuple(wrong),
         empty=tuple(skipped["empty"]),
         unlabelled=tuple(skipped["unlabelled"]),
+        overlapping=(*skipped["overlapping"], *skipped["shorter"]),
         columns=tuple(rows.columns),
         rows=reader.counts["rows"],
     )
@@ -202,6 +213,7 @@ class _Reader:
             rows=[example.row or 0 for example in used],
             report=report,
             shares=shares,
+            gold=[example.gold or () for example in used] if self.source.spans else None,
         )
 
     def _taught(self) -> tuple[list[Example], list[np.ndarray | None], list[np.ndarray]]:
@@ -238,6 +250,15 @@ class _Reader:
             return
         context = self._text(row, self.columns.context) or ""
         example = self._example(texts, options, context, row.number)
+        if self.source.spans:
+            spans, left_out = gold_of(label, self.source, self.task, example)
+            self.counts["shorter"] += left_out
+            if spans is None:
+                self.counts["overlapping"] += 1
+                return
+            words = cut_at(example.places, spans)
+            self.counts["lost"] += sum(widened(span, example.places) != span for span in spans)
+            example = msgspec.structs.replace(example, words=words, gold=tuple(spans))
         self.targets.append(None if label is None else self._target(label, example, from_cells=from_cells))
         self.shares.append(None if soft is None else shares_of(self.task, soft, example))
         self.used.append(example)
@@ -259,8 +280,8 @@ class _Reader:
         return Example(input=example, words=words, source=self.source.path, row=row)
 
     def _target(self, label: object, example: Example, *, from_cells: bool) -> np.ndarray:
-        if self.source.spans:
-            label = self._tags_of_spans(label, example)
+        if example.gold is not None:
+            label = self._tags(example.gold, example)
         if example.options and from_cells:
             label = self._of_cell(label, example)
         target = self.kind.encode(self.task, label, example)
@@ -317,6 +338,8 @@ class _Reader:
     def _label(self, row: Row, *, from_cells: bool) -> object:
         """The label as `Kind.encode` takes it; None when the row has none."""
         value = row.values.get(self.columns.label)
+        if self.kind.takes_single:
+            value = single(value)
         if self.blank_is_none and not self.is_soft and isinstance(value, str) and not value.strip():
             self.counts["none"] += 1
             return []
@@ -336,26 +359,11 @@ class _Reader:
         """The list that a cell spells, as JSON or between separators."""
         return listed(cell, cell.split(self.source.separator) if self.source.separator else cell)
 
-    def _tags_of_spans(self, value: object, example: Example) -> list[str]:
-        text, words, row, shape = example.text, example.places, example.row, "a list of {start, end, label}"
-        if not isinstance(value, list):
-            raise self._bad(f"column '{self.source.spans}' must hold spans", value, shape, row)
-        spans = []
-        for item in value:
-            fields = item if isinstance(item, dict) else {}
-            start, end, label = fields.get("start"), fields.get("end"), spelled(fields.get("label"))
-            if type(start) is not int or type(end) is not int or label is None:
-                raise self._bad("a span cannot be read", item, shape, row)
-            if not 0 <= start < end <= len(text):
-                raise self._bad("a span lies outside the text", item, f"0 <= start < end <= {len(text)}", row)
-            self.counts["widened"] += bool(np.any((words[:, 0] < start) & (words[:, 1] > start))) or bool(
-                np.any((words[:, 0] < end) & (words[:, 1] > end))
-            )
-            spans.append(TaggedSpan(start=start, end=end, label=label))
+    def _tags(self, spans: Sequence[TaggedSpan], example: Example) -> list[str]:
         try:
-            return tags_of(spans, words)
+            return tags_of(spans, example.places)
         except ValueError as error:
-            raise self._bad(str(error), value, "spans that hold words, none of them twice", row) from None
+            raise self._bad(str(error), list(spans), "spans that hold words", example.row) from None
 
     def _bad(self, what: str, got: object, allowed: object, row: int | None) -> BadValue:
         place = Example(source=self.source.path, row=row)

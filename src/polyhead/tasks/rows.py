@@ -1,28 +1,31 @@
-"""Rows of a file: JSON Lines and arrays, CSV, TSV, xlsx, Parquet, and sets of the `datasets` library."""
+"""Rows of a file: JSON, CSV, TSV, xlsx, Parquet, sets of the `datasets` library, and formats of annotated texts."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import os
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, BinaryIO, TextIO
 
 from polyhead.config import Value
-from polyhead.errors import BadValue, DataError, EmptyData, MissingExtra
+from polyhead.errors import BadValue, DataError, EmptyData
 from polyhead.files import open_plain
-from polyhead.tasks.formats import arrays, dialect, sheets
-from polyhead.tasks.limits import LONGEST_LINE, MOST_VALUES, SHORTEN, check_packing, lines_of, too_long, too_many_values
+from polyhead.tasks.formats import AnnotationFormat, RecordFormat, dialect, documents, sheets
+from polyhead.tasks.formats.argilla import RESPONSES
+from polyhead.tasks.formats.base import file_format, record_format
+from polyhead.tasks.formats.hub import DATASETS as DATASETS
+from polyhead.tasks.formats.hub import dataset_rows, parquet_rows
+from polyhead.tasks.formats.label_studio import SHORT
+from polyhead.tasks.formats.lines import bad_row, unpacked
+from polyhead.tasks.limits import LONGEST_LINE, MOST_VALUES, SHORTEN, lines_of, too_long, too_many_values
 from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.tokenize import lone_surrogates
 
-DATASETS = "datasets:"  # begins the path of rows that come from a hub
 PACKABLE = (".jsonl", ".json", ".csv", ".tsv")  # which are read packed with gzip too
 FORMATS = (
     *(form + packed for form in PACKABLE for packed in ("", ".gz")),
@@ -30,8 +33,10 @@ FORMATS = (
     ".parquet",
     f"{DATASETS}ID[/config][:split]",
 )
+OTHERS = (".conll", ".conllu", ".iob", ".bio", ".spacy", "lines with __label__", "a folder of texts")
 # Characters of one CSV cell: all that a quote which is never closed can swallow. The csv module's own limit is 131,072.
 CELL_LIMIT = LONGEST_TEXT
+HEAD = 2**12  # bytes from which a format of annotated texts is known
 UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")  # how a file of UTF-16 begins, as bytes that are not UTF-8 come out
 
 
@@ -45,9 +50,9 @@ class Row(Value):
 class _Lines:
     """The lines of a file, of which some can be given back."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, *, has_escapes: bool) -> None:
         self.taken: list[str] = []  # since it was last cleared
-        self._file, self._back = file, deque[str]()
+        self._file, self._back, self.has_escapes = file, deque[str](), has_escapes
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -55,7 +60,7 @@ class _Lines:
     def __next__(self) -> str:
         line = self._back.popleft() if self._back else self._read()
         self.taken.append(line)
-        return line
+        return dialect.with_plain_backslashes(line) if self.has_escapes else line
 
     def _read(self) -> str:
         line = self._file.readline(LONGEST_LINE)
@@ -83,6 +88,7 @@ class Rows:
         self.path = path
         self.wanted = tuple(wanted)  # columns to read, where a format can leave others unread
         self.columns: dict[str, None] = {}
+        self.form: AnnotationFormat | None = None  # of annotated texts, from the first row on
         name = path.lower().removesuffix(".gz")
         self.has_cells = name.endswith((".csv", ".tsv", ".xlsx"))  # every value is a string
 
@@ -103,59 +109,131 @@ class Rows:
 
     def _each(self) -> Iterator[Row | BadValue]:
         if self.path.startswith(DATASETS):
-            yield from self._dataset()
+            yield from self._of_table(self._numbered(dataset_rows(self.path, self._begin)))
             return
         name = self.path.lower()
+        bare = name.removesuffix(".gz")
         try:
-            bare = name.removesuffix(".gz")
-            if bare.endswith(".jsonl"):
-                yield from self._json_lines()
-            elif bare.endswith(".json"):
+            form = file_format(self.path, self._head())
+            if form is not None:
+                self.form = form
+                yield from self._of_file(form.rows(self.path))
+            elif bare.endswith((".jsonl", ".json")):
                 yield from self._json()
             elif bare.endswith((".csv", ".tsv")):
-                yield from self._cells()
+                yield from self._of_table(self._cells())
             elif name.endswith(".xlsx"):
                 yield from self._sheet()
             elif name.endswith(".parquet"):
-                yield from self._parquet()
+                yield from self._of_table(self._numbered(parquet_rows(self.path, self._begin)))
             else:
                 what = f"the format of {self.path} is not known by its name"
-                raise DataError(what, allowed=FORMATS, do="name it as what it is: a table with any separator as .csv")
+                raise DataError(
+                    what, allowed=(*FORMATS, *OTHERS), do="name it as what it is: a table with any separator as .csv"
+                )
         except FileNotFoundError:
             raise DataError(f"no file at {self.path}", do="give the path of a file that exists") from None
         except (OSError, EOFError, zlib.error) as error:  # gzip reports a damaged file by any of them
             raise DataError(f"cannot read {self.path}", got=error, do="restore the file") from None
 
-    def _json_lines(self) -> Iterator[Row | BadValue]:
-        with _opened(self.path) as file:
-            for number, line in _lines(file):
-                if line is None:
-                    what, allowed = "the line is too long", f"{LONGEST_LINE:,} bytes"
-                    yield self._bad(what, f"more than {allowed}", number, SHORTEN, allowed)
-                    continue
-                try:
-                    text = self._utf8(line, number)
-                    values = self._object(text, number) if text.strip() else None
-                except BadValue as error:
-                    yield error
-                    continue
-                if values is not None:
-                    self.columns.update(dict.fromkeys(values))
-                    yield Row(number=number, values=values)
+    def _head(self) -> bytes:
+        if os.path.isdir(self.path):
+            return b""
+        with unpacked(self.path) as file:
+            return file.read(HEAD)
+
+    def _begin(self, names: list[str]) -> list[str]:
+        """The columns to read of those that are there: of an export all, as they belong together."""
+        self._check_once(names, f"the schema of {self.path}", "write it again with a name for each")
+        self.columns.update(dict.fromkeys(names))
+        is_export = any(name.endswith(RESPONSES) for name in names)
+        return [name for name in names if is_export or name in self.wanted]
+
+    def _numbered(self, rows: Iterable[dict[str, object]]) -> Iterator[Row]:
+        for number, values in enumerate(rows, start=1):
+            yield Row(number=number, values=values)
+
+    def _of_file(self, rows: Iterable[tuple[int, dict[str, object]] | BadValue]) -> Iterator[Row | BadValue]:
+        for each in rows:
+            if isinstance(each, BadValue):
+                yield each
+            else:
+                self.columns.update(dict.fromkeys(each[1]))
+                yield Row(number=each[0], values=each[1])
 
     def _json(self) -> Iterator[Row | BadValue]:
-        """Objects of one array, or on a line each."""
-        with _opened(self.path) as file:
-            values = arrays.values_of(file, self.path) if arrays.begins_with_array(file) else None
-        if values is None:
-            yield from self._json_lines()
-            return
-        for number, value in enumerate(values, start=1):
-            if isinstance(value, dict):
-                self.columns.update(dict.fromkeys(value))
-                yield Row(number=number, values=value)
+        """A row for each value: of an array, of what else lists records, or of the lines; or as its format has it."""
+        with unpacked(self.path) as file:
+            document = documents.document_in(file, self.path)
+            head = documents.head_of_lines(file) if document is None else document
+            form, is_lines = record_format(head), document is None
+            values = self._lines(file) if document is None else enumerate(document, start=1)
+            del document, head
+            yield from self._plain(values, is_lines) if form is None else self._of_records(form, values)
+
+    def _plain(self, values: Iterable[tuple[int, object] | BadValue], is_lines: bool) -> Iterator[Row | BadValue]:
+        for each in values:
+            if isinstance(each, BadValue):
+                yield each
+            elif isinstance(each[1], dict):
+                self.columns.update(dict.fromkeys(each[1]))
+                yield Row(number=each[0], values=each[1])
             else:
-                yield self._bad("it is not a JSON object", value, number, 'write {"column": value, ...}')
+                do = (
+                    'write {"column": value, ...}; of a frame frame.to_json("rows.jsonl", orient="records", lines=True)'
+                )
+                what = "the line is not a JSON object" if is_lines else "it is not a JSON object"
+                yield self._bad(what, each[1], each[0], do)
+
+    def _of_records(
+        self, form: RecordFormat, values: Iterable[tuple[int, object] | BadValue]
+    ) -> Iterator[Row | BadValue]:
+        self.form, count = form, 0
+        for each in values:
+            if isinstance(each, BadValue):
+                yield each
+                continue
+            number, record = each
+            try:
+                for row in form.rows(record):
+                    count += 1
+                    self.columns.update(dict.fromkeys(row))
+                    yield Row(number=count if form.many else number, values=row)
+            except BadValue as error:
+                number = count + 1 if form.many else number
+                yield error.at(f"{os.path.basename(self.path)} row {number}", source=self.path, row=number)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                what = f"the record is not as {form.name} writes it"
+                yield self._bad(what, record, number, "export the records again, or remove this one")
+
+    def _of_table(self, rows: Iterator[Row | BadValue]) -> Iterator[Row | BadValue]:
+        """The rows of a table, or what it says as a tool of annotation saved it, of which its columns tell."""
+        head = list(islice(rows, 1))
+        if not any(name in SHORT or name.endswith(RESPONSES) for name in self.columns):
+            yield from chain(head, rows)
+            return
+        head += islice(rows, documents.HEAD_RECORDS)
+        form = record_format([dict(row.values) for row in head if isinstance(row, Row)])
+        if form is None:
+            yield from chain(head, rows)
+            return
+        self.columns.clear()
+        values = ((row if isinstance(row, BadValue) else (row.number, dict(row.values))) for row in chain(head, rows))
+        yield from self._of_records(form, values)
+
+    def _lines(self, file: BinaryIO) -> Iterator[tuple[int, object] | BadValue]:
+        """The values of JSON Lines with the numbers of their lines."""
+        for number, line in _lines(file):
+            if line is None:
+                what, allowed = "the line is too long", f"{LONGEST_LINE:,} bytes"
+                yield self._bad(what, f"more than {allowed}", number, SHORTEN, allowed)
+                continue
+            try:
+                text = self._utf8(line, number)
+                if text.strip():
+                    yield number, self._value(text, number)
+            except BadValue as error:
+                yield error
 
     def _utf8(self, line: bytes, number: int) -> str:
         try:
@@ -163,17 +241,13 @@ class Rows:
         except UnicodeDecodeError as error:
             raise self._bad("the line is not UTF-8", error, number, "save the file as UTF-8") from None
 
-    def _object(self, text: str, number: int) -> dict[str, object]:
+    def _value(self, text: str, number: int) -> object:
         if too_many_values(text):
             raise self._bad("the line holds too many values", None, number, SHORTEN, f"{MOST_VALUES:,}")
         try:
-            values = json.loads(text)
+            return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise self._bad("the line is not JSON", error, number, "fix the line") from None
-        if not isinstance(values, dict):
-            do = 'write {"column": value, ...}'
-            raise self._bad("the line is not a JSON object", text.strip(), number, do)
-        return values
 
     def _cells(self) -> Iterator[Row | BadValue]:
         csv.field_size_limit(max(csv.field_size_limit(), CELL_LIMIT))
@@ -183,14 +257,16 @@ class Rows:
         sample, is_whole = ("", True) if tabs else self._sample()
         if not tabs:
             style = {"delimiter": dialect.separator_of(sample, is_whole=is_whole), "strict": True}
+        has_escapes = not tabs and self._has_escapes()
+        style |= {"escapechar": "\\"} if has_escapes else {}
         # Bytes that are not UTF-8 come out as lone surrogates, so that their record can be named.
         with (
-            _opened(self.path) as raw,
+            unpacked(self.path) as raw,
             io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as file,
         ):
             if dialect.SAID.match(sample):
                 file.readline()
-            lines = _Lines(file)
+            lines = _Lines(file, has_escapes=has_escapes)
             records = self._records(csv.reader(lines, **style), lines)
             header = next(records, None)
             if header is None:
@@ -202,9 +278,13 @@ class Rows:
             for number, record in enumerate(records, start=1):
                 yield record if isinstance(record, BadValue) else self._by_column(header, record, number)
 
+    def _has_escapes(self) -> bool:
+        with unpacked(self.path) as file:
+            return dialect.has_escapes(file)
+
     def _sample(self) -> tuple[str, bool]:
         """How the file begins, and whether that is all of it."""
-        with _opened(self.path) as file:
+        with unpacked(self.path) as file:
             sample = file.read(dialect.SAMPLE + 1)
         text = sample[: dialect.SAMPLE].decode("utf-8-sig", errors="replace")
         return text, len(sample) <= dialect.SAMPLE
@@ -235,6 +315,8 @@ class Rows:
                 record = self._bad("the record is not CSV", error, number + blank, "fix its quotes")
             if record is None:
                 return
+            if lines.has_escapes and dialect.is_escaped("".join(lines.taken)):
+                record = self._escaped("".join(lines.taken).strip(), number + blank)
             if not record:
                 blank += width == 1
                 continue
@@ -243,6 +325,16 @@ class Rows:
             yield record
             number, blank = number + blank + 1, 0
             width = width or (len(record) if isinstance(record, list) else 0)
+
+    def _escaped(self, record: str, number: int) -> BadValue:
+        return self._bad(
+            "a backslash escapes a quote, a line end or itself, as MySQL and Spark write tables",
+            record,
+            number,
+            "write the table again with quotes doubled and no escapes, or as JSON Lines; "
+            f"`polyhead check {os.path.basename(self.path)}` lists every such row",
+            'quotes inside a cell as "" (RFC 4180); a cell \\N is no value',
+        )
 
     def _check_header(self, header: list[str]) -> None:
         what = f"the header of {self.path}"
@@ -264,74 +356,11 @@ class Rows:
             return self._bad("the record has another number of cells than the header", got, number, do)
         if any(map(lone_surrogates, record)):
             return self._bad("the record is not UTF-8", record, number, "save the file as UTF-8")
-        return Row(number=number, values=dict(zip(header, record, strict=True)))
-
-    def _parquet(self) -> Iterator[Row]:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError:
-            raise MissingExtra("pyarrow", "store", f"reading {Path(self.path).name}") from None
-        number = 0
-        try:
-            name = os.fsencode(self.path)  # which may be any bytes
-            open_plain(self.path).close()
-            with pyarrow.OSFile(name) as raw, pyarrow.parquet.ParquetFile(raw) as file:
-                names = list(file.schema_arrow.names)
-                self._check_once(names, f"the schema of {self.path}", "write it again with a name for each")
-                self.columns.update(dict.fromkeys(names))
-                chosen = [name for name in names if name in self.wanted]
-                check_packing(file.metadata, chosen, self.path)
-                for group in range(file.num_row_groups):
-                    for batch in file.iter_batches(batch_size=1024, row_groups=[group], columns=chosen):
-                        for values in self._values(batch, number):
-                            number += 1
-                            yield Row(number=number, values=values)
-        except pyarrow.ArrowException as error:
-            raise DataError(f"cannot read {self.path}", got=error, do="give a Parquet file") from None
-
-    def _values(self, batch: Any, before: int) -> list[dict[str, object]]:
-        try:
-            return cast(list[dict[str, object]], batch.to_pylist())
-        except UnicodeDecodeError as error:
-            last = before + batch.num_rows
-            raise DataError(
-                f"{self.path}: one of the rows {before + 1:,} to {last:,} holds a string that is not UTF-8",
-                got=error,
-                do="write the file again with strings in UTF-8, or its column as binary",
-            ) from None
-        except ValueError as error:  # pyarrow's for a struct with two fields of one name, and for dates of year 10,000
-            last = before + batch.num_rows
-            raise DataError(
-                f"{self.path}: one of the rows {before + 1:,} to {last:,} holds a value that Python cannot hold",
-                got=error,
-                do="write the file again without this column, or with its values as strings",
-            ) from None
-
-    def _dataset(self) -> Iterator[Row]:
-        """Rows of `datasets:owner/name[/config][:split]`; labels of type ClassLabel by their names."""
-        try:
-            import datasets
-        except ImportError:
-            raise MissingExtra("datasets", "datasets", f"reading {self.path}") from None
-        name, _, split = self.path.removeprefix(DATASETS).partition(":")
-        parts = name.split("/")
-        config = "/".join(parts[2:]) or None
-        try:
-            dataset = datasets.load_dataset("/".join(parts[:2]), config, split=split or "train")
-        except Exception as error:  # the library raises many types of its own, and those of the network
-            raise DataError(
-                f"cannot load {self.path}", got=error, allowed="datasets:owner/name[/config][:split]"
-            ) from error
-        names = {column: _class_names(feature) for column, feature in dataset.features.items()}
-        self.columns.update(dict.fromkeys(names))
-        for number, values in enumerate(dataset, start=1):
-            yield Row(number=number, values={key: _named(value, names[key]) for key, value in values.items()})
+        cells = (None if cell == dialect.NULL else cell for cell in record)
+        return Row(number=number, values=dict(zip(header, cells, strict=True)))
 
     def _bad(self, what: str, got: object, number: int, do: str, allowed: object = None) -> BadValue:
-        name = Path(self.path).name
-        what = f"{name} row {number}: {what}"
-        return BadValue(what, got=got, allowed=allowed, do=do, source=self.path, row=number)
+        return bad_row(self.path, number, what, got=got, allowed=allowed, do=do)
 
 
 def no_rows(path: str) -> EmptyData:
@@ -344,16 +373,6 @@ def lines_in(block: bytes) -> list[bytes]:
     return block.removesuffix(b"\n").removesuffix(b"\r").split(b"\r")
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    with open_plain(path) as file:
-        if not path.lower().endswith(".gz"):
-            yield file
-            return
-        with gzip.open(file, "rb") as unpacked:
-            yield cast(BinaryIO, unpacked)
-
-
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
     """Numbered lines that end in LF, CR LF or CR; a string of JSON can hold none of them. None: it is too long."""
     number = 0
@@ -361,20 +380,3 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
         for line in [None] if block is None else lines_in(block):
             number += 1
             yield number, line
-
-
-def _class_names(feature: Any) -> list[str] | None:
-    inner = getattr(feature, "feature", feature)
-    names = getattr(inner, "names", None)
-    return list(names) if names else None
-
-
-def _named(value: object, names: list[str] | None) -> object:
-    """An index of a ClassLabel (or a list of them) as its name; -1 is the library's mark for no label."""
-    if names is None:
-        return value
-    if isinstance(value, list):
-        return [_named(item, names) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool):
-        return names[value] if 0 <= value < len(names) else None
-    return value

@@ -15,6 +15,7 @@ from polyhead.config import Value
 from polyhead.errors import BadName, ConfigError
 from polyhead.metrics import LabelScore
 from polyhead.registry import Registry
+from polyhead.tasks.gold import TaggedSpan
 from polyhead.tasks.judging import Judged
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import repair
@@ -28,6 +29,8 @@ class Example(Value, eq=False):
     words: np.ndarray | None = None  # its own (words, 2), in characters; None: those of `words_in`
     source: str = ""  # the file that it is from
     row: int | None = None  # its number there
+    # The labelled spans that its file has, of tagging; its words are then cut where one begins or ends inside a word.
+    gold: tuple[TaggedSpan, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -171,6 +174,11 @@ class Kind(ABC):
     def labels_words(self) -> bool:
         """Whether a label stands for each word."""
         return self.per_word and "labels" in self.uses
+
+    @property
+    def takes_single(self) -> bool:
+        """Whether a row has one label, which may stand alone in a list."""
+        return not self.label_is_list and "labels" in self.uses
 
     def check(self, task: Task) -> None:  # noqa: B027
         """Raises ConfigError for a task whose fields are not what the kind needs."""

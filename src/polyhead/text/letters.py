@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+
+from polyhead.text.characters import marks
 
 _LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 _DROPPED = bytes(code for code in range(128) if not chr(code).isalnum())
-_SIGNS = re.compile(r"[\W_]+")
+_NO_LETTERS = "_\u20dd-\u20f0\ufe00-\ufe0f"  # frames, and how a sign is shown
 
 
 def letters_of(text: str) -> str:
-    """Letters and digits, in small letters."""
+    """Letters with their marks, and digits, in small letters."""
     if text.isascii():  # several times as fast
         return text.encode().translate(_LOWER, _DROPPED).decode()
-    return _SIGNS.sub("", text.casefold())
+    return _signs().sub("", text.casefold())
+
+
+@cache
+def _signs() -> re.Pattern[str]:
+    return re.compile(rf"(?:[^\w{marks()}]|[{_NO_LETTERS}])+")

@@ -28,6 +28,7 @@ from polyhead.trunk.data import TextSettings
 Input = tuple[str] | tuple[str, str]
 """One text, or a pair of texts read jointly."""
 
+AT_ONCE = 8192  # characters or tokens of which something is done without a pause, for which other threads wait
 CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 2_000_000  # of one call to the library: bounds the memory of its answers
 _LONE = re.compile("[\ud800-\udfff]")
 
@@ -156,7 +157,7 @@ class Tokenizer:
             return encodings
         special = [[0] * len(piece) for piece in template.ids]
         sequence = template.repeated([[-1] * len(piece) for piece in special], range(size), sizes)
-        pairs = _flat_pairs((answer.offsets for answer in answers), read, special)
+        pairs = _flat_pairs(map(_offsets, answers), read, special)
         return msgspec.structs.replace(encodings, offsets=pairs, sequence=sequence.astype(np.int8))
 
     def _read_texts(
@@ -180,7 +181,8 @@ class Tokenizer:
     def _encoded(self, texts: list[str], *, offsets: bool) -> list[tokenizers.Encoding]:
         """The library's encodings; it spreads several texts over the processors."""
         try:
-            if len(texts) == 1:
+            if len(texts) == 1 and len(texts[0]) <= AT_ONCE:
+                # The fastest for one text, and while it runs no other thread does.
                 return [self._tokenizer.encode(texts[0], add_special_tokens=False)]
             encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
             answers: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
@@ -295,14 +297,23 @@ def _laid(texts: Iterator[list[Any]], read: _Read, special: Sequence[list[Any]])
 def _flat(texts: Iterator[list[int]], read: _Read, special: Sequence[list[int]]) -> np.ndarray:
     flat = array("i")  # the fastest way from many lists to one array, twice as fast as numpy's own
     for entry in _laid(texts, read, special):
-        flat.fromlist(entry)
+        for start in range(0, len(entry), AT_ONCE):
+            flat.fromlist(entry[start : start + AT_ONCE])
     return np.array(flat, np.int32)
+
+
+def _offsets(answer: tokenizers.Encoding) -> list[tuple[int, int]]:
+    """The characters of each token; of very many one by one, so that other threads run meanwhile."""
+    if len(answer) <= AT_ONCE:
+        return list(answer.offsets)
+    return [answer.token_to_chars(token) for token in range(len(answer))]
 
 
 def _flat_pairs(texts: Iterator[list[tuple[int, int]]], read: _Read, special: Sequence[list[int]]) -> np.ndarray:
     flat = array("i")
     for entry in _laid(texts, read, [[(value, value) for value in piece] for piece in special]):
-        flat.fromlist(list(chain.from_iterable(entry)))
+        for start in range(0, len(entry), AT_ONCE):
+            flat.fromlist(list(chain.from_iterable(entry[start : start + AT_ONCE])))
     return np.array(flat, np.int32).reshape(-1, 2)
 
 

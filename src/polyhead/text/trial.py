@@ -23,6 +23,7 @@ WORDS = (
     "\u202e \x00 \x7f \ufffd \ufeff \ue000 \U0010ffff",
     "\t\n\r\x0b\x0c\u2028 <s> </s> [CLS] [SEP] <unk> [UNK] <pad>",
 )
+MOST_CHANGES = 128  # replacements of a normaliser; those of real ones are fewer than 20
 MOST_LITERALS = 1000  # texts of a normaliser that are tried
 RUNS = (*"aAx0 _-.!\n\t'\"(</\u00e9\u65e5", "ab", "a ", "0,", "a1", "\r\n")
 
@@ -104,6 +105,8 @@ def _checked(content: bytes) -> tuple[set[int], list[str]]:
                 changes.append((of_string, new))
             else:  # an expression may match one character, or what stands before each
                 growth *= len(new) + 1
+    if len(changes) > MOST_CHANGES:  # each is tried on each of their texts
+        raise ValueError(f"its normaliser replaces {len(changes):,} texts, and {MOST_CHANGES} are allowed")
     if growth > GROWTH:
         raise ValueError(f"its normaliser may make {growth:,} characters of one, and {GROWTH} are allowed")
     for literal in literals:

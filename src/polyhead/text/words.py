@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 
 import numpy as np
 
 from polyhead.config import Value
+from polyhead.text.characters import word_pattern
 from polyhead.text.encodings import Encodings, ranges, starts_of
-from polyhead.text.tokenize import Encoded, encoded_at
+from polyhead.text.tokenize import AT_ONCE, Encoded, encoded_at
 
+GOES_ON = -2  # in place of a token: that of the word before, of which this word is the next part
 NOWHERE = (-1, -1)  # the offsets of "no answer" among the places of a text
-_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def words_of(text: str) -> np.ndarray:
-    """Character offsets int32 (words, 2): runs of letters, digits and `_`; other visible characters alone."""
-    return np.array([match.span() for match in _WORD.finditer(text)], np.int32).reshape(-1, 2)
+    """Character offsets int32 (words, 2): runs of letters, digits and `_`, other visible characters alone.
+
+    Each with its marks; digits before letters, and letters of scripts without spaces, are words of their own (see
+    `text.characters`).
+    """
+    return np.array(_flat_spans(text), np.int32).reshape(-1, 2)
 
 
 def places_of(text: str) -> np.ndarray:
@@ -36,13 +40,19 @@ def words_in_each(inputs: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """`words_in` of many inputs."""
     flat, stops = array("i"), [0]
     for texts in inputs:
-        spans = [offsets.span() for offsets in _WORD.finditer(texts[-1])]
-        if len(texts) > 1:
-            spans.insert(0, NOWHERE)
-        flat.fromlist(list(chain.from_iterable(spans)))
-        stops.append(stops[-1] + len(spans))
+        flat.extend(NOWHERE if len(texts) > 1 else ())
+        flat.extend(_flat_spans(texts[-1]))
+        stops.append(len(flat) // 2)
     offsets = np.array(flat, np.int32).reshape(-1, 2)
     return [offsets[start:stop] for start, stop in pairwise(stops)]
+
+
+def _flat_spans(text: str) -> array[int]:
+    """Beginning and end of each word, one after the other; some at a time, so that other threads run meanwhile."""
+    flat, words = array("i"), word_pattern(text).finditer(text)
+    while some := list(chain.from_iterable(match.span() for match in islice(words, AT_ONCE))):
+        flat.fromlist(some)
+    return flat
 
 
 def joined(tokens: Sequence[str]) -> tuple[str, np.ndarray]:
@@ -56,10 +66,18 @@ def first_subtokens(encoded: Encoded, words: np.ndarray) -> np.ndarray:
     """For each word of the only or second text, int32 (words,): its first token that overlaps it, -1 if none does.
 
     There is none when the word was cut away, is outside the window, or vanished in the tokenizer's
-    normalisation. NOWHERE is read at the first token of all, whatever that is ([CLS], <s>).
+    normalisation. NOWHERE is read at the first token of all, whatever that is ([CLS], <s>). Of words of a single text
+    that stand together in one token the first has it, the others have GOES_ON.
     """
     tokens = _overlapping(encoded, words)
+    if encoded.texts == 1:
+        tokens[1:][_same_token(tokens, words)] = GOES_ON
     return np.where((words == NOWHERE).all(axis=-1), 0, tokens).astype(np.int32) if len(words) else tokens
+
+
+def _same_token(tokens: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """For each word but the first: whether it begins where the word before ends, and has its token."""
+    return np.asarray((tokens[1:] == tokens[:-1]) & (tokens[1:] >= 0) & (words[1:, 0] == words[:-1, 1]))
 
 
 def _overlapping(encoded: Encoded, words: np.ndarray) -> np.ndarray:
@@ -86,14 +104,22 @@ class Search:
 
     def read_in(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         """Indices of the words that have a token in the window, (read,), and their `first_subtokens`, (read,)."""
+        which, tokens = self._near(encoded)
+        return which[tokens >= 0], tokens[tokens >= 0]
+
+    def going_on_in(self, encoded: Encoded) -> np.ndarray:
+        """Indices of the words that share the token of the word before in the window."""
+        which, tokens = self._near(encoded)
+        return np.asarray(which[tokens == GOES_ON])
+
+    def _near(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
         offsets = encoded.offsets[encoded.sequence == encoded.texts - 1]
         near = np.zeros(0, np.int64)
         if len(offsets):
             first = np.searchsorted(self._stops, offsets[:, 0].min(), side="right")
             near = np.arange(first, np.searchsorted(self._starts, offsets[:, 1].max(), side="left"))
         which = np.union1d(self._nowhere, near)
-        tokens = first_subtokens(encoded, self.words[which])
-        return which[tokens >= 0], tokens[tokens >= 0]
+        return which, first_subtokens(encoded, self.words[which])
 
 
 class WindowWords(Value, eq=False):
@@ -104,10 +130,15 @@ class WindowWords(Value, eq=False):
     places: np.ndarray  # int64 (read,): which of its text's words, in order, of one entry after the other
     tokens: np.ndarray  # int64 (read,): the first sub-token of each, counted in its entry
     starts: np.ndarray  # int64 (entries + 1,): where what each entry reads begins
+    goes_on: np.ndarray  # bool (words,): which share the token of the word before, and are not read again
 
     def of(self, text: int) -> np.ndarray:
         """The words of one text, (words, 2)."""
         return self.words[self.text_starts[text] : self.text_starts[text + 1]]
+
+    def going_on(self, texts: np.ndarray) -> np.ndarray:
+        """Which words of these texts, one text after the other, share the token of the word before, bool (words,)."""
+        return np.asarray(self.goes_on[ranges(self.text_starts[texts], np.diff(self.text_starts)[texts])])
 
 
 def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords:
@@ -117,27 +148,37 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords
     flat = np.concatenate([np.zeros((0, 2), np.int32), *words])
     windows = np.bincount(encodings.row, minlength=len(words))
     alone = np.flatnonzero(windows[encodings.row] == 1)
-    parts = [_first_subtokens(encodings, alone, flat, text_starts)]
+    part, going_on = _first_subtokens(encodings, alone, flat, text_starts)
+    parts, goes_on = [part], np.zeros(len(flat), bool)
+    goes_on[going_on] = True
     for row in np.flatnonzero(windows > 1).tolist():
         search = Search(words[row])
         first = int(np.searchsorted(encodings.row, row))
         for entry in range(first, first + int(windows[row])):
-            indices, subtokens = search.read_in(encoded_at(encodings, entry))
+            encoded = encoded_at(encodings, entry)
+            indices, subtokens = search.read_in(encoded)
             parts.append((np.full(len(indices), entry), indices, subtokens))
+            goes_on[text_starts[row] + search.going_on_in(encoded)] = True
     owner, places, tokens = (np.concatenate(several) for several in zip(*parts, strict=True))
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=len(encodings.row))
     return WindowWords(
-        words=flat, text_starts=text_starts, places=places[order], tokens=tokens[order], starts=starts_of(counts)
+        words=flat,
+        text_starts=text_starts,
+        places=places[order],
+        tokens=tokens[order],
+        starts=starts_of(counts),
+        goes_on=goes_on,
     )
 
 
 def _first_subtokens(
     encodings: Encodings, entries: np.ndarray, words: np.ndarray, text_starts: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
     """`first_subtokens` of many entries: for every word that is read its entry, its index in the text and its token.
 
-    Each entry gets a range of character numbers of its own, so that one search serves all.
+    With them, as indices of `words`, those that share the token of the word before. Each entry gets a range of
+    character numbers of its own, so that one search serves all.
     """
     assert encodings.offsets is not None and encodings.sequence is not None
     token_sizes = encodings.lengths[entries]
@@ -149,7 +190,8 @@ def _first_subtokens(
     rows = encodings.row[entries]
     sizes = text_starts[rows + 1] - text_starts[rows]
     word_entry = np.repeat(np.arange(len(entries)), sizes)  # each word's entry
-    spans = words[ranges(text_starts[rows], sizes)].astype(np.int64)
+    which = ranges(text_starts[rows], sizes)
+    spans = words[which].astype(np.int64)
     both = np.concatenate([offsets, spans, np.zeros((1, 2), np.int64)])
     stretch = int(both.max() - both.min()) + 2
     first = np.searchsorted(offsets[:, 1] + token_entry * stretch, spans[:, 0] + word_entry * stretch, side="right")
@@ -160,9 +202,13 @@ def _first_subtokens(
         overlaps &= offsets[inside, 0] < spans[:, 1]
     nowhere = (spans == NOWHERE).all(axis=1)
     token = np.where(nowhere, 0, at[inside] - encodings.starts[entries][word_entry] if len(token_entry) else 0)
-    read = np.flatnonzero(overlaps | nowhere)
+    goes_on = np.zeros(len(spans), bool)
+    if encodings.texts == 1:
+        same = _same_token(np.where(overlaps, token, -1), spans)
+        goes_on[1:] = same & (word_entry[1:] == word_entry[:-1])
+    read = np.flatnonzero((overlaps & ~goes_on) | nowhere)
     places = np.arange(len(word_entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return entries[word_entry[read]], places[read], token[read]
+    return (entries[word_entry[read]], places[read], token[read]), which[goes_on]
 
 
 def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:

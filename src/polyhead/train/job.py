@@ -38,6 +38,7 @@ from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, rivals, unit_is_better
 from polyhead.train.record.decided import Decisions, choices, fingerprints_of, left_line, rescored, tag, untrained
 from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
+from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import outlook, task_lines
 from polyhead.train.record.seen import vectors_wanted, with_seen
 from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
@@ -162,6 +163,9 @@ class Job:
         if self._if_better and compared and not unit_is_better(list(compared.values())):
             self._remember(bundle, [p.task.name for p in tasks], compared)
             return
+        for p, trained in several:
+            if trained.held is not None:
+                keep_held(self.cache, p.task.name, trained.arrays, trained.held, numerics(self.source.precision))
         self._write(bundle, drafts, families)
         for p, trained in several:
             name = p.task.name

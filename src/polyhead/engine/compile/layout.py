@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.errors import BackendError
+from polyhead.lazy import lazy
 from polyhead.text.batch import LINE, few, packed, work
 
 
@@ -59,7 +58,7 @@ class Layout:
         """(texts,) int64: the place of each text's first prompt row."""
         return self._start
 
-    @cached_property
+    @lazy
     def places(self) -> np.ndarray:
         """(texts, tokens) int64: of each text's tokens; padding reads its text's last."""
         steps = np.minimum(np.arange(self._batch.ids.shape[1]), self._lengths[:, None] - 1)
@@ -75,7 +74,7 @@ class Layout:
         """(texts, words) int64: of each word's first token; of a word that is not there the text's."""
         return np.take_along_axis(self.places, np.maximum(self._batch.words, 0), axis=1)
 
-    @cached_property
+    @lazy
     def keep(self) -> np.ndarray:
         """(texts, tokens) float32: 0, or a low number for padding."""
         return np.where(self._batch.mask, np.float32(0.0), np.float32(HIDDEN))
@@ -115,7 +114,7 @@ class Layout:
         places.ravel()[self._start[:, None] + np.arange(self._more)] = np.arange(1, self._more + 1)
         return places
 
-    @cached_property
+    @lazy
     def added(self) -> np.ndarray:
         """(rows, 1, 1 or positions, positions) float32: 0 where a position is read, else a low number."""
         # A row that several texts may share has one shape of mask, however many texts share it.
@@ -131,7 +130,7 @@ class Layout:
     def _is_plain(self) -> bool:
         return self._size == self._batch.ids.shape and not self._is_packed
 
-    @cached_property
+    @lazy
     def _there(self) -> np.ndarray:
         return np.asarray(self.places[self._batch.mask])
 

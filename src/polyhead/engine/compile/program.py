@@ -10,6 +10,7 @@ from time import monotonic
 import msgspec
 import numpy as np
 
+from polyhead.arguments import twice_in
 from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.layout import Layout, Shape
@@ -230,10 +231,7 @@ def program_of(tasks: Sequence[str], roots: Sequence[InputState], calls: Iterabl
         del heads[soonest]
     graphs = [call.graph for call in ordered.values()]
     return Program(
-        tasks=tuple(tasks),
-        roots=tuple(roots),
-        calls=tuple(ordered.values()),
-        repeated=frozenset(graph for graph in graphs if graphs.count(graph) > 1),
+        tasks=tuple(tasks), roots=tuple(roots), calls=tuple(ordered.values()), repeated=frozenset(twice_in(graphs))
     )
 
 

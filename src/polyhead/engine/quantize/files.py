@@ -94,6 +94,12 @@ def read_calibration(bundle: Bundle) -> Calibration | None:
         return None
 
 
+def kept_files(bundle: Bundle) -> tuple[str, ...]:
+    """The names, in CACHE, of the files of a bundle's scales; none where it has no scales of use."""
+    record = read_calibration(bundle)
+    return () if record is None else (RECORD, _name(record.scales))
+
+
 def read_scales(bundle: Bundle) -> tuple[Calibration, Scales]:
     """The scales beside a bundle, for its trunk. Raises BackendError where there are none, or they are damaged."""
     record, root = _record(bundle), bundle.root

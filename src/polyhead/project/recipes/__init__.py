@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from polyhead.arguments import twice_in
 from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.project.recipes.joint import (
@@ -151,7 +152,7 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
         groups = self.groups if self.leave == "group" else {task: (task,) for task in tasks}
         grouped = [task for several in groups.values() for task in several]
         if sorted(grouped) != sorted(tasks):
-            twice = {task for task in grouped if grouped.count(task) > 1}
+            twice = twice_in(grouped)
             raise ConfigError(
                 "recipe.groups holds every task of the project once",
                 got=f"unknown {sorted(set(grouped) - set(tasks))}, missing {sorted(set(tasks) - set(grouped))}, "

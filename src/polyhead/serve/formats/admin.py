@@ -5,12 +5,11 @@ Every change is the certified one that `polyhead tasks` makes, in a process of i
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Annotated
 
 import msgspec
 from starlette.requests import Request
@@ -20,14 +19,16 @@ from starlette.routing import BaseRoute, Route
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.certify.certificate import Ledger
 from polyhead.config import Value
+from polyhead.errors import LONGEST_NAME
 from polyhead.serve.admin import Admin, ChangeAnswer
+from polyhead.serve.beside import beside
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import HttpError, encoded
+from polyhead.serve.http import HttpError, encoded, parsed
+from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowState
 
-KEY = "polyhead.admin"  # in a scope: the name of the admin key that was checked; set by what guards the routes
 LOCAL = "this machine"  # who asks without a key
 MOST_CHANGES = 1000
 Handler = Callable[[Admin, Request], Awaitable[Response]]
@@ -36,7 +37,10 @@ Handler = Callable[[Admin, Request], Awaitable[Response]]
 class RollbackRequest(Value):
     """The version to go back to; None is the one before the live one."""
 
-    version: str | None = None
+    version: Annotated[str | None, msgspec.Meta(examples=["v0001"])] = None
+
+
+_ROLLBACK = msgspec.json.Decoder(RollbackRequest)
 
 
 class PastChange(Value):
@@ -117,33 +121,26 @@ async def _admitted(admin: Admin, handler: Handler, request: Request) -> Respons
 
 
 def check_admitted(request: Request) -> None:
-    """Raises HttpError 403 unless an admin's key was checked, or a program of this machine asks on its own behalf.
+    """Raises HttpError 403 unless an admin's key was checked, or a program of this machine asks a server without keys.
 
     A browser may be led to ask by any page: without a key it is refused by what it says of the page, or of the host.
     """
-    if request.scope.get(KEY):
+    if request.scope.get(ADMIN_KEY):
         return
     ends = (request.scope.get("client"), request.scope.get("server"))
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-    origin = request.headers.get("origin")
-    is_local = all(end is not None and _is_loopback(str(end[0])) for end in ends) and _is_loopback(host)
-    if not is_local or (origin is not None and urlsplit(origin).netloc != request.headers.get("host")):
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    is_local = all(end is not None and is_loopback(str(end[0])) for end in ends) and is_loopback(host_in(host))
+    is_foreign = origin is not None and origin.partition("://")[2] != host
+    if request.scope.get(HAS_KEYS) or not is_local or is_foreign:
         raise HttpError(
             403,
-            "tasks are changed with an admin's key, or from this machine",
+            "tasks are changed with an admin's key, or from this machine where the server has no keys",
             do="start the server with keys for admins, or ask from the machine that serves, at 127.0.0.1",
         )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _actor(request: Request) -> str:
-    return str(request.scope.get(KEY) or LOCAL)
+    return str(request.scope.get(ADMIN_KEY) or LOCAL)
 
 
 async def _put(admin: Admin, request: Request) -> Response:
@@ -163,12 +160,10 @@ async def _delete(admin: Admin, request: Request) -> Response:
 
 
 async def _roll_back(admin: Admin, request: Request) -> Response:
-    body = await request.body()
-    try:
-        asked = msgspec.json.decode(body or b"{}", type=RollbackRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HttpError(422, "the body names no version", got=str(error), allowed='{"version": "v0001"}') from None
-    name = request.path_params["name"]
+    body, name = await request.body(), request.path_params["name"]
+    asked = await beside(len(body), parsed, body, _ROLLBACK) if body else RollbackRequest()
+    if len(asked.version or "") > LONGEST_NAME:
+        raise HttpError(422, "the version has too many characters", allowed=f"{LONGEST_NAME:,}")
     return _answered(await admin.roll_back(name, asked.version, actor=_actor(request)))
 
 

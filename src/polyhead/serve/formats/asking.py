@@ -18,7 +18,7 @@ from polyhead.engine.queue import Ticket
 from polyhead.errors import BackendError, BadValue, PolyheadError
 from polyhead.serve.formats.own import Cost, total
 from polyhead.serve.http import HttpError, gone
-from polyhead.serve.service import Served, Service
+from polyhead.serve.service import Names, Served, Service
 from polyhead.tasks.task import Answer, Task
 
 PORT_TASK = "polyhead.task"  # in a scope: the task of the port that a request came to
@@ -77,8 +77,8 @@ def for_task(app: ASGIApp, task: str) -> ASGIApp:
     return answer
 
 
-def task_of(service: Service, request: Request, named: str | None = None) -> str:
-    """The task that a request means.
+def task_of(service: Service, request: Request, named: str | None = None) -> Names:
+    """The task that a request means, as it is in this moment: the request is answered by it whatever changes meanwhile.
 
     The first of: `named` in its body; `?task=`; the header `X-Polyhead-Task`; the port's; the first label of its host
     name, where a task has that name; the server's default; the only one. Raises BadValue where there is none of these,
@@ -92,15 +92,15 @@ def task_of(service: Service, request: Request, named: str | None = None) -> str
         or service.settings.default_task
     )
     if asked is not None:
-        return service.named([asked])[0]
-    names = service.default_tasks()
+        return service.named([asked])
+    names = service.named(None)
     if len(names) != 1:
         raise BadValue(
             "the request names no task",
-            allowed=names,
+            allowed=list(names),
             do="add ?task=NAME to the address, or start the server with --default-task NAME",
         )
-    return names[0]
+    return names
 
 
 def named_task(request: Request) -> str | None:
@@ -114,10 +114,11 @@ def _task_of_host(service: Service, request: Request) -> str | None:
     return label if label in loaded.tasks and label not in loaded.hidden else None
 
 
-async def answers_of(service: Service, request: Request, inputs: Sequence[AnyInput], task: str) -> TaskAnswers:
-    """The task's answers to all inputs; raises the reason for the first that has none."""
-    service.check_inputs(inputs, (task,))
-    ticket = await service.ask(inputs, (task,), is_gone=gone(request))
+async def answers_of(service: Service, request: Request, inputs: Sequence[AnyInput], asked: Names) -> TaskAnswers:
+    """The answers of the one task to all inputs; raises the reason for the first that has none."""
+    (task,) = asked
+    service.check_inputs(inputs, asked)
+    ticket = await service.ask(inputs, asked, is_gone=gone(request))
     results = results_of(ticket)
     missing = next((number for number, result in enumerate(results) if task not in result.answers), None)
     if missing is not None:
@@ -185,9 +186,14 @@ def check_dimensions(service: Service, dimensions: int | None) -> None:
         raise BadValue("vectors do not have so many dimensions", got=dimensions, allowed=f"1 to {width}")
 
 
-def text_list(value: object, field: str) -> list[str]:
-    """One text or a list of texts, as a list; raises BadValue for anything else, token ids among it."""
+def text_list(service: Service, value: object, field: str) -> list[str]:
+    """One text or a list of texts, as a list; raises BadValue for anything else, token ids among it, and for too many.
+
+    How many there are is looked at before what they are.
+    """
     texts = [value] if isinstance(value, str) else value
+    if isinstance(texts, list) and texts:
+        service.check_count(len(texts), 1)
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return texts
     if isinstance(texts, list) and any(isinstance(entry, int | list) for entry in texts):

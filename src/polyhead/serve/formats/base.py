@@ -37,6 +37,7 @@ class Operation(Value, eq=False):
     summary: str
     response: Any = None  # the type of its answer; None: nothing is said of it
     request: Any = None  # the type of its body; None: it has none
+    example: Any = None  # a body; None: as `examples.example_of` makes it of the type
     access: Access = "predict"
     media: str = "application/json"  # of the answer; "": it has no body
     is_listed: bool = True  # whether it stands in the OpenAPI file

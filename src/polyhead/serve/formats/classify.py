@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from secrets import token_hex
 from time import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -18,6 +18,8 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead.config import Value
 from polyhead.errors import BadValue
+from polyhead.serve.beside import beside
+from polyhead.serve.checks import size_of
 from polyhead.serve.formats.asking import (
     LATE,
     Costs,
@@ -40,7 +42,7 @@ from polyhead.serve.formats.labels import (
     pipelined,
     ranked,
 )
-from polyhead.serve.http import decoded, encoded
+from polyhead.serve.http import decoded, encoded, raw
 from polyhead.serve.service import Service
 
 UNSAID = "default/not-specified"  # the model of Infinity's client where its caller names none
@@ -50,7 +52,8 @@ UNSET = msgspec.UNSET
 class ClassifyRequest(Foreign):
     """A body of any of the three; fields that one server alone has say whose it is."""
 
-    inputs: Any = UNSET  # semantic router: a text, or texts
+    # Semantic router: a text, or texts.
+    inputs: Annotated[Any, msgspec.Meta(examples=[["where is my order?"]])] = UNSET
     input: Any = UNSET  # vLLM: a text or texts; Infinity: texts
     model: str | None = None  # the task
     raw_scores: bool | msgspec.UnsetType = UNSET  # Infinity
@@ -127,16 +130,22 @@ class ClassifyFormat:
 
     def operations(self) -> Sequence[Operation]:
         """What each takes and gives."""
-        table: list[tuple[str, str, Any]] = [
-            ("/classify", "Labels of texts, in the form of whose body it is.", None),
-            ("/vllm/classify", "Labels of texts, as vLLM answers.", ClassesAnswer),
-            ("/infinity/classify", "Labels of texts, as Infinity answers.", RankedAnswer),
+        table: list[tuple[str, str, Any, str]] = [
+            ("/classify", "Labels of texts, in the form of whose body it is.", None, "inputs"),
+            ("/vllm/classify", "Labels of texts, as vLLM answers.", ClassesAnswer, "input"),
+            ("/infinity/classify", "Labels of texts, as Infinity answers.", RankedAnswer, "input"),
         ]
         return [
             Operation(
-                method="POST", path=path, summary=summary, request=ClassifyRequest, response=answer, statuses=LATE
+                method="POST",
+                path=path,
+                summary=summary,
+                request=ClassifyRequest,
+                example={field: ["where is my order?"], "model": "TASK"},
+                response=answer,
+                statuses=LATE,
             )
-            for path, summary, answer in table
+            for path, summary, answer, field in table
         ]
 
 
@@ -163,15 +172,17 @@ async def _as_infinity(service: Service, request: Request) -> Response:
 
 async def _router(service: Service, request: Request, asked: ClassifyRequest) -> Response:
     """Contracts `label_distribution.v1`, `score.v1` and `token_spans.v1`: by the task's kind."""
-    name = task_of(service, request, asked.model)
-    check_labels(service.loaded.tasks[name], spans=True, route="POST /classify")
-    texts = text_list(asked.inputs, "inputs")
-    answered = await answers_of(service, request, [(text,) for text in texts], name)
-    rows: list[Any] = list(pipelined(answered))
+    meant = task_of(service, request, asked.model)
+    check_labels(*meant.tasks, spans=True, route="POST /classify")
+    texts = text_list(service, asked.inputs, "inputs")
+    answered = await answers_of(service, request, [(text,) for text in texts], meant)
+    size = size_of(answered.ticket)
+    rows: list[Any] = await beside(size, pipelined, answered)
     if answered.costs.cut and has_spans(answered.task):
         for number, row in enumerate(rows):
             if (end := await cut_at(answered, number)) is not None:
                 rows[number] = PartOfSpans(spans=row, truncated_at=end)
+    rows = await beside(size, raw, rows)
     return encoded(rows if isinstance(asked.inputs, list) else rows[0], headers=receipt_headers(answered.costs))
 
 
@@ -187,7 +198,11 @@ async def _vllm(service: Service, request: Request, asked: ClassifyRequest) -> R
             allowed="-1, or nothing",
         )
     answered = await _labelled(service, request, asked)
-    data = [_classes(answered, number) for number in range(len(answered.answers))]
+    return await beside(size_of(answered.ticket), _told_as_vllm, answered)
+
+
+def _told_as_vllm(answered: TaskAnswers) -> Response:
+    data = raw(_classes(answered, number) for number in range(len(answered.answers)))
     return encoded(
         ClassesAnswer(
             id=f"classify-{token_hex(16)}",
@@ -204,12 +219,16 @@ async def _infinity(service: Service, request: Request, asked: ClassifyRequest) 
     if asked.raw_scores is True:
         raise _no_raw_scores()
     answered = await _labelled(service, request, asked)
+    return await beside(size_of(answered.ticket), _told_as_infinity, answered)
+
+
+def _told_as_infinity(answered: TaskAnswers) -> Response:
     return encoded(
         RankedAnswer(
             id=f"infinity-{token_hex(16)}",
             created=int(time()),
             model=answered.task.name,
-            data=[ranked(answered.task, answer) for answer in answered.answers],
+            data=raw(ranked(answered.task, answer) for answer in answered.answers),
             usage=_usage(answered),
             x_receipt=answered.costs,
         )
@@ -217,10 +236,10 @@ async def _infinity(service: Service, request: Request, asked: ClassifyRequest) 
 
 
 async def _labelled(service: Service, request: Request, asked: ClassifyRequest) -> TaskAnswers:
-    name = task_of(service, request, None if asked.model == UNSAID else asked.model)
-    check_labels(service.loaded.tasks[name], spans=False, route="POST /classify with 'input'")
-    texts = text_list(None if asked.input is UNSET else asked.input, "input")
-    return await answers_of(service, request, [(text,) for text in texts], name)
+    meant = task_of(service, request, None if asked.model == UNSAID else asked.model)
+    check_labels(*meant.tasks, spans=False, route="POST /classify with 'input'")
+    texts = text_list(service, None if asked.input is UNSET else asked.input, "input")
+    return await answers_of(service, request, [(text,) for text in texts], meant)
 
 
 def _classes(answered: TaskAnswers, number: int) -> Classes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -12,12 +12,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead.errors import PolyheadError
-from polyhead.serve.decide import Decision, decided
+from polyhead.serve.beside import beside
+from polyhead.serve.decide import Decided, Decision, decided
+from polyhead.serve.faults import fault_of
 from polyhead.serve.formats.base import Operation, Wire
-from polyhead.serve.formats.faults import fault_of
 from polyhead.serve.formats.messages import Item, Part, text_of, words_of_parts
 from polyhead.serve.formats.systemone import answered_by, model_name
-from polyhead.serve.http import HttpError, body_of, encoded, gone, headers_of, status_of
+from polyhead.serve.http import HttpError, body_of, check_parts, encoded, gone, headers_of, raw, status_of
 from polyhead.serve.questions import Asked, Option, best, choice_confidence, expectation, score_confidence
 from polyhead.serve.service import Service
 
@@ -68,14 +69,15 @@ class Score(Wire, tag_field="type", tag="score"):
 
 
 Question = Predicate | Choice | Score
+EXAMPLE = {"type": "predicate", "name": "TASK", "instructions": "the customer is waiting"}
 
 
 class DecisionsRequest(Wire):
     """An input and the questions about it. What concerns caches of prompts is taken, and has no effect."""
 
-    model: str
-    input: str | list[Item]
-    questions: list[Question]
+    model: Annotated[str, msgspec.Meta(examples=["polyhead"])]
+    input: Annotated[str | list[Item], msgspec.Meta(examples=["where is my order?"])]
+    questions: Annotated[list[Question], msgspec.Meta(examples=[[EXAMPLE]])]
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     safety_identifier: str | None = None
@@ -117,19 +119,18 @@ _DECODER = msgspec.json.Decoder(DecisionsRequest)
 
 
 async def _decide(service: Service, request: Request) -> Response:
-    asked = _read(await request.body())
-    limits = service.settings.limits
-    _check_size("questions", len(asked.questions), 1, limits.questions)
-    questions = [_asked(each, f"questions[{i}]", options=limits.options) for i, each in enumerate(asked.questions)]
-    text = asked.input if isinstance(asked.input, str) else _text(asked.input)
-    if not text.strip():
-        raise Invalid("input", "the input holds no text", do="give the text that the questions are about")
+    body = await request.body()
+    asked, text, questions = await beside(len(body), _read, service, body)
     answered = await decided(service, text, questions, is_gone=gone(request))
-    pairs = zip(asked.questions, questions, answered.answers, strict=True)
+    return await beside(len(body), _told, service, asked, questions, answered)
+
+
+def _told(service: Service, asked: DecisionsRequest, questions: Sequence[Asked], answered: Decided) -> Response:
+    triples = zip(asked.questions, questions, answered.answers, strict=True)
     written, kept = answered.options_read, answered.options_kept
     body = {
         "model": model_name(service),
-        "answers": [_answer(given, question, answer) for given, question, answer in pairs],
+        "answers": raw(_answer(given, question, answer) for given, question, answer in triples),
         "usage": {
             "input_tokens": answered.input_tokens,
             "input_tokens_details": {"cached_tokens": kept, "cache_write_tokens": written},
@@ -143,7 +144,19 @@ async def _decide(service: Service, request: Request) -> Response:
     return encoded(body)
 
 
-def _read(body: bytes) -> DecisionsRequest:
+def _read(service: Service, body: bytes) -> tuple[DecisionsRequest, str, list[Asked]]:
+    """The request, the text that its questions are about, and these as they are answered."""
+    asked, limits = _decoded(body), service.settings.limits
+    _check_size("questions", len(asked.questions), 1, limits.questions)
+    questions = [_asked(each, f"questions[{i}]", options=limits.options) for i, each in enumerate(asked.questions)]
+    text = asked.input if isinstance(asked.input, str) else _text(asked.input)
+    if not text.strip():
+        raise Invalid("input", "the input holds no text", do="give the text that the questions are about")
+    return asked, text, questions
+
+
+def _decoded(body: bytes) -> DecisionsRequest:
+    check_parts(body)
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -14,9 +14,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead.config import Value
-from polyhead.serve.formats.asking import Costs, Foreign, check_dimensions, model_name, text_list, vectors_of
+from polyhead.serve.beside import beside
+from polyhead.serve.formats.asking import Costs, Foreign, Vectors, check_dimensions, model_name, text_list, vectors_of
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import decoded, encoded
+from polyhead.serve.http import decoded, encoded, raw
 from polyhead.serve.service import Service
 
 PATHS = ("/v1/embeddings", "/embeddings")
@@ -25,7 +26,7 @@ PATHS = ("/v1/embeddings", "/embeddings")
 class EmbeddingsRequest(Foreign):
     """Texts, and the form of their vectors."""
 
-    input: Any  # a text or a list of texts
+    input: Annotated[Any, msgspec.Meta(examples=[["where is my order?"]])]  # a text or a list of texts
     encoding_format: Literal["float", "base64"] | None = None  # None: float, though OpenAI's own client asks base64
     dimensions: int | None = None  # None, or the 0 of Infinity's client: all
     modality: Literal["text"] = "text"  # of Infinity
@@ -84,16 +85,19 @@ _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 async def _embeddings(service: Service, request: Request) -> Response:
     asked = await decoded(request, _DECODER)
-    texts = text_list(asked.input, "input")
-    dimensions = asked.dimensions or None
-    check_dimensions(service, dimensions)
+    texts = text_list(service, asked.input, "input")
+    check_dimensions(service, asked.dimensions or None)
     vectors = await vectors_of(service, request, texts)
+    return await beside(vectors.rows.size, _told, service, asked, vectors)
+
+
+def _told(service: Service, asked: EmbeddingsRequest, vectors: Vectors) -> Response:
     form = _in_base64 if asked.encoding_format == "base64" else _as_numbers
-    rows = vectors.normalized(dimensions)
+    rows = vectors.normalized(asked.dimensions or None)
     tokens = vectors.costs.tokens
     return encoded(
         EmbeddingsAnswer(
-            data=[Embedding(embedding=form(row), index=index) for index, row in enumerate(rows)],
+            data=raw(Embedding(embedding=form(row), index=index) for index, row in enumerate(rows)),
             model=model_name(service),
             usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
             x_receipt=vectors.costs,

@@ -8,6 +8,7 @@ from functools import partial
 from time import monotonic
 from typing import Literal
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -16,13 +17,15 @@ from polyhead._version import __version__
 from polyhead.config import Value
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.exposition import families_of, written
-from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import encoded
-from polyhead.serve.openapi import document, page
+from polyhead.serve.formats.base import Operation, WireFormat
+from polyhead.serve.http import JSON, encoded
+from polyhead.serve.openapi import document
+from polyhead.serve.routes_page import page
 from polyhead.serve.service import Service
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 TEXT = "text/plain"
+REFUSED = "what lies on disk cannot be taken over: the server's log says why, and GET /v1/changes with an admin's key"
 
 
 class Health(Value):
@@ -86,9 +89,17 @@ async def _health(service: Service, request: Request) -> Response:
         tasks=len(service.tasks),
         waiting=service.queue.waiting,
         seconds=round(monotonic() - service.began, 3),
-        changes=service.changes.state,
+        changes=_without_reason(service.changes.state),
     )
     return encoded(facts, headers={"Cache-Control": "no-store"})
+
+
+def _without_reason(state: ChangeState) -> ChangeState:
+    """How far it follows, but not why a change was refused: that may name tasks and labels, and anyone sees this."""
+    if state.refusal is None:
+        return state
+    refusal = msgspec.structs.replace(state.refusal, error=REFUSED)
+    return msgspec.structs.replace(state, refusal=refusal)
 
 
 async def _metrics(service: Service, request: Request) -> Response:
@@ -98,9 +109,23 @@ async def _metrics(service: Service, request: Request) -> Response:
 
 
 async def _openapi(request: Request) -> Response:
-    return encoded(document(request.app.state.formats, request.app.routes))
+    return Response((await _described(request))[0], media_type=JSON)
 
 
 async def _docs(request: Request) -> Response:
     headers = {"Content-Security-Policy": CSP, "X-Content-Type-Options": "nosniff"}
-    return HTMLResponse(page(document(request.app.state.formats, request.app.routes)), headers=headers)
+    return HTMLResponse((await _described(request))[1], headers=headers)
+
+
+async def _described(request: Request) -> tuple[bytes, bytes]:
+    """The description as a file and as a page: the same for every request, so it is made by the first."""
+    state = request.app.state
+    if not hasattr(state, "described"):
+        state.described = await asyncio.to_thread(_made, state.formats, request.app.routes)
+    described: tuple[bytes, bytes] = state.described
+    return described
+
+
+def _made(formats: Sequence[WireFormat], routes: Sequence[BaseRoute]) -> tuple[bytes, bytes]:
+    described = document(formats, routes)
+    return msgspec.json.encode(described), page(described).encode()

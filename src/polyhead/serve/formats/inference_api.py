@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -16,10 +16,14 @@ from polyhead._version import __version__
 from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.errors import BackendError, BadValue, EmptyData, Overloaded, PolyheadError
+from polyhead.serve.beside import beside
+from polyhead.serve.checks import size_of
 from polyhead.serve.formats.asking import (
     LATE,
     Costs,
     Foreign,
+    TaskAnswers,
+    Vectors,
     answers_of,
     check_dimensions,
     model_name,
@@ -32,11 +36,13 @@ from polyhead.serve.formats.asking import (
 )
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.labels import check_labels, has_spans, label_scores, pipelined
-from polyhead.serve.http import HttpError, decoded, encoded, headers_of, status_of
+from polyhead.serve.http import HttpError, decoded, encoded, headers_of, raw, status_of
 from polyhead.serve.http import answer_of as standard_answer_of
-from polyhead.serve.service import Service
+from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+
+TEXT, TEXTS = msgspec.Meta(examples=["where is my order?"]), msgspec.Meta(examples=[["where is my order?", "thanks"]])
 
 
 class Reading(Foreign):
@@ -69,14 +75,14 @@ class Reading(Foreign):
 class PredictRequest(Reading, kw_only=True):
     """A text, a pair [a, b], or a list of [text] and [a, b]."""
 
-    inputs: Any
+    inputs: Annotated[Any, msgspec.Meta(examples=["where is my order?"])]
     raw_scores: bool = False
 
 
 class EmbedRequest(Reading, kw_only=True):
     """Texts for their vectors."""
 
-    inputs: Any
+    inputs: Annotated[Any, TEXTS]
     normalize: bool = True
     dimensions: int | None = None
     encoding_format: Literal["float"] | None = None
@@ -85,8 +91,8 @@ class EmbedRequest(Reading, kw_only=True):
 class Sentences(Foreign):
     """A text and others to compare with it."""
 
-    source_sentence: str
-    sentences: list[str]
+    source_sentence: Annotated[str, TEXT]
+    sentences: Annotated[list[str], TEXTS]
 
 
 class SimilarityRequest(Foreign):
@@ -99,8 +105,8 @@ class SimilarityRequest(Foreign):
 class RerankRequest(Reading, kw_only=True):
     """Texts to order by how well they fit a query."""
 
-    query: str
-    texts: list[str]
+    query: Annotated[str, TEXT]
+    texts: Annotated[list[str], TEXTS]
     raw_scores: bool = False
     return_text: bool = False
 
@@ -126,7 +132,7 @@ class PipelineParameters(Foreign):
 class PipelineRequest(Foreign):
     """A text or texts, as the Inference API takes them."""
 
-    inputs: Any
+    inputs: Annotated[Any, TEXT]
     parameters: PipelineParameters | None = None
 
 
@@ -194,19 +200,26 @@ async def _predict(service: Service, request: Request) -> Response:
     asked.check()
     if asked.raw_scores:
         raise _no_raw_scores("raw_scores")
-    name = task_of(service, request)
-    check_labels(service.loaded.tasks[name], spans=False, route="POST /predict")
-    inputs = _sequences(asked.inputs)
-    answered = await answers_of(service, request, inputs, name)
+    meant = task_of(service, request)
+    check_labels(*meant.tasks, spans=False, route="POST /predict")
+    inputs = _sequences(service, asked.inputs)
+    answered = await answers_of(service, request, inputs, meant)
     asked.check_read(answered.costs)
-    rows = pipelined(answered)
+    rows = await beside(size_of(answered.ticket), _rows, answered)
     is_one = isinstance(asked.inputs, str) or isinstance(asked.inputs[0], str)
     return encoded(rows[0] if is_one else rows, headers=_headers(answered.costs))
 
 
-def _sequences(inputs: object) -> list[AnyInput]:
+def _rows(answered: TaskAnswers) -> list[Any]:
+    """What a pipeline gives of each input, in JSON."""
+    return raw(pipelined(answered))
+
+
+def _sequences(service: Service, inputs: object) -> list[AnyInput]:
     """Texts and pairs: a string, [a], [a, b], or a list of such lists, where the first one decides."""
     listed = [[inputs]] if isinstance(inputs, str) else inputs
+    if isinstance(listed, list) and listed:
+        service.check_count(len(listed), 1)
     if isinstance(listed, list) and listed:
         batch = [listed] if isinstance(listed[0], str) else listed
         if all(isinstance(texts, list) and len(texts) in (1, 2) for texts in batch) and all(
@@ -223,19 +236,25 @@ def _sequences(inputs: object) -> list[AnyInput]:
 async def _embed(service: Service, request: Request) -> Response:
     asked = await decoded(request, _EMBED)
     asked.check()
-    texts = text_list(asked.inputs, "inputs")
+    texts = text_list(service, asked.inputs, "inputs")
     check_dimensions(service, asked.dimensions)
     vectors = await vectors_of(service, request, texts)
     asked.check_read(vectors.costs)
+    rows = await beside(vectors.rows.size, _embedded, asked, vectors)
+    return encoded(rows, headers=_headers(vectors.costs))
+
+
+def _embedded(asked: EmbedRequest, vectors: Vectors) -> list[Any]:
+    """The vectors as the request wants them, in JSON."""
     rows = vectors.normalized(asked.dimensions) if asked.normalize else vectors.rows[:, : asked.dimensions]
-    return encoded(rows.tolist(), headers=_headers(vectors.costs))
+    return raw(row.tolist() for row in rows)
 
 
 async def _similarity(service: Service, request: Request) -> Response:
     asked = await decoded(request, _SIMILARITY)
     reading = asked.parameters or Reading()
     reading.check()
-    texts = text_list(asked.inputs.sentences, "sentences")
+    texts = text_list(service, asked.inputs.sentences, "sentences")
     scores, costs = await _cosines(service, request, asked.inputs.source_sentence, texts)
     reading.check_read(costs)
     return encoded(scores, headers=_headers(costs))
@@ -244,38 +263,45 @@ async def _similarity(service: Service, request: Request) -> Response:
 async def _cosines(service: Service, request: Request, text: str, others: Sequence[str]) -> tuple[list[float], Costs]:
     """The cosine of each other text's vector with that of `text`, all from one request to the queue."""
     vectors = await vectors_of(service, request, [text, *others])
+    return await beside(vectors.rows.size, _with_first, vectors), vectors.costs
+
+
+def _with_first(vectors: Vectors) -> list[float]:
+    """The cosine of each vector but the first with that."""
     rows = vectors.normalized().astype(np.float64)
-    return (rows[1:] @ rows[0]).tolist(), vectors.costs
+    cosines: list[float] = (rows[1:] @ rows[0]).tolist()
+    return cosines
 
 
 async def _rerank(service: Service, request: Request) -> Response:
     """By a regression task over pairs, where the request means one, else by the cosine of vectors."""
     asked = await decoded(request, _RERANK)
     asked.check()
-    texts = text_list(asked.texts, "texts")
-    name = _task_of_pairs(service, request)
-    if name is None:
+    texts = text_list(service, asked.texts, "texts")
+    meant = _task_of_pairs(service, request)
+    if meant is None:
         scores, costs = await _cosines(service, request, asked.query, texts)
     else:
-        answered = await answers_of(service, request, [(asked.query, text) for text in texts], name)
+        answered = await answers_of(service, request, [(asked.query, text) for text in texts], meant)
         scores, costs = [answer["value"] for answer in answered.answers], answered.costs
     asked.check_read(costs)
     order = sorted(range(len(texts)), key=lambda index: -scores[index])
     ranks = [
         Rank(index=index, score=scores[index], text=texts[index] if asked.return_text else None) for index in order
     ]
-    return encoded(ranks, headers=_headers(costs))
+    return await beside(sum(map(len, texts)), encoded, ranks, headers=_headers(costs))
 
 
-def _task_of_pairs(service: Service, request: Request) -> str | None:
+def _task_of_pairs(service: Service, request: Request) -> Names | None:
     """The regression task over pairs that a request means; None where it names none and the default is another."""
     named = named_task(request)
     try:
-        task = service.loaded.tasks[task_of(service, request)]
+        asked = task_of(service, request)
     except BadValue:  # it means none
         return None
+    (task,) = asked.tasks
     if input_types_of(task) == ("pair",) and kind_of(task).scores == "range":
-        return task.name
+        return asked
     if named is None:
         return None
     raise BadValue(
@@ -288,17 +314,22 @@ def _task_of_pairs(service: Service, request: Request) -> str | None:
 async def _pipeline(service: Service, request: Request) -> Response:
     """As a pipeline of transformers: `[[{label, score}]]` for one text, spans for a tagging task."""
     asked = await decoded(request, _PIPELINE)
-    (name,) = service.named([request.path_params["task"]])
-    task = service.loaded.tasks[name]
+    meant = service.named([request.path_params["task"]])
+    (task,) = meant.tasks
     check_labels(task, spans=True, route="POST /models/{task}")
     parameters = asked.parameters or PipelineParameters()
     _check_parameters(task, parameters)
-    texts = text_list(asked.inputs, "inputs")
-    answered = await answers_of(service, request, [(text,) for text in texts], name)
-    ignored = parameters.ignore_labels or ()
-    rows = [[part for part in row if part.label not in ignored][: parameters.top_k] for row in pipelined(answered)]
+    texts = text_list(service, asked.inputs, "inputs")
+    answered = await answers_of(service, request, [(text,) for text in texts], meant)
+    rows = await beside(size_of(answered.ticket), _shortened, answered, parameters)
     is_one_text_of_spans = isinstance(asked.inputs, str) and has_spans(answered.task)
     return encoded(rows[0] if is_one_text_of_spans else rows, headers=_headers(answered.costs))
+
+
+def _shortened(answered: TaskAnswers, parameters: PipelineParameters) -> list[Any]:
+    """What a pipeline gives of each input, but for what the request does not want, in JSON."""
+    ignored = frozenset(parameters.ignore_labels or ())
+    return raw([part for part in row if part.label not in ignored][: parameters.top_k] for row in pipelined(answered))
 
 
 def _check_parameters(task: Task, parameters: PipelineParameters) -> None:
@@ -349,7 +380,7 @@ async def _info(service: Service, request: Request) -> Response:
 
 def _model_type(service: Service, request: Request) -> dict[str, Any]:
     try:
-        task = service.loaded.tasks[task_of(service, request)]
+        (task,) = task_of(service, request).tasks
         check_labels(task, spans=True, route="GET /info")
     except BadValue:
         return {"embedding": {"pooling": "mean"}}

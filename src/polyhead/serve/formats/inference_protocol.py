@@ -18,8 +18,11 @@ from starlette.routing import BaseRoute, Route
 from polyhead._version import __version__
 from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput, input_of, input_types_of
+from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BadValue, PolyheadError, UnknownTask
+from polyhead.serve.beside import beside
+from polyhead.serve.checks import check_deadline, size_of
 from polyhead.serve.formats.asking import Handler, costs_of, no_answer, results_of, told
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.tensors import (
@@ -32,9 +35,9 @@ from polyhead.serve.formats.tensors import (
     request_in,
     texts_in,
 )
-from polyhead.serve.http import HttpError, encoded, gone, headers_of, status_of
+from polyhead.serve.http import HttpError, check_parts, encoded, gone, headers_of, status_of
 from polyhead.serve.http import answer_of as standard_answer_of
-from polyhead.serve.service import Service
+from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
 
@@ -44,11 +47,12 @@ PACKED = {415: "The body is packed."}
 SHARED_MEMORY = "shared memory of clients is not read"
 
 
-class Model(Value):
-    """A task as a model, or all of them."""
+class Model(Value, eq=False):
+    """A task as a model, or all of them, as they were in a moment."""
 
     name: str
     tasks: tuple[Task, ...]
+    loaded: LoadedTasks
     version: str = ""  # "" of all of them, and of a task that lies in no bundle
     is_all: bool = False
 
@@ -174,12 +178,11 @@ async def _changed(service: Service, request: Request) -> Response:
 
 def _model_of(service: Service, request: Request) -> Model:
     """The model that a route names; raises UnknownTask for what is not served, or not in that version."""
-    name, loaded = request.path_params["name"], service.loaded
-    if name == ALL and ALL not in loaded.tasks:
-        model = Model(name=ALL, tasks=tuple(loaded.tasks[each] for each in service.default_tasks()), is_all=True)
-    else:
-        (name,) = service.named([name])
-        model = Model(name=name, tasks=(loaded.tasks[name],), version=loaded.versions.get(name, ""))
+    name = request.path_params["name"]
+    is_all = name == ALL and ALL not in service.loaded.tasks
+    names = service.named(None if is_all else [name])
+    version = "" if is_all else names.loaded.versions.get(name, "")
+    model = Model(name=name, tasks=names.tasks, loaded=names.loaded, version=version, is_all=is_all)
     _check_version(request, model.version)
     return model
 
@@ -210,19 +213,34 @@ async def _infer(service: Service, request: Request) -> Response:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise HttpError(415, "the body is packed", got=encoding, allowed="identity", do="send it as it is")
-    asked, binary = request_in(await request.body(), request.headers.get(LENGTH_HEADER))
-    model = _model_of(service, request)
-    _check_outputs(asked, {facts.name for facts in model.outputs})
-    inputs, words = _inputs(model, texts_in(asked, binary))
-    wanted = {output.name for output in asked.outputs}
-    names = tuple(task.name for task in model.tasks if not model.is_all or not wanted or task.name in wanted)
-    service.check_inputs(inputs, names)
-    timeout = asked.parameters.timeout
-    ticket = await service.ask(
-        inputs, names, words=words, deadline=timeout / 1e6 if timeout else None, is_gone=gone(request)
+    body, model = await request.body(), _model_of(service, request)
+    asked, inputs, words, names = await beside(
+        len(body), _read, service, model, body, request.headers.get(LENGTH_HEADER)
     )
+    timeout = asked.parameters.timeout
+    deadline = timeout / 1e6 if timeout else None
+    ticket = await service.ask(inputs, names, words=words, deadline=deadline, is_gone=gone(request))
+    return await beside(size_of(ticket), _answered, service, model, asked, ticket)
+
+
+def _read(
+    service: Service, model: Model, body: bytes, json_bytes: str | None
+) -> tuple[InferRequest, list[AnyInput], list[np.ndarray | None] | None, Names]:
+    """The request, its inputs and their words, and the tasks that it asks, as its model has them."""
+    asked, binary = request_in(body, json_bytes)
+    check_deadline(asked.parameters.timeout or None)
+    _check_outputs(asked, {facts.name for facts in model.outputs})
+    inputs, words = _inputs(model, texts_in(asked, binary, most=service.settings.limits.inputs))
+    wanted = {output.name for output in asked.outputs}
+    tasks = (task.name for task in model.tasks if not model.is_all or not wanted or task.name in wanted)
+    names = Names.of(tasks, model.loaded)
+    service.check_inputs(inputs, names)
+    return asked, inputs, words, names
+
+
+def _answered(service: Service, model: Model, asked: InferRequest, ticket: Ticket) -> Response:
+    wanted = {output.name for output in asked.outputs}
     version = "" if model.is_all else ticket.loaded.versions.get(model.name, "")
-    _check_version(request, version)  # of what answered, as versions may change meanwhile
     tensors = _tensors_of_all(ticket) if model.is_all else _tensors_of(ticket, model.name)
     fields = {
         "model_name": model.name,
@@ -252,8 +270,10 @@ def _inputs(model: Model, texts: dict[str, list[str]]) -> tuple[list[AnyInput], 
 
 
 def _json(text: str, number: int) -> object:
+    content = text.encode("utf-8", "surrogatepass")
+    check_parts(content)
     try:
-        return msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
+        return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadValue(f"input {number} is not JSON", got=str(error), do="or send the tensor 'text'") from None
 

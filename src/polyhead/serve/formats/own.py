@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,21 +13,23 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.answers import Result
-from polyhead.engine.inputs import AnyInput, InputType, input_of, input_types_of
+from polyhead.engine.inputs import AnyInput, input_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
-from polyhead.errors import BadValue, BundleError
+from polyhead.errors import BadValue
+from polyhead.serve.beside import beside
+from polyhead.serve.checks import characters_of, check_deadline, release, size_of
 from polyhead.serve.explain import Why, explained
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import HttpError, body_of, decoded, encoded, gone
+from polyhead.serve.formats.facts import Tasks, task, tasks
+from polyhead.serve.http import body_of, encoded, gone, parsed, raw
 from polyhead.serve.service import Names, Served, Service
-from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated
-from polyhead.tasks.task import Answer, Task
+from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
+from polyhead.tasks.task import Answer
 
 NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
 
@@ -66,7 +67,9 @@ class PredictRequest(Value):
     """Inputs and the tasks that are asked about all of them."""
 
     # One input or a list: see `polyhead.engine.inputs.FORMS`.
-    inputs: Annotated[Any, msgspec.Meta(extra_json_schema={"anyOf": [*_FORMS, _LISTED]})]
+    inputs: Annotated[
+        Any, msgspec.Meta(extra_json_schema={"anyOf": [*_FORMS, _LISTED]}, examples=[["where is my order?"]])
+    ]
     tasks: list[str] | None = None  # None: all, but those that write texts
     options: Options = Options()
 
@@ -98,24 +101,6 @@ class StageLine(Value):
     layers_left: int
 
 
-class Tasks(Value):
-    """All tasks that can be asked."""
-
-    trunk: str  # digest
-    tasks: list[TaskFacts]
-
-
-class TaskFacts(Value):
-    """A task that can be asked."""
-
-    name: str
-    task: Task
-    inputs: tuple[InputType, ...]  # that it reads
-    version: str
-    digest: str
-    headline: tuple[str, float | None] | None = None  # the score on test rows: metric, value
-
-
 class OwnFormat:
     """`/v1/predict`, `/v1/predict/stream`, `/v1/tasks`."""
 
@@ -126,8 +111,8 @@ class OwnFormat:
         return [
             Route("/v1/predict", partial(_predict, service), methods=["POST"]),
             Route("/v1/predict/stream", partial(_stream, service), methods=["POST"]),
-            Route("/v1/tasks", partial(_tasks, service), methods=["GET"]),
-            Route("/v1/tasks/{name}", partial(_task, service), methods=["GET"]),
+            Route("/v1/tasks", partial(tasks, service), methods=["GET"]),
+            Route("/v1/tasks/{name}", partial(task, service), methods=["GET"]),
         ]
 
     def operations(self) -> Sequence[Operation]:
@@ -150,44 +135,97 @@ class OwnFormat:
 _DECODER = msgspec.json.Decoder(PredictRequest)
 
 
+class _Asked(Value, eq=False):
+    """A request, read and checked; it is answered by the tasks of the moment in which it was read."""
+
+    options: Options
+    inputs: list[AnyInput]
+    words: list[np.ndarray | None] | None
+    names: Names
+
+    @property
+    def loaded(self) -> LoadedTasks:
+        """The tasks of that moment."""
+        return self.names.loaded
+
+
 async def _predict(service: Service, request: Request) -> Response:
-    asked, inputs, words, names = await _read(service, request)
-    deadline, is_gone = asked.options.deadline, gone(request)
+    asked, is_gone = await _read(service, request), gone(request)
+    inputs, words, deadline = asked.inputs, asked.words, asked.options.deadline
     if asked.options.explain:
-        why = await explained(service, inputs, names, words=words, deadline=deadline, is_gone=is_gone)
-        return encoded(_explained(service, why, asked.options))
-    ticket = await service.ask(inputs, names, words=words, deadline=deadline, is_gone=is_gone)
-    return encoded(_answer(service, ticket, asked.options))
+        why = await explained(service, inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
+        return encoded(await beside(size_of(why.ticket), _explained, service, why, asked.options))
+    ticket = await service.ask(inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
+    return await beside(size_of(ticket), _told, service, ticket, asked.options)
 
 
-async def _read(
-    service: Service, request: Request
-) -> tuple[PredictRequest, list[AnyInput], list[np.ndarray | None] | None, Names]:
-    asked = await decoded(request, _DECODER)
-    listed = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs]
+async def _read(service: Service, request: Request) -> _Asked:
+    body = await request.body()
+    return await beside(len(body), _read_now, service, body)
+
+
+def _read_now(service: Service, body: bytes) -> _Asked:
+    asked = parsed(body, _DECODER)
+    listed, options = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs], asked.options
     service.check_count(len(listed), len(asked.tasks or ()))
     names = service.named(asked.tasks)
+    check_deadline(options.deadline)
+    _check_wishes(service, names, options)
     read = [input_of(row, where=f"input {number}") for number, row in enumerate(listed)]
     inputs, words = [entry for entry, _ in read], [own for _, own in read]
     service.check_inputs(inputs, names)
-    return asked, inputs, words if any(own is not None for own in words) else None, names
+    own_words = words if any(own is not None for own in words) else None
+    return _Asked(options=options, inputs=inputs, words=own_words, names=names)
+
+
+def _check_wishes(service: Service, names: Names, options: Options) -> None:
+    """Raises UnknownTask for a task that is not there, BadValue for a choice that its calibration cannot make."""
+    if isinstance(options.calibrated, bool):
+        return
+    service.named(options.calibrated)
+    for name, wish in options.calibrated.items():
+        calibration = names.loaded.calibrations.get(name)
+        if calibration is not None and isinstance(wish, CalibrationChoice):
+            with_choice(names.loaded.tasks[name], calibration, wish)
+
+
+def _told(service: Service, ticket: Ticket, options: Options) -> Response:
+    answer = _answer(service, ticket, options)
+    release(ticket)
+    return encoded(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))
+
+
+def _taken(results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Each result, of which nothing is kept once the next is asked for."""
+    for number in range(len(results)):
+        result, results[number] = results[number], {}
+        yield result
 
 
 def _answer(service: Service, ticket: Ticket, options: Options) -> PredictAnswer:
     results = [result for result in ticket.results if result is not None]
+    both = zip(results, _answers(ticket.loaded, ticket.tasks, results, options), strict=True)
     return PredictAnswer(
-        results=[_result(result, _answers(ticket, result, options), options) for result in results],
+        results=[_result(result, answers, options) for result, answers in both],
         versions=service.served(ticket),
         trunk=service.session.bundle.digest,
         receipt=total([result.receipt for result in results], cached=ticket.cached),
     )
 
 
-def _answers(ticket: Ticket, result: Result, options: Options) -> dict[str, Answer]:
-    """The answers as the request wants them calibrated."""
+def _answers(
+    loaded: LoadedTasks, tasks: Sequence[str], results: Sequence[Result], options: Options
+) -> Sequence[dict[str, Answer]]:
+    """The answers as the request wants them calibrated: each task's to all inputs at once."""
     if options.calibrated is True:
-        return result.answers
-    return {name: _wished(ticket.loaded, name, [answer], options)[0] for name, answer in result.answers.items()}
+        return [result.answers for result in results]
+    wished = [dict(result.answers) for result in results]
+    for name in tasks:
+        answered = [its for its in wished if name in its]
+        made = _wished(loaded, name, [its[name] for its in answered], options)
+        for its, answer in zip(answered, made, strict=True):
+            its[name] = answer
+    return wished
 
 
 def _wished(loaded: LoadedTasks, name: str, answers: Sequence[Answer], options: Options) -> list[Answer]:
@@ -202,7 +240,7 @@ def _explained(service: Service, why: Why, options: Options) -> PredictAnswer:
         {**answer.results[place], "explained": several}
         for place, several in zip(why.places, why.explanations, strict=True)
     ]
-    return msgspec.structs.replace(answer, results=results)
+    return msgspec.structs.replace(answer, results=raw(results))
 
 
 def _result(result: Result, answers: dict[str, Answer], options: Options) -> dict[str, Any]:
@@ -224,78 +262,79 @@ def total(receipts: Sequence[Receipt], *, cached: int = 0) -> Cost:
 
 
 async def _stream(service: Service, request: Request) -> Response:
-    asked, inputs, words, names = await _read(service, request)
+    asked = await _read(service, request)
     if asked.options.explain:
         raise BadValue("answers are explained when all are there", do="ask without streaming")
     is_events = EVENTS in request.headers.get("accept", "")
-    lines: asyncio.Queue[TaskResults | None] = asyncio.Queue()
+    stages: asyncio.Queue[TaskResults | None] = asyncio.Queue()
     answering = asyncio.ensure_future(
         service.ask(
-            inputs, names, words=words, deadline=asked.options.deadline, stage=lines.put_nowait, is_gone=gone(request)
+            asked.inputs,
+            asked.names,
+            words=asked.words,
+            deadline=asked.options.deadline,
+            stage=stages.put_nowait,
+            is_gone=gone(request),
         )
     )
-    answering.add_done_callback(lambda _: lines.put_nowait(None))
-    await asyncio.sleep(0)
-    if answering.done() and answering.exception() is not None:  # refused before anything was read: it has its status
-        raise answering.exception() or HttpError(500, "the server failed")
+    answering.add_done_callback(lambda _: stages.put_nowait(None))
+    try:
+        first = await stages.get()
+        if first is None:  # refused before anything was told: it has its status
+            answering.result()
+    except BaseException:
+        answering.cancel()
+        raise
+    body = _lines(service, asked, answering, stages, first, is_events=is_events)
+    return StreamingResponse(body, media_type=EVENTS if is_events else NDJSON, headers={"Cache-Control": "no-store"})
 
-    async def body() -> AsyncIterator[bytes]:
+
+async def _lines(
+    service: Service,
+    asked: _Asked,
+    answering: asyncio.Future[Ticket],
+    stages: asyncio.Queue[TaskResults | None],
+    stage: TaskResults | None,
+    *,
+    is_events: bool,
+) -> AsyncIterator[bytes]:
+    """A line for each stage from `stage` on, and one for the end, by the tasks of the request's own moment."""
+    try:
+        while stage is not None:
+            labels = len(asked.loaded.tasks[stage.task].labels)
+            size = (1 + labels) * len(stage.answers) + characters_of(asked.inputs)
+            yield _line("task", await beside(size, _stage, asked, stage), is_events=is_events)
+            stage = await stages.get()
         try:
-            while (stage := await lines.get()) is not None:
-                answers = stage.answers
-                if asked.options.calibrated is not True:
-                    several = _wished(service.loaded, stage.task, list(answers.values()), asked.options)
-                    answers = dict(zip(answers, several, strict=True))
-                line = StageLine(task=stage.task, answers=answers, layers_left=stage.layers_left)
-                yield _line("task", line, is_events=is_events)
-            try:
-                answer = _answer(service, answering.result(), asked.options)
-            except Exception as error:  # its status is sent already
-                yield _line("error", {"error": body_of(error)}, is_events=is_events)
-                return
-            end = msgspec.to_builtins(answer, str_keys=True)
-            for fields in end["results"]:
-                del fields["answers"]  # which were sent
-            yield _line("end", end, is_events=is_events)
-        finally:
-            answering.cancel()
-
-    return StreamingResponse(body(), media_type=EVENTS if is_events else NDJSON, headers={"Cache-Control": "no-store"})
+            ticket = answering.result()
+            end = await beside(size_of(ticket), _end, service, ticket, asked.options)
+        except Exception as error:  # its status is sent already
+            end = msgspec.Raw(msgspec.json.encode({"error": body_of(error)}))
+            yield _line("error", end, is_events=is_events)
+            return
+        yield _line("end", end, is_events=is_events)
+    finally:
+        answering.cancel()
 
 
-def _line(event: str, value: object, *, is_events: bool) -> bytes:
-    content = msgspec.json.encode(value)
-    return b"event: " + event.encode() + b"\ndata: " + content + b"\n\n" if is_events else content + b"\n"
+def _stage(asked: _Asked, stage: TaskResults) -> msgspec.Raw:
+    """One task's answers as the request wants them calibrated, in JSON."""
+    answers = stage.answers
+    if asked.options.calibrated is not True:
+        several = _wished(asked.loaded, stage.task, list(answers.values()), asked.options)
+        answers = dict(zip(answers, several, strict=True))
+    told: dict[int, Any] = dict(zip(answers, raw(answers.values()), strict=True))
+    return raw([StageLine(task=stage.task, answers=told, layers_left=stage.layers_left)])[0]
 
 
-async def _tasks(service: Service, request: Request) -> Response:
-    facts = [_facts(service, name) for name in service.tasks]
-    return encoded(Tasks(trunk=service.session.bundle.digest, tasks=facts))
+def _end(service: Service, ticket: Ticket, options: Options) -> msgspec.Raw:
+    """The answer in JSON without the answers, which were sent."""
+    answer = _answer(service, ticket, msgspec.structs.replace(options, calibrated=True))
+    release(ticket)
+    results = [{name: value for name, value in fields.items() if name != "answers"} for fields in answer.results]
+    return raw([msgspec.structs.replace(answer, results=results)])[0]
 
 
-async def _task(service: Service, request: Request) -> Response:
-    (name,) = service.named([request.path_params["name"]])
-    bundle = service.session.bundle
-    facts = msgspec.to_builtins(_facts(service, name))
-    if name in bundle.tasks:
-        facts |= {"card": bundle.card(name), "scores": bundle.scores(name), "path": bundle.tasks[name].path}
-    return encoded(facts)
-
-
-def _facts(service: Service, name: str) -> TaskFacts:
-    loaded, bundle = service.loaded, service.session.bundle
-    return TaskFacts(
-        name=name,
-        task=loaded.tasks[name],
-        inputs=input_types_of(loaded.tasks[name]),
-        version=loaded.versions.get(name, ""),
-        digest=loaded.records[name].arrays if name in loaded.records else "",
-        headline=_headline(bundle, name),
-    )
-
-
-def _headline(bundle: Bundle, name: str) -> tuple[str, float | None] | None:
-    """The score; None also of a task whose files are gone already, while it answers its last requests."""
-    with suppress(BundleError):
-        return bundle.headline(name) if name in bundle.tasks else None
-    return None
+def _line(event: str, content: msgspec.Raw, *, is_events: bool) -> bytes:
+    line = bytes(content)
+    return b"event: " + event.encode() + b"\ndata: " + line + b"\n\n" if is_events else line + b"\n"

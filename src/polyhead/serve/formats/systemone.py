@@ -7,7 +7,7 @@ import datetime
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
@@ -16,11 +16,12 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.errors import PolyheadError
+from polyhead.serve.beside import LARGE, beside
 from polyhead.serve.coding import plain_body
 from polyhead.serve.decide import Decided, Decision, decided
+from polyhead.serve.faults import REQUIRED, fault_of
 from polyhead.serve.formats.base import Operation, Wire
-from polyhead.serve.formats.faults import REQUIRED, fault_of
-from polyhead.serve.http import HttpError, body_of, encoded, gone, headers_of, status_of
+from polyhead.serve.http import HttpError, body_of, check_parts, encoded, gone, headers_of, raw, status_of
 from polyhead.serve.questions import Asked, Option, best, choice_confidence, expectation, score_confidence, words_of
 from polyhead.serve.service import Service
 
@@ -74,12 +75,15 @@ class Score(Wire, tag_field="type", tag="score"):
 Question = Noul | Choice | Score
 
 
+EXAMPLE = {"TASK": {"type": "noul", "instructions": "the customer is waiting"}}
+
+
 class SystemOneRequest(Wire):
     """A state and the questions about it, each read by itself."""
 
-    model: str
-    state: Words
-    questions: dict[str, msgspec.Raw]
+    model: Annotated[str, msgspec.Meta(examples=[ALIAS])]
+    state: Annotated[Words, msgspec.Meta(examples=["where is my order?"])]
+    questions: Annotated[dict[str, msgspec.Raw], msgspec.Meta(examples=[EXAMPLE])]
 
 
 class Invalid(PolyheadError):
@@ -130,8 +134,18 @@ _QUESTION = msgspec.json.Decoder(Question)
 
 
 async def _ask(service: Service, request: Request) -> Response:
+    body, coding = await request.body(), request.headers.get("content-encoding", "")
+    # What is packed may be as large as a body may be.
+    size = len(body) if coding in ("", "identity") else LARGE
+    asked, given, questions, state = await beside(size, _read, service, body, coding)
+    answered = await decided(service, state, questions, is_gone=gone(request))
+    return await beside(size, _told, service, asked, given, questions, answered)
+
+
+def _read(service: Service, body: bytes, coding: str) -> tuple[SystemOneRequest, dict[str, Question], list[Asked], str]:
+    """The request, its questions, these as they are answered, and the state that they are about."""
     limit = service.settings.limits
-    asked = await _read(request, most=limit.body_bytes)
+    asked = _decoded(plain_body(body, coding, most=limit.body_bytes))
     if not asked.model.startswith(FAMILY) and asked.model != model_name(service):
         allowed = [ALIAS, model_name(service)]
         raise HttpError(404, "the server has no such model", got=asked.model, allowed=allowed, do=f"ask {MODELS}")
@@ -140,15 +154,24 @@ async def _ask(service: Service, request: Request) -> Response:
         raise Invalid(
             (["questions"], f"1 to {limit.questions} questions are allowed, not {len(asked.questions)}", size)
         )
-    given = _decoded(asked.questions)
+    given = _questions(asked.questions)
     questions = _asked_of(given, options=limit.options)
     state = _words(asked.state, ["state"])
     if not state.strip():
         raise Invalid((["state"], "The state holds no text", "empty"))
-    answered = await decided(service, state, questions, is_gone=gone(request))
+    return asked, given, questions, state
+
+
+def _told(
+    service: Service,
+    asked: SystemOneRequest,
+    given: Mapping[str, Question],
+    questions: Sequence[Asked],
+    answered: Decided,
+) -> Response:
     _check(asked.questions, answered)
     answers = {
-        question.name: _answer(question, decision, given[question.name])
+        question.name: raw([_answer(question, decision, given[question.name])])[0]
         for question, decision in zip(questions, answered.answers, strict=True)
         if isinstance(decision, Decision)
     }
@@ -162,21 +185,21 @@ async def _ask(service: Service, request: Request) -> Response:
     return encoded(body, headers={REQUEST_ID: f"req_{secrets.token_hex(8)}"})
 
 
-async def _read(request: Request, *, most: int) -> SystemOneRequest:
+def _decoded(body: bytes) -> SystemOneRequest:
     """The request; raises Invalid for what is none."""
-    body = plain_body(await request.body(), request.headers.get("content-encoding", ""), most=most)
     try:
+        check_parts(body)
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
         raise Invalid(_fault(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (HttpError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(([0], f"JSON decode error: {error}", "json_invalid")) from None
 
 
-def _decoded(raw: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
+def _questions(given: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
     """The questions; raises Invalid that names every one that is none."""
     questions, faults = dict[str, Question](), list[tuple[Sequence[str | int], str, str]]()
-    for name, each in raw.items():
+    for name, each in given.items():
         try:
             questions[name] = _QUESTION.decode(each)
         except msgspec.ValidationError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from math import prod
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -14,9 +15,10 @@ from starlette.responses import Response
 from polyhead.config import Value
 from polyhead.errors import BadValue
 from polyhead.serve.formats.asking import Foreign
-from polyhead.serve.http import JSON, HttpError
+from polyhead.serve.http import JSON, HttpError, parsed, raw
 
 LENGTH_HEADER = "Inference-Header-Content-Length"  # bytes of JSON before the data
+MOST_TENSORS = 8  # of a request: a text has one, a pair two
 TEXT, DTYPES = "BYTES", {"FP32": "<f4", "FP64": "<f8"}
 
 
@@ -39,6 +41,9 @@ class InputTensor(Foreign):
     parameters: TensorParameters = TensorParameters()
 
 
+EXAMPLE = {"name": "text", "shape": [1], "datatype": TEXT, "data": ["where is my order?"]}
+
+
 class AskedOutput(Foreign):
     """A tensor that a request wants."""
 
@@ -56,7 +61,7 @@ class InferParameters(Foreign):
 class InferRequest(Foreign):
     """A request without its binary data."""
 
-    inputs: list[InputTensor]
+    inputs: Annotated[list[InputTensor], msgspec.Meta(examples=[[EXAMPLE]])]
     outputs: list[AskedOutput] = []
     id: str | None = None
     parameters: InferParameters = InferParameters()
@@ -92,18 +97,18 @@ def request_in(body: bytes, json_bytes: str | None) -> tuple[InferRequest, bytes
                 got=json_bytes[:40],
                 allowed=f"0 to {len(body)}",
             )
-    try:
-        return _DECODER.decode(body[:size]), body[size:]
-    except msgspec.ValidationError as error:
-        raise HttpError(422, "the body has another form than this route reads", got=str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HttpError(400, "the body is not JSON", got=str(error) or "nested too deeply") from None
+    return parsed(body[:size], _DECODER), body[size:]
 
 
-def texts_in(asked: InferRequest, binary: bytes) -> dict[str, list[str]]:
-    """The texts of each input tensor, by name; raises BadValue for other tensors, and for data that do not fit."""
+def texts_in(asked: InferRequest, binary: bytes, *, most: int) -> dict[str, list[str]]:
+    """The texts of each input tensor, by name.
+
+    Raises BadValue for other tensors, for one of more than `most` texts, and for data that do not fit.
+    """
     texts, start = dict[str, list[str]](), 0
     for tensor in asked.inputs:
+        if len(texts) == MOST_TENSORS:
+            raise BadValue("the request has too many inputs", got=f"{len(asked.inputs):,}", allowed=MOST_TENSORS)
         if tensor.parameters.shared_memory_region is not None:
             raise BadValue(
                 f"input '{tensor.name}' lies in shared memory, which this server does not read",
@@ -113,11 +118,12 @@ def texts_in(asked: InferRequest, binary: bytes) -> dict[str, list[str]]:
             raise BadValue(f"input '{tensor.name}' is no text", got=tensor.datatype, allowed=TEXT)
         size = tensor.parameters.binary_data_size
         if size is None:
-            texts[tensor.name] = list(_flat(tensor.data, tensor.name))
+            texts[tensor.name] = _limited(_flat(tensor.data, tensor.name), tensor.name, most)
         else:
             if not 0 <= size <= len(binary) - start:
                 raise BadValue(f"input '{tensor.name}' ends before its data do", got=f"{size} bytes")
-            texts[tensor.name] = list(_strings(binary[start : start + size], tensor.name))
+            strings = _strings(binary[start : start + size], tensor.name)
+            texts[tensor.name] = _limited(strings, tensor.name, most)
             start += size
         if min(tensor.shape, default=-1) < 0 or prod(tensor.shape) != len(texts[tensor.name]):
             raise BadValue(
@@ -128,6 +134,14 @@ def texts_in(asked: InferRequest, binary: bytes) -> dict[str, list[str]]:
     if start != len(binary):
         raise BadValue("the body has data that no input names", got=f"{len(binary) - start} bytes")
     return texts
+
+
+def _limited(texts: Iterator[str], name: str, most: int) -> list[str]:
+    listed = list(islice(texts, most + 1))
+    if len(listed) > most:
+        do = "send several requests"
+        raise BadValue(f"input '{name}' holds too many texts", got=f"over {most:,}", allowed=f"{most:,}", do=do)
+    return listed
 
 
 def _flat(data: object, name: str) -> Iterator[str]:
@@ -169,7 +183,7 @@ def answer_with(tensors: Sequence[Tensor], asked: InferRequest, fields: dict[str
             binary.append(_bytes(tensor))
             output["parameters"] = {"binary_data_size": len(binary[-1])}
         else:
-            output["data"] = np.ravel(tensor.values).tolist()
+            output["data"] = raw([np.ravel(tensor.values).tolist()])[0]
         outputs.append(output)
     header = msgspec.json.encode({**fields, "outputs": outputs})
     if not binary:

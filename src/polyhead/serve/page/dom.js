@@ -14,7 +14,9 @@ function filled(node, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  for (const child of children.flat()) {
+    if (child !== null && child !== undefined) node.append(child); // one by one: arguments are limited in number
+  }
   return node;
 }
 

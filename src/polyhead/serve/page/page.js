@@ -153,10 +153,10 @@ function showError(error) {
   const facts = [
     ["Given", error.got],
     ["Allowed", error.allowed],
-  ].filter(([, value]) => value);
+  ].filter(([, value]) => value?.length);
   box.replaceChildren(
     element("h2", {}, error instanceof ServerError ? error.message : `The page failed: ${error.message}`),
-    ...facts.map(([name, value]) => element("p", {}, `${name}: ${value}`)),
+    ...facts.map(([name, value]) => element("p", {}, `${name}: ${[value].flat().join(", ")}`)),
     element("p", {}, error.todo ?? "Reload the page, and ask again."),
     again,
   );

@@ -1,4 +1,4 @@
-"""What separates the columns of a CSV file: a comma, or what its header and first records show."""
+"""What separates the columns of a CSV file, and whether it escapes by backslashes, as databases write tables."""
 
 from __future__ import annotations
 
@@ -6,11 +6,41 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from typing import BinaryIO
 
 SEPARATORS = (",", ";", "\t", "|", "^", "~", "\x1f", "\x01")
 SAMPLE = 2**16  # bytes from the beginning of a file
 RECORDS = 50  # after the header
 SAID = re.compile(r"\ufeff?\"?sep=(.)\"?(?:\r\n|\r|\n)")  # a first line by which spreadsheets say the separator
+
+NULL = "\\N"  # a cell by which databases say that there is no value
+_MARKS = re.escape("".join(SEPARATORS))
+_NULL_CELL = re.compile(rf"(?:(?<=[{_MARKS}\r\n])|^)\\N(?=[{_MARKS}\r\n]|$)".encode())
+_INNER_QUOTE = re.compile(rf'\\"[^"{_MARKS}\r\n]'.encode())  # inside a cell, and not doubled
+_PLAIN = re.compile(r'\\(?!["\\\r\n])')  # a backslash that escapes nothing
+_ESCAPE = re.compile(r'\\["\\\r\n]')
+_BLOCK, _OVERLAP = 2**20, 4  # bytes
+
+
+def has_escapes(file: BinaryIO) -> bool:
+    """Whether backslashes may be escapes in the table: a cell is NULL, or a quote stands in a cell by one."""
+    kept = b""
+    while block := file.read(_BLOCK):
+        part = kept + block
+        if b"\\" in part and (_INNER_QUOTE.search(part) or _NULL_CELL.search(part)):
+            return True
+        kept = part[-_OVERLAP:]
+    return False
+
+
+def with_plain_backslashes(line: str) -> str:
+    """The line for a reader to which a backslash is an escape, so that one that escapes nothing comes out as it is."""
+    return _PLAIN.sub(r"\\\\", line) if "\\" in line else line
+
+
+def is_escaped(record: str) -> bool:
+    """Whether the lines of a record hold a backslash before a quote, a line end or another one."""
+    return "\\" in record and _ESCAPE.search(record) is not None
 
 
 def separator_of(sample: str, *, is_whole: bool) -> str:

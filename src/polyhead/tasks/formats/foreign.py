@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -84,6 +85,11 @@ def without_header(path: str) -> list[dict[str, Any]] | None:
     called |= dict(zip(texts, ("text", "text_b"), strict=False)) | {labels[0]: "label"}
     rows: list[dict[str, Any]] = [{called[name]: name for name in names}]
     return rows + [{called[name]: value for name, value in row.values.items()} for row in Rows(path, ())]
+
+
+def as_lines(rows: Iterable[dict[str, Any]]) -> bytes:
+    """The rows as JSON Lines."""
+    return b"".join(json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n" for row in rows)
 
 
 def _is_label(name: str, values: Sequence[str]) -> bool:

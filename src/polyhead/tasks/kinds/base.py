@@ -11,7 +11,9 @@ from pathlib import PurePath
 
 import numpy as np
 
+from polyhead.arguments import twice_in
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
+from polyhead.tasks.limits import LONGEST_LABEL, MOST_LABELS
 from polyhead.tasks.task import Example, Task
 from polyhead.text.tokenize import lone_surrogates
 
@@ -32,6 +34,11 @@ def listed(cell: str, otherwise: object) -> object:
             continue
         return value if isinstance(value, list) else cell
     return cell
+
+
+def single(value: object) -> object:
+    """The label of a list of one, as tools write an only choice; None for an empty list, any other value as it is."""
+    return (value[0] if value else None) if isinstance(value, list) and len(value) < 2 else value
 
 
 def as_float(number: float) -> float:
@@ -106,7 +113,16 @@ def where(task: Task, example: Example) -> str:
 def check_labels(task: Task, *, least: int) -> None:
     """Raises ConfigError unless the task declares at least `least` distinct, writable labels."""
     labels = task.labels
-    twice = [label for label in dict.fromkeys(labels) if labels.count(label) > 1]
+    longest = max(map(len, labels), default=0)
+    if len(labels) > MOST_LABELS or longest > LONGEST_LABEL:
+        raise ConfigError(
+            f"task '{task.name}' has too many labels, or one that is too long",
+            got=f"{len(labels):,} labels, the longest of {longest:,} characters",
+            allowed=f"{MOST_LABELS:,} labels of {LONGEST_LABEL:,} characters",
+            do="split the task, or shorten its labels",
+            task=task.name,
+        )
+    twice = twice_in(labels)
     unwritable = [label for label in labels if not label.strip() or lone_surrogates(label)]
     if len(labels) < least or twice or unwritable:
         raise ConfigError(

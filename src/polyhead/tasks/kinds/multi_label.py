@@ -156,11 +156,17 @@ class MultiLabel(RowKind):
         return Mistake(truth=truth, answer=given, score=max(surest[name] for name in wrong)) if wrong else None
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
-        """The logarithm of each label's odds."""
-        shares = np.stack(targets).astype(np.float64).mean(axis=0)
-        bounded = np.clip(shares, 0.5 / len(targets), 1 - 0.5 / len(targets))
-        odds = np.log(bounded / (1 - bounded)).astype(np.float32)
-        return [odds] * len(examples)
+        """The set of labels that scores best by the task's metric if every row gets it.
+
+        By `micro_f1` these are the most frequent labels, as many as is best; by `macro_f1` all that occur; by
+        `accuracy` the most frequent set.
+        """
+        wanted = np.stack(targets) > 0
+        given = _best_set(wanted, self.default_metric(task))
+        shares = np.clip(wanted.mean(axis=0), 0.5 / len(targets), 1 - 0.5 / len(targets))
+        least, most = min(task.threshold * 1.01, 1 - 1e-6), task.threshold * 0.99  # on this side of the threshold
+        shares = np.where(given, np.maximum(shares, least), np.minimum(shares, most))
+        return [np.log(shares / (1 - shares)).astype(np.float32)] * len(examples)
 
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
         """Weight of a positive against a negative row, label by label: n_0 / n_1, the ratio of balanced weights.
@@ -173,6 +179,21 @@ class MultiLabel(RowKind):
         negative = len(rows) - positive
         usable = (positive > 0) & (negative > 0)
         return np.where(usable, negative / np.maximum(positive, 1), 1.0).astype(np.float32)
+
+
+def _best_set(wanted: np.ndarray, metric: str) -> np.ndarray:
+    """Which labels one answer for all rows gives, bool (labels,)."""
+    counts = wanted.sum(axis=0)
+    if metric == "macro_f1":
+        return np.asarray(counts > 0)
+    if metric == "accuracy":
+        sets, several = np.unique(wanted, axis=0, return_counts=True)
+        return np.asarray(sets[several.argmax()])
+    order = np.argsort(-counts, kind="stable")
+    given = np.arange(len(order) + 1)
+    right = np.concatenate([[0], np.cumsum(counts[order])])
+    best = int(np.argmax(metrics.ratio(2 * right, given * len(wanted) + counts.sum())))
+    return np.isin(np.arange(len(order)), order[:best])
 
 
 def sigmoid(outputs: np.ndarray) -> np.ndarray:

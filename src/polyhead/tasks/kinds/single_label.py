@@ -143,8 +143,10 @@ class SingleLabel(RowKind):
         return None if truth == given else Mistake(truth=truth, answer=given, score=answer["scores"][given])
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
-        """The shares of the labels: the most frequent one is answered."""
+        """The shares of the labels, of which the most frequent is answered; by `f1` the positive label is."""
         shares = _shares(task, targets).astype(np.float32)
+        if task.positive is not None and self.default_metric(task) == "f1":
+            shares[task.labels.index(task.positive)] += 1
         return [shares] * len(examples)
 
     def fitting_metric(self, task: Task, targets: Sequence[np.ndarray]) -> str | None:

@@ -10,6 +10,7 @@ it is then read as the beginning of a span, in answers and in `span_f1`, as conl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -18,14 +19,12 @@ import msgspec
 import numpy as np
 
 from polyhead import metrics
-from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
 from polyhead.metrics import LabelScore
 from polyhead.tasks.judging import Decisions, Judged, Recount, confusion_of, from_labels, from_sums, label_metrics
 from polyhead.tasks.kinds import base
+from polyhead.tasks.kinds.tagged import UNREAD, TaggedRow, chosen, is_bio, parts_of, tagged_rows, whole_words
 from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
-
-UNREAD = -1  # the label index of a word that was not read
 
 
 class Tagging(Kind):
@@ -78,9 +77,10 @@ class Tagging(Kind):
 
     def decode_all(self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Answer]:
         """The words of all rows at once."""
-        rows = [np.asarray(row).reshape(-1, len(task.labels)) for row in outputs]
-        places = [example.places for example in examples]
-        for row, words in zip(rows, places, strict=True):
+        both = zip(outputs, examples, strict=True)
+        each = [whole_words(np.asarray(row).reshape(-1, len(task.labels)), example) for row, example in both]
+        rows, places = [row for row, _ in each], [words for _, words in each]
+        for row, words in each:
             if len(words) != len(row):
                 raise DataError(
                     f"task '{task.name}': one output a word is needed",
@@ -90,8 +90,10 @@ class Tagging(Kind):
         if not rows:
             return []
         flat, starts = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
-        indices = best(flat) if task.decoder == "greedy" else np.concatenate([chosen(task, row) for row in rows])
-        scores = np.take_along_axis(base.softmax(flat), indices[:, None], axis=-1)[:, 0]
+        several = [flat] if task.decoder == "greedy" else rows
+        indices = np.concatenate([chosen(task, row) for row in several])
+        whole = np.maximum.accumulate(np.where(parts_of(flat), 0, np.arange(len(flat))))  # each part's first part
+        scores = np.take_along_axis(base.softmax(flat[whole]), indices[whole][:, None], axis=-1)[:, 0]
         if is_bio(task):
             texts = [example.text for example in examples]
             return [{"spans": spans} for spans in _spans(task, indices, scores, starts, np.concatenate(places), texts)]
@@ -112,51 +114,47 @@ class Tagging(Kind):
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
-        """`span_f1` and `accuracy` (BIO), or `accuracy` and `macro_f1`."""
+        """`span_f1` and `accuracy` (BIO), or `accuracy` and `macro_f1`.
+
+        Spans are compared by their characters with those of the file. Where words cannot give all of these,
+        `widened_span_f1` is the F1 with gold spans that were widened to whole words.
+        """
         base.check_split(task, outputs, targets)
-        answers = [chosen(task, np.asarray(row).reshape(-1, len(task.labels))) for row in outputs]
-        for row, (answer, target) in enumerate(zip(answers, targets, strict=True)):
-            if len(answer) != len(target):
-                raise DataError(
-                    f"task '{task.name}': one output a word", got=f"{len(answer)} in row {row}", allowed=len(target)
-                )
-        flat = np.concatenate(targets), np.concatenate(answers)
-        if not is_bio(task):
-            return {"accuracy": metrics.accuracy(*flat), "macro_f1": metrics.macro_f1(*flat, nothing=UNREAD)}
-        outside = task.labels.index("O")
-        answers = [np.where(answer == UNREAD, outside, answer) for answer in answers]
-        named = [[[task.labels[i] for i in row] for row in side] for side in (targets, answers)]
-        return {"span_f1": metrics.span_f1(*named), "accuracy": metrics.accuracy(flat[0], np.concatenate(answers))}
+        rows = tagged_rows(task, outputs, targets, examples)
+        if is_bio(task):
+            return {name: float(value) for name, value in _span_scores(_sums(task, rows).sum(axis=0)).items()}
+        flat = np.concatenate([row.target for row in rows]), np.concatenate([row.answer for row in rows])
+        return {"accuracy": metrics.accuracy(*flat), "macro_f1": metrics.macro_f1(*flat, nothing=UNREAD)}
 
     def label_scores(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> tuple[LabelScore, ...]:
         """Of whole spans by their label (BIO), or of words; a word that was not read got no label."""
-        answers = [chosen(task, np.asarray(row).reshape(-1, len(task.labels))) for row in outputs]
+        rows = tagged_rows(task, outputs, targets, examples)
         if not is_bio(task):
-            wanted, answered = np.concatenate(targets), np.concatenate(answers)
+            wanted, answered = (
+                np.concatenate(side) for side in zip(*((r.target, r.answer) for r in rows), strict=True)
+            )
             parts = (wanted[wanted == answered], answered[answered != UNREAD], wanted)
             return metrics.label_scores(task.labels, *(np.bincount(p, minlength=len(task.labels)) for p in parts))
         names = list(dict.fromkeys(label[2:] for label in task.labels if label != "O"))
-        right, given, true = (dict.fromkeys(names, 0) for _ in range(3))
-        for target, answer in zip(targets, answers, strict=True):
-            truth, found = (_spans_of(task, indices) for indices in (target, answer))
-            for counts, spans in ((true, truth), (given, found), (right, truth & found)):
-                for span in spans:
-                    counts[span.label] += 1
-        return metrics.label_scores(names, *(np.array([of[name] for name in names]) for of in (right, given, true)))
+        counts = [
+            Counter(label for row in spans for _, _, label in row)
+            for spans in zip(*((r.gold & r.spans, r.spans, r.gold) for r in rows), strict=True)
+        ]
+        return metrics.label_scores(names, *(np.array([of[name] for name in names]) for of in counts))
 
     def judged(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> Judged:
         """All but differences, of words; the confidence of a word is the probability of its label."""
-        rows = [np.asarray(row).reshape(-1, len(task.labels)) for row in outputs]
-        answers, labels = [chosen(task, row) for row in rows], len(task.labels)
-        wanted, answered = np.concatenate(targets), np.concatenate(answers)
-        is_read = answered != UNREAD
-        probabilities = base.softmax(np.concatenate(rows)[is_read])
+        rows, labels = tagged_rows(task, outputs, targets, examples), len(task.labels)
+        wanted, answered = np.concatenate([row.target for row in rows]), np.concatenate([row.answer for row in rows])
+        is_read, flat = answered != UNREAD, np.concatenate([row.outputs for row in rows])
+        decided = ~np.isnan(flat).any(axis=-1)  # parts of a token's words go on with one decision
+        probabilities = base.softmax(flat[decided])
         return Judged(
-            recount=self._recount(task, targets, answers),
+            recount=self._recount(task, rows),
             confusion=confusion_of(
                 wanted,
                 np.where(is_read, answered, labels),
@@ -166,32 +164,21 @@ class Tagging(Kind):
             ),
             decisions=Decisions(
                 of="words",
-                confidence=np.take_along_axis(probabilities, answered[is_read][:, None], axis=-1)[:, 0],
-                is_right=(wanted == answered)[is_read],
+                confidence=np.take_along_axis(probabilities, answered[decided][:, None], axis=-1)[:, 0],
+                is_right=(wanted == answered)[decided],
             ),
         )
 
-    def _recount(self, task: Task, targets: Sequence[np.ndarray], answers: Sequence[np.ndarray]) -> Recount:
-        if not is_bio(task):
-            row, names = np.repeat(np.arange(len(targets)), [len(target) for target in targets]), self.metrics(task)
-            return from_labels(
-                np.concatenate(targets),
-                np.concatenate(answers),
-                row,
-                len(task.labels),
-                lambda *counts: {name: label_metrics(*counts)[name] for name in names},
-            )
-        sums, outside = np.zeros((len(targets), 4)), task.labels.index("O")
-        for place, (target, answer) in enumerate(zip(targets, answers, strict=True)):
-            truth, given = (_spans_of(task, indices) for indices in (target, answer))
-            right = int(np.sum(target == np.where(answer == UNREAD, outside, answer)))
-            sums[place] = (2 * len(truth & given), len(truth) + len(given), right, len(target))
-        return from_sums(
-            sums,
-            lambda sums: {
-                "span_f1": metrics.ratio(sums[..., 0], sums[..., 1]),
-                "accuracy": metrics.ratio(sums[..., 2], sums[..., 3]),
-            },
+    def _recount(self, task: Task, rows: Sequence[TaggedRow]) -> Recount:
+        if is_bio(task):
+            return from_sums(_sums(task, rows), _span_scores)
+        names = self.metrics(task)
+        return from_labels(
+            np.concatenate([row.target for row in rows]),
+            np.concatenate([row.answer for row in rows]),
+            np.repeat(np.arange(len(rows)), [len(row.target) for row in rows]),
+            len(task.labels),
+            lambda *counts: {name: label_metrics(*counts)[name] for name in names},
         )
 
     def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:
@@ -203,8 +190,16 @@ class Tagging(Kind):
 
     def mistake(self, task: Task, answer: Answer, target: np.ndarray, example: Example) -> Mistake | None:
         """Other spans, or other labels of words; the score of the surest one that should not be there."""
-        sure = np.eye(len(task.labels), dtype=np.float32)[np.asarray(target, np.int64)]
-        truth, given = (_plain(self.cell_of(each)) for each in (self.decode(_greedy(task), sure, example), answer))
+        given = _plain(self.cell_of(answer))
+        if example.gold is None:
+            sure = np.eye(len(task.labels), dtype=np.float32)[np.asarray(target, np.int64)]
+            truth = _plain(self.cell_of(self.decode(_greedy(task), sure, example)))
+        else:
+            in_order = sorted(example.gold, key=lambda span: span.start)
+            truth = [
+                {"start": s.start, "end": s.end, "label": s.label, "text": example.text[s.start : s.end]}
+                for s in in_order
+            ]
         if truth == given:
             return None
         items: list[dict[str, Any]] = answer["spans" if "spans" in answer else "words"]
@@ -234,12 +229,33 @@ class Tagging(Kind):
         return merged
 
 
-def _spans_of(task: Task, indices: np.ndarray) -> set[metrics.Span]:
-    return set(metrics.spans_of(["O" if index == UNREAD else task.labels[index] for index in indices.tolist()]))
-
-
 def _named(span: dict[str, Any]) -> str:
     return f"{span['label']} '{span['text']}'"
+
+
+def _sums(task: Task, rows: Sequence[TaggedRow]) -> np.ndarray:
+    """Of each row, float64 (rows, 5): twice its right spans, all spans, right words, words, twice those near gold.
+
+    The fifth is there only where words cannot give all gold spans of all rows.
+    """
+    outside = task.labels.index("O")
+    sums = np.zeros((len(rows), 5))
+    for place, row in enumerate(rows):
+        right_words = int(np.sum(row.target == np.where(row.answer == UNREAD, outside, row.answer)))
+        right, near = 2 * len(row.gold & row.spans), 2 * len(row.near & row.spans)
+        sums[place] = (right, len(row.gold) + len(row.spans), right_words, len(row.target), near)
+    return sums if any(row.gold != row.near for row in rows) else sums[:, :4]
+
+
+def _span_scores(sums: np.ndarray) -> dict[str, np.ndarray]:
+    """The metrics of BIO labels from sums of `_sums`, (..., 4 or 5)."""
+    scores = {
+        "span_f1": metrics.ratio(sums[..., 0], sums[..., 1]),
+        "accuracy": metrics.ratio(sums[..., 2], sums[..., 3]),
+    }
+    if sums.shape[-1] > 4:
+        scores["widened_span_f1"] = metrics.ratio(sums[..., 4], sums[..., 1])
+    return scores
 
 
 def _greedy(task: Task) -> Task:
@@ -250,50 +266,6 @@ def _greedy(task: Task) -> Task:
 def _plain(items: Any) -> list[dict[str, object]]:
     """Spans or words without their scores."""
     return [{key: value for key, value in item.items() if key != "score"} for item in items]
-
-
-class TaggedSpan(Value):
-    """Characters [start, end) of a text that carry a label."""
-
-    start: int
-    end: int
-    label: str
-
-
-def is_bio(task: Task) -> bool:
-    """Whether the labels are BIO: any of them begins with `B-` or `I-`."""
-    return any(label.startswith(("B-", "I-")) for label in task.labels)
-
-
-def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
-    """The label index of each word by the task's decoder, int64 (words,); UNREAD for rows of NaN."""
-    if task.decoder == "greedy":
-        return best(outputs)
-    unread = np.isnan(outputs).any(axis=-1)
-    return np.where(unread, UNREAD, best_path(outputs, task.labels))
-
-
-def best(outputs: np.ndarray) -> np.ndarray:
-    """The label index of each word, int64 (words,); UNREAD for rows of NaN."""
-    unread = np.isnan(outputs).any(axis=-1)
-    return np.where(unread, UNREAD, np.argmax(np.where(unread[:, None], 0.0, outputs), axis=-1))
-
-
-def tags_of(spans: Sequence[TaggedSpan], words: np.ndarray) -> list[str]:
-    """BIO labels of words (words, 2) from spans of characters; a span takes every word that it overlaps.
-
-    Raises ValueError for a span that overlaps no word, or shares a word with another.
-    """
-    tags = ["O"] * len(words)
-    for span in spans:
-        inside = np.flatnonzero((words[:, 0] < span.end) & (words[:, 1] > span.start))
-        if not len(inside):
-            raise ValueError("a span holds no word")
-        if any(tags[index] != "O" for index in inside):
-            raise ValueError("two spans share a word")
-        for index in inside:
-            tags[index] = f"{'B' if index == inside[0] else 'I'}-{span.label}"
-    return tags
 
 
 def _check_bio(task: Task) -> None:
@@ -348,41 +320,3 @@ def _read(labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
         np.array([{"B": 1, "I": 2}.get(head, 0) for head, _, _ in parts]),
         np.array([names.index(name) for _, _, name in parts]),
     )
-
-
-def allowed_transitions(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Which labels may come first, bool (labels,), and which may follow which, bool (labels, labels) as [from, to].
-
-    `O` and every `B-x` may stand anywhere; `I-x` follows `B-x` or `I-x` alone.
-    """
-    heads, _, names = zip(*(label.partition("-") for label in labels), strict=True)
-    inside, begun, name = np.array(heads) == "I", np.isin(heads, ("B", "I")), np.array(names)
-    return ~inside, ~inside[None, :] | (begun[:, None] & (name[:, None] == name[None, :]))
-
-
-def best_path(outputs: np.ndarray, labels: Sequence[str]) -> np.ndarray:
-    """The allowed sequence of label indices with the largest sum of log-probabilities, int64 (words,).
-
-    `outputs` are raw outputs of the head, (words, labels); they differ from log-probabilities by one number a word,
-    which all sequences share. A word whose row is NaN gets some label that its neighbours allow: it may be the
-    beginning of a span that goes on after it. Where the best label of each word gives an allowed sequence, that is
-    the one; of equal sequences, the one whose last word has the first label, then the word before it, and so on.
-    """
-    scores = np.asarray(outputs, np.float64).reshape(-1, len(labels))
-    scores = np.where(np.isnan(scores).any(axis=-1, keepdims=True), 0.0, scores)
-    first, follows = allowed_transitions(labels)
-    greedy: np.ndarray = scores.argmax(axis=-1).astype(np.int64)
-    if not len(greedy) or (first[greedy[0]] and follows[greedy[:-1], greedy[1:]].all()):
-        return greedy
-    closed = np.where(follows, 0.0, -np.inf)
-    total = np.where(first, scores[0], -np.inf)
-    before = np.zeros(scores.shape, np.int64)  # (words, labels): the best label of the word before
-    for word in range(1, len(scores)):
-        through = total[:, None] + closed  # (from, to)
-        before[word] = through.argmax(axis=0)
-        total = through[before[word], np.arange(len(labels))] + scores[word]
-    path = np.empty(len(scores), np.int64)
-    path[-1] = total.argmax()
-    for word in range(len(scores) - 1, 0, -1):
-        path[word - 1] = before[word, path[word]]
-    return path

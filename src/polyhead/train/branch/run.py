@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polyhead.errors import TrainError
 from polyhead.plan import Path
+from polyhead.progress import counted
 from polyhead.sharing.make import arrays_of_part
 from polyhead.sharing.part import BranchPart
 from polyhead.strategies.branch import Branch, branch_path, tap_of
@@ -162,7 +163,7 @@ class Branches:
             tell_unread(self.prepared, train, self.extractor.data.settings.max_tokens, self.events)
             self._told = True
         balanced = kind.class_weights(task, self.prepared.train.examples.targets) if training.class_weights else None
-        label = f"{task.name} ({name}, {len(module.part.layers)} layers)"
+        label = f"{task.name} ({name}, {counted(len(module.part.layers), 'layer')})"
         file = f"{task.name}-{name}-{tap_of(path)}-{len(module.part.layers)}-{training.seed}{SUFFIX}"
 
         return Course(

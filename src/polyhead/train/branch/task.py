@@ -14,10 +14,11 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from polyhead.config import from_json
-from polyhead.cost.allocate import Option, OptionsFile, best_under, by_rule, greedy, price_of
+from polyhead.cost.allocate import Option, OptionsFile, best_under, by_rule, frontier, greedy, price_of
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.plan import Path
+from polyhead.progress import counted
 from polyhead.project.tables import Choice
 from polyhead.strategies.branch import as_branch, private_layers, tap_of
 from polyhead.train.branch.run import Branches, Candidate, TrainedBranch, grid, halving, spread
@@ -76,8 +77,14 @@ class Branched(Trainer):
     order = 1
 
     def paths(self) -> dict[str, list[Path]]:
-        """The path of every depth that each task tries."""
-        return {p.task.name: branch_paths(p, self.job.extractor) for p in self.prepared}
+        """The path of every depth that each task tries.
+
+        Raises ConfigError, before any training, for a budget that nothing can be within, whatever is learned.
+        """
+        paths = {p.task.name: branch_paths(p, self.job.extractor) for p in self.prepared}
+        if self.todo:
+            check_least(self.prepared, paths, self.job.allocation, self.job.extractor.data.architecture)
+        return paths
 
     def readers(self) -> Sequence[Prepared]:
         """Under one budget all tasks of branches, as the choice is among all."""
@@ -110,6 +117,31 @@ class Branched(Trainer):
             name, folder = p.task.name, job.folder("branches", p)
             trained = chosen_part(p, searches[name], chosen[name], extractor, precision=precision, folder=folder)
             job.commit([(p, trained)])
+
+
+def check_least(
+    several: Sequence[Prepared], paths: Mapping[str, Sequence[Path]], choice: Choice, shape: Architecture
+) -> None:
+    """Raises ConfigError where the cheapest branches that training may give cost more than the budget."""
+    if choice.rule != "budget" or choice.budget is None:
+        return
+    options = []
+    for p in several:
+        for path in paths[p.task.name]:
+            deepest = len(private_layers(path))
+            students = [layers for layers in as_branch(p.strategy).students if layers < deepest]
+            options += [
+                Option(task=p.task.name, name=f"{tap_of(path)}-{layers}", tap=tap_of(path), layers=layers, score=0.0)
+                for layers in (deepest, *students)
+            ]
+    least = frontier(options, price_of(choice.unit, shape))[0].cost
+    if least > choice.budget:
+        raise ConfigError(
+            "no choice of branches can be within the budget, whatever is learned: nothing is trained",
+            got=f"[allocation] budget = {choice.budget:,} ({choice.unit})",
+            allowed=f"{least:,} or more",
+            do="raise it, allow fewer private layers (least, most, students), or leave out a task",
+        )
 
 
 def depths_of(prepared: Prepared, shape: Architecture) -> list[int]:
@@ -180,14 +212,14 @@ def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
 def grown_lines(search: BranchSearch) -> list[str]:
     """Lines about a task's search: its branches and their validation scores."""
     depths = [
-        f"{layers} layers {of['max']:.4f}"
+        f"{counted(layers, 'layer')} {of['max']:.4f}"
         + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if several else "")
         for several in [len({branch.seed for branch in search.candidates}) > 1]
         for layers, of in spread(search.candidates).items()
     ]
     searched = [f"{search.task}: depths searched: {', '.join(depths)}"] if depths else []
     branches = ", ".join(
-        f"{branch.name} ({len(private_layers(branch.path))} layers above tap {tap_of(branch.path)}) "
+        f"{branch.name} ({counted(len(private_layers(branch.path)), 'layer')} above tap {tap_of(branch.path)}) "
         f"{branch.fitted.score:.4f}"
         for branch in search.kept
     )
@@ -214,7 +246,11 @@ def choose(searches: Sequence[BranchSearch], choice: Choice, shape: Architecture
     options = [option for search in searches for option in search.options()]
     if choice.rule == "budget":
         assert choice.budget is not None
-        return best_under(options, choice.budget, price_of(choice.unit, shape)).chosen
+        try:
+            return best_under(options, choice.budget, price_of(choice.unit, shape)).chosen
+        except ConfigError as error:
+            again = "all branches are kept, so with a larger budget the same command trains nothing again"
+            raise ConfigError(error.what, got=error.got, allowed=error.allowed, do=f"{error.do}; {again}") from None
     return (greedy if choice.rule == "greedy" else by_rule)(options, choice.c)
 
 

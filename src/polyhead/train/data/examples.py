@@ -12,11 +12,12 @@ from polyhead.errors import EmptyData
 from polyhead.model import TextBatch
 from polyhead.nn.trunk import States
 from polyhead.store.features import Features
+from polyhead.tasks.kinds.tagged import inside_of, parts_marked
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
 from polyhead.text.question import Question, TaskInput, read_alone
 from polyhead.text.tokenize import Tokenizer, windows_of
-from polyhead.text.words import first_subtokens
+from polyhead.text.words import GOES_ON, first_subtokens
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.windows import WindowedExamples
 from polyhead.train.loop.events import Events
@@ -35,29 +36,33 @@ class FeatureExamples(LengthSorted):
         targets: Sequence[np.ndarray],
         *,
         second: Features | None = None,
-        unread: Sequence[np.ndarray] | None = None,
+        words: Sequence[np.ndarray] | None = None,
         options: np.ndarray | None = None,
         windows: WindowedExamples | None = None,
     ) -> None:
-        """`unread` tells for each word of each example whether no token stands for it (cut away, say).
+        """`words` are for each example the `first_subtokens` of its words; None: a token stands for each.
 
         `options` (examples,) are how many each has; `features` are then of all options, one example after the other.
         With `windows` they are of each window's words, and `targets` of whole texts.
         """
         self._features, self._second, self.windows = features, second, windows
         self._targets = targets if windows is None else windows.targets(targets)
-        self._unread = unread
+        self._words = words
         lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
         super().__init__(lengths, options=options)
 
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""
-        if self._unread is not None:
-            return self._unread[member]
+        if self._words is not None:
+            return self._words[member] < 0
         target = self._targets[member]
         if _is_answers(target):
             return np.zeros(self._features.lengths[member], bool)
         return np.zeros(len(target), bool) if _is_words(target) else None
+
+    def goes_on(self, member: int) -> np.ndarray | None:
+        """Which words of an example share the token of the word before; None where that is not known."""
+        return None if self._words is None else self._words[member] == GOES_ON
 
     def batch(self, members: np.ndarray) -> Batch:
         """The features of these examples, decoded, and their targets."""
@@ -103,6 +108,10 @@ class TextExamples(LengthSorted):
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""
         return None if self._words is None else self._words[member] < 0
+
+    def goes_on(self, member: int) -> np.ndarray | None:
+        """Which words of an example share the token of the word before; None where that is not known."""
+        return None if self._words is None else self._words[member] == GOES_ON
 
     @property
     def tokens(self) -> int:
@@ -206,9 +215,17 @@ def without_unread(target: np.ndarray, unread: np.ndarray | None) -> np.ndarray:
 
 
 def tell_unread(prepared: Prepared, examples: LengthSorted, max_tokens: int, events: Events) -> None:
-    """Tells how many training answers of a span task are not read whole; raises EmptyData where none is."""
+    """Tells how many training answers of a span task are not read whole; raises EmptyData where none is.
+
+    Of labelled words it tells in how many texts a label changes inside a token, which no answer can.
+    """
     targets, name = prepared.train.examples.targets, prepared.task.name
     if not _is_answers(targets[0]):
+        if _is_words(targets[0]) and (several := _changing_inside_tokens(prepared, examples)):
+            events.line(
+                f"{name}: in {several:,} of {len(targets):,} training texts a label changes inside a token of the "
+                "encoder: no answer can, so it counts as missed; an encoder that knows the script has finer tokens"
+            )
         return
     lost, beyond = _lost(targets, examples), f"beyond the {max_tokens} tokens that are read"
     taught, do = "nothing", "set long_texts = 'windows', raise trunk.max_tokens, or give shorter contexts"
@@ -225,6 +242,16 @@ def tell_unread(prepared: Prepared, examples: LengthSorted, max_tokens: int, eve
     if lost:
         verb, they = ("lies", "it teaches") if lost == 1 else ("lie", "they teach")
         events.line(f"{name}: {lost:,} of {len(targets):,} training answers {verb} {beyond}; {they} {taught}")
+
+
+def _changing_inside_tokens(prepared: Prepared, examples: LengthSorted) -> int:
+    targets, inside = prepared.train.examples.targets, inside_of(prepared.task.labels)
+    each = (examples.goes_on(member) for member in range(len(targets)))
+    marks = each if examples.windows is None else examples.windows.goes_on
+    return sum(
+        goes_on is not None and bool((goes_on[1:] & (target[1:] != inside[target[:-1]])).any())
+        for target, goes_on in zip(targets, marks, strict=True)
+    )
 
 
 def _lost(targets: Sequence[np.ndarray], examples: LengthSorted) -> int:
@@ -283,5 +310,7 @@ def outputs_of_each(module: Callable[..., Tensor], examples: LengthSorted, *, ba
             if unread is None:
                 by_member[member] = outputs[row]
             else:
-                by_member[member] = np.where(unread[:, None], np.float32(np.nan), outputs[row, : len(unread)])
+                own = np.where(unread[:, None], np.float32(np.nan), outputs[row, : len(unread)])
+                goes_on = examples.goes_on(member)
+                by_member[member] = own if goes_on is None else parts_marked(own, goes_on)
     return [o for o in by_member if o is not None]

@@ -33,7 +33,8 @@ from polyhead.trunk.data import TrunkData
 from polyhead.trunk.shape import WORD_VECTORS
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
-FLUSH_BYTES = 256 * 2**20  # of float32 values waiting, over all stores: then each writes a segment
+FLUSH_BYTES = 256 * 2**20  # of float32 values waiting, over all stores: then each writes a segment,
+FLUSH_SECONDS = 30.0  # and after so long in any case: a kill loses no more
 PIECE = 8192  # inputs tokenized and sorted by length at a time
 
 
@@ -163,6 +164,7 @@ class _Pending:
         self.stores = stores
         self.reused = sum(store.reused for store in stores)
         self.reads_words = any(store.request.words is not None for store in stores)
+        self._flushed = time.monotonic()
         self.waiting: dict[Input, list[tuple[_Open, bytes, int]]] = {}
         for store in stores:
             for key, index in store.lacking.items():
@@ -194,7 +196,8 @@ class _Pending:
                     value = np.asarray(value[np.maximum(places, 0)] * (places >= 0)[:, None, None])
                     own = np.where(places >= 0, own[np.maximum(places, 0)], NO_TOKEN)
                 store.add(key, value, own)
-        if sum(store.bytes for store in self.stores) >= FLUSH_BYTES:
+        is_late = time.monotonic() - self._flushed >= FLUSH_SECONDS
+        if is_late or sum(store.bytes for store in self.stores) >= FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -207,6 +210,7 @@ class _Pending:
             if rows:
                 values, tokens = map(list, zip(*rows.values(), strict=True))
                 store.append(list(rows), values, tokens)
+        self._flushed = time.monotonic()
 
 
 KEY_BYTES = len(document_id(("",)))

@@ -18,7 +18,7 @@ from polyhead.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
-from polyhead.text.words import first_subtokens
+from polyhead.text.words import GOES_ON, first_subtokens
 from polyhead.train.data.examples import (
     FeatureExamples,
     batch_targets,
@@ -47,16 +47,16 @@ def wanted_of(prepared: Prepared, split: Split, path: Path, source: FeatureSourc
 
 def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> FeatureExamples:
     """The split's targets over the features kept for the path."""
-    task, examples, store, unread = prepared.task, split.examples, source.store(path), None
+    task, examples, store, words = prepared.task, split.examples, source.store(path), None
     windows = windowed(task, examples, source.tokenizer)
     features = [store.features(request.keys()) for request in _wanted(task, split, path, windows)]
     if windows is None and examples.words is not None and kind_of(task).per_word:
-        unread = source.unread(read_alone(examples.inputs), examples.words)
+        words = source.first_subtokens(read_alone(examples.inputs), examples.words)
     return FeatureExamples(
         features[0],
         examples.taught,
         second=features[1] if len(features) > 1 else None,
-        unread=unread,
+        words=words,
         options=options_in(examples.inputs),
         windows=windows,
     )
@@ -107,6 +107,10 @@ class TapExamples(LengthSorted):
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""
         return None if self._words is None else self._words[member] < 0
+
+    def goes_on(self, member: int) -> np.ndarray | None:
+        """Which words of an example share the token of the word before; None where that is not known."""
+        return None if self._words is None else self._words[member] == GOES_ON
 
     def batch(self, members: np.ndarray) -> Batch:
         """The kept states of these examples and their targets."""

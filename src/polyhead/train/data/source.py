@@ -15,6 +15,7 @@ from polyhead import plan as planning
 from polyhead.engine.backends.prefix import stored_layers
 from polyhead.errors import StoreError
 from polyhead.plan import Path
+from polyhead.progress import counted, pace
 from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.text.tokenize import Input, Tokenizer
@@ -117,10 +118,10 @@ class FeatureSource(ABC):
     def _stores(self) -> dict[str, FeatureStore]:
         return {}
 
-    def unread(self, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """For each word of each input whether no token stands for it, since it was cut away, say."""
+    def first_subtokens(self, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """`text.words.first_subtokens` of the words of each input."""
         encoded = self.tokenizer.encode(inputs)
-        return [first_subtokens(encoding, spans) < 0 for encoding, spans in zip(encoded, words, strict=True)]
+        return [first_subtokens(encoding, spans) for encoding, spans in zip(encoded, words, strict=True)]
 
     def columns(self, paths: Sequence[Path], *, is_named: bool) -> tuple[str, ...]:
         """Digests of the columns of a store that these paths read; () where features are made of texts."""
@@ -148,9 +149,11 @@ class FeatureSource(ABC):
     def told(self, extraction: Extraction) -> str:
         """A line about what `fill` did."""
         rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
+        how = f" ({pace(rate)})" if rate else ""
         return (
-            f"encoded {extraction.passes:,} inputs once ({rate:,.0f} a second), "
-            f"{extraction.reused:,} stored values reused, {extraction.cut:,} inputs cut to the trunk's limit"
+            f"encoded {counted(extraction.passes, 'input')} once{how}, "
+            f"{counted(extraction.reused, 'stored value')} reused, {counted(extraction.cut, 'input')} cut to the "
+            "trunk's limit"
         )
 
     @abstractmethod

@@ -11,6 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
@@ -35,6 +36,7 @@ class WindowedExamples:
         self.tokens: list[np.ndarray] = []  # (read,) the first sub-token of each
         self._whole: list[np.ndarray] = []  # (read,) which of them it holds from beginning to end
         self._best: list[np.ndarray] = []  # (words,) of each text, the window that should answer a word
+        self.goes_on: list[np.ndarray] = []  # (words,) of each text, which share the token of the word before
         for row, several in groupby(encoded, key=lambda encoding: encoding.row):
             self._add(list(several), words[row])
 
@@ -46,19 +48,22 @@ class WindowedExamples:
     def merged(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """One output (words, width) a text from those of the windows, (read, width) each."""
         kind, starts = kind_of(self._task), np.flatnonzero(self.numbers == 0).tolist()
-        each = zip(starts, [*starts[1:], len(self.texts)], self._best, strict=True)
+        each = zip(starts, [*starts[1:], len(self.texts)], self._best, self.goes_on, strict=True)
         return [
-            kind.merge_words(self._task, outputs[start:stop], self.read[start:stop], best) for start, stop, best in each
+            parts_marked(kind.merge_words(self._task, outputs[start:stop], self.read[start:stop], best), goes_on)
+            for start, stop, best, goes_on in each
         ]
 
     def _add(self, several: list[Encoded], words: np.ndarray) -> None:
-        search = Search(words)
+        search, goes_on = Search(words), np.zeros(len(words), bool)
         for encoding in several:
+            goes_on[search.going_on_in(encoding)] = True
             read, tokens = search.read_in(encoding)
             self.read.append(read)
             self.tokens.append(tokens)
             self._whole.append(_whole(encoding, words[read], last=encoding is several[-1]))
         self._best.append(best_windows(several, words)[:, 0])
+        self.goes_on.append(goes_on)
 
 
 def windowed(task: Task, examples: Examples, tokenizer: Tokenizer) -> WindowedExamples | None:

@@ -10,6 +10,7 @@ import msgspec
 from polyhead.nn.runtime import one_thread
 from polyhead.plan import Path
 from polyhead.sharing.part import PooledPart
+from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.examples import outputs_of
 from polyhead.train.data.features import examples_of, wanted
 from polyhead.train.data.prepared import Prepared, Split
@@ -20,6 +21,8 @@ from polyhead.train.heads.select import Trial, Trials
 from polyhead.train.job import Trainer
 from polyhead.train.loop.events import Events
 from polyhead.train.record.draft import HeldRows, Trained
+
+TOLD_FROM = 10_000  # rows to learn from: of so many each head takes a while, and its score is said as it ends
 
 
 class KeptFeatures(Trainer):
@@ -63,6 +66,10 @@ def train_task(
         for candidate, path in zip(candidates(prepared, source), paths, strict=True):
             if not trials.is_beaten(candidate):
                 several.append(trials.tried(candidate, path))
+                if len(prepared.train.examples.targets) >= TOLD_FROM:
+                    score = score_of(task, trials.held, several[-1].outputs)
+                    metric = kind_of(task).default_metric(task)
+                    events.line(f"{task.name}: {candidate.name}: validation {metric} {score:.4f}")
                 continue
             rows = f"the {len(trials.held.targets):,} rows held out"
             events.line(f"{task.name}: {candidate.name} is not tried: a linear head's score on {rows} is perfect")
@@ -84,7 +91,7 @@ def train_task(
         folds=trials.folds,
         refitted=trials.learns_all(best),
         baselines=baselines,
-        held=HeldRows(examples=trials.held, outputs=None if trials.folds else best.outputs),
+        held=HeldRows(examples=trials.held, outputs=best.outputs, folds=trials.folds),
     )
 
 

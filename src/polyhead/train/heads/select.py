@@ -176,7 +176,9 @@ class Trials:
         """
         module = self._module(path)
         pairs = self._folds or [(self._prepared.train, self._prepared.validation)]
-        progress = self._events.progress(f"{self._prepared.task.name} ({candidate.name})", unit="penalties")
+        progress = self._events.progress(
+            f"{self._prepared.task.name} ({candidate.name})", unit="penalties", at_most=True
+        )
         sides = [(self._inputs(module, train), self._inputs(module, held)) for train, held in pairs]
         first: Swept | None = None
         least, prior = list[Swept](), 0.0  # the head of the least loss, and those of weaker penalties
@@ -252,14 +254,8 @@ class Trials:
         prepared, module = self._prepared, self._module(path)
         train, validation = self._examples(prepared.train, path), self._examples(prepared.validation, path)
         self._tell_unread(prepared.train, train)
-        name = f"{prepared.task.name}-{candidate.name}{SUFFIX}"
-        course = self._course(
-            module,
-            train,
-            validation,
-            checkpoint=self._checkpoints / name if self._checkpoints else None,
-            events=self._events,
-        )
+        kept = self._checkpoints / f"{prepared.task.name}-{candidate.name}{SUFFIX}" if self._checkpoints else None
+        course = self._course(module, train, validation, checkpoint=kept, events=self._events)
         raced = math.ceil(course.most * RACED)
         course.advance(raced)
         # A resumed run that is beyond this round has passed it.
@@ -287,7 +283,8 @@ class Trials:
             module = self._module(path)
             course = self._course(module, self._examples(train, path), None)
             runs.append(FoldRun(module=module, course=course, held=self._examples(left_out, path)))
-        progress = self._events.progress(f"{task.name} ({candidate.name}, {self.folds} folds)", unit="rounds")
+        label = f"{task.name} ({candidate.name}, {self.folds} folds)"
+        progress = self._events.progress(label, unit="rounds", at_most=True)
         best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
         rounds = list[list[np.ndarray]]()
         most, patience = runs[0].course.most, runs[0].course.schedule.patience
@@ -299,7 +296,9 @@ class Trials:
                     best_score, best_round, best_outputs = score, number, outputs
                 if len(self.held.targets) < choice.FEW:
                     rounds.append(outputs)
-                progress.update(number, most, f"{score:.4f}")
+                note = f"validation {score:.4f}, best {best_score:.4f}"
+                progress.update(number, most, note)
+                progress.lap("round", number, most, note)
                 if number - best_round >= patience or (number == raced and self._far_behind(best_outputs, best_score)):
                     break
         seconds, fitted = progress.finish(), runs[0].course.finish()

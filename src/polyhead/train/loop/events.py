@@ -17,6 +17,7 @@ Listener = Callable[[str, Mapping[str, object]], None]
 """Hears each event's name and facts."""
 
 UPDATE_SECONDS = 10.0  # between two events of one training; an epoch ends with one in any case
+LAP_SECONDS = 10.0  # between two lines about epochs of one training that stay
 
 
 class Events:
@@ -59,9 +60,12 @@ class Events:
         for listener in self._listeners:
             listener(name, facts)
 
-    def progress(self, label: str, *, unit: str, done: int = 0) -> Progress:
-        """A counter that shows rate and estimate at most five times a second; `done` was done before."""
-        return Progress(self, label, unit, done)
+    def progress(self, label: str, *, unit: str, done: int = 0, at_most: bool = False) -> Progress:
+        """A counter that shows rate and estimate at most five times a second; `done` was done before.
+
+        `at_most`: the work may end before all is done.
+        """
+        return Progress(self, label, unit, done, at_most=at_most)
 
     def _progress(self, text: str, *, force: bool = False) -> None:
         now = time.monotonic()
@@ -73,15 +77,31 @@ class Events:
 class Progress:
     """Done, total, rate and time left of one long step."""
 
-    def __init__(self, events: Events, label: str, unit: str, before: int = 0) -> None:
+    def __init__(self, events: Events, label: str, unit: str, before: int = 0, *, at_most: bool = False) -> None:
         self._events, self._label, self._unit, self._before = events, label, unit, before
-        self._started = time.monotonic()
+        self._started, self._at_most = time.monotonic(), at_most
+        self._said = self._started
 
     def update(self, done: int, total: int, note: str = "") -> None:
         """Shows where the work stands."""
         seconds = time.monotonic() - self._started
-        line = progress_line(self._label, done=done, total=total, unit=self._unit, seconds=seconds, before=self._before)
+        line = progress_line(
+            self._label,
+            done=done,
+            total=total,
+            unit=self._unit,
+            seconds=seconds,
+            before=self._before,
+            at_most=self._at_most,
+        )
         self._events._progress(line + (note and f"  {note}"))
+
+    def lap(self, name: str, number: int, most: int, note: str) -> None:
+        """An epoch or a round ended: a line that stays, unless one came less than LAP_SECONDS before."""
+        now = time.monotonic()
+        if now - self._said >= LAP_SECONDS:
+            self._said = now
+            self._events.line(f"{self._label}: {name} {number} of {'at most ' * self._at_most}{most}, {note}")
 
     def finish(self) -> float:
         """Clears the line; gives the seconds that passed."""

@@ -157,6 +157,10 @@ class LengthSorted(ABC):
     def batch(self, members: np.ndarray) -> Batch:
         """These examples, padded to the longest of them."""
 
+    def goes_on(self, member: int) -> np.ndarray | None:
+        """Which words of an example share the token of the word before; None where that is not known."""
+        return None
+
     @abstractmethod
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""

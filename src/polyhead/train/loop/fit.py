@@ -132,7 +132,9 @@ class Curriculum:
         epochs = self.most if epochs is None else min(epochs, self.most)
         meter, began, steps = self._meter, time.monotonic(), self.steps
         before = self.done * steps + (self._begun.updates if self._begun else 0)
-        progress = self._progress = self._events.progress(self._label, unit="updates", done=before)
+        progress = self._progress = self._events.progress(
+            self._label, unit="updates", done=before, at_most=not self.last
+        )
         while not self.is_over and self.done < epochs:
             self._epoch_began = started = time.monotonic()
             meter.start()
@@ -145,8 +147,11 @@ class Curriculum:
             self._spent = 0.0
             row = self.history[-1]
             meter.epoch(row, step=self.done * steps)
-            line = f"loss {row['loss']:.4f}" + (f", validation {row['score']:.4f}" if "score" in row else "")
+            line = f"loss {row['loss']:.4f}"
+            if "score" in row:
+                line += f", validation {row['score']:.4f}, best {self.best_score:.4f} in epoch {self.best_epoch}"
             progress.update(self.done * steps, (epochs if self.last else self.most) * steps, line)
+            progress.lap("epoch", self.done, epochs if self.last else self.most, line)
             self.save()
         progress.finish()
         self._seconds += time.monotonic() - began
@@ -272,6 +277,8 @@ class Curriculum:
         if time.monotonic() - self._epoch_began > STEP_SECONDS:
             tokens = self._meter.tokens_a_second
             note = f"loss {mean_loss:.4f}" + (f", {tokens:,.0f} tokens a second" if tokens else "")
+            if self.history and "score" in self.history[-1]:
+                note += f", validation {self.history[-1]['score']:.4f} after epoch {self.done}"
             self._progress.update(update.step, self.most * self.steps, note)
 
 

@@ -13,7 +13,7 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.errors import ConfigError
 from polyhead.files import remove_tree
-from polyhead.progress import duration
+from polyhead.progress import counted, duration
 from polyhead.project.recipes import FineTune, Training
 from polyhead.project.tables import Project
 from polyhead.tasks.task import Task
@@ -43,13 +43,13 @@ class FineTuning(Bundles):
         """Lines before the first training."""
         most = len(self.recipe.search.candidates)
         return [
-            f"{len(self.trainings)} tasks, each fine-tunes the trunk {most} times at most and keeps the best "
-            f"on validation, in a bundle of its own in {self.run.project.bundle}"
+            f"{counted(len(self.trainings), 'task')}, each fine-tunes the trunk {counted(most, 'time')} at most and "
+            f"keeps the best on validation, in a bundle of its own in {self.run.project.bundle}"
         ]
 
     def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:
         """How long it took."""
-        return [f"{len(outcomes)} tasks fine-tuned in {duration(seconds)}"]
+        return [f"{counted(len(outcomes), 'task')} fine-tuned in {duration(seconds)}"]
 
 
 class TunedTrunk(LearnedTrunk):

@@ -26,7 +26,7 @@ from polyhead.errors import BundleError
 from polyhead.files import held, remove_files, remove_leftovers, replace_file, sync_folder
 from polyhead.nn.load import load_trunk
 from polyhead.plan import merge
-from polyhead.progress import duration
+from polyhead.progress import counted, duration
 from polyhead.project.recipes import Candidate, FineTune, Joint, Training
 from polyhead.project.tables import Project
 from polyhead.tasks.kinds import kind_of
@@ -40,7 +40,8 @@ from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.recipes.course import JointResult
 from polyhead.train.recipes.paths import joint_paths, with_owner
 from polyhead.train.recipes.refine import CandidateResult, candidate_name
-from polyhead.train.record.draft import Trained, card_of, probes_of
+from polyhead.train.record.draft import HeldRows, Trained, card_of, probes_of
+from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import scores_shown, warnings_of
 from polyhead.train.record.seen import with_seen_by
 from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
@@ -160,8 +161,10 @@ class LearnedTrunk(BundleTraining):
         learned = self.learn(events)
         lineage, scores = self._lineage(learned), Scores()
         if self.run.place.is_first:
-            scores = write_learned(self.run.root, self.prepared, learned.result, lineage, keep=self._keeps_heads)
-            tasks = "one task" if len(self.prepared) == 1 else f"{len(self.prepared)} tasks"
+            scores, held = write_learned(self.run.root, self.prepared, learned.result, lineage, keep=self._keeps_heads)
+            for name, rows in held.items():
+                keep_held(self.run.cache, name, learned.result.arrays[name], rows, lineage.numerics)
+            tasks = counted(len(self.prepared), "task")
             how = f"a trunk learned from {tasks}, {lineage.trunk[:16]}, in {duration(time.monotonic() - began)}"
             lines = [line for p in self.prepared for line in score_lines(p, scores[p.task.name])]
             for line in (*search_lines(learned), *lines, f"bundle {self.run.project.bundle}: {how}"):
@@ -250,29 +253,32 @@ def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
 
 def write_learned(
     root: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
-) -> Scores:
-    """Builds the bundle under a name of its own, scores its tasks as they will answer, and renames it."""
+) -> tuple[Scores, dict[str, HeldRows]]:
+    """Builds the bundle under a name of its own, scores its tasks as they will answer, and renames it.
+
+    With the scores come, of tasks that are kept, their outputs for the validation rows.
+    """
     root.parent.mkdir(parents=True, exist_ok=True)
     with workspace(building_of(root), f"the bundle {root} cannot be written") as building:
         building.mkdir()
-        scores = _build(building, prepared, learned, lineage, keep=keep)
+        scores, held = _build(building, prepared, learned, lineage, keep=keep)
         check_empty(root)
         remove_files(root, [LOCK])
         (building / "kept").rename(root)
         sync_folder(root.parent)
-    return scores
+    return scores, held if keep else {}
 
 
 def _build(
     building: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
-) -> Scores:
-    """Writes the bundle to be scored, and the one to be kept; the scores."""
+) -> tuple[Scores, dict[str, HeldRows]]:
+    """Writes the bundle to be scored, and the one to be kept; the scores, and outputs for the validation rows."""
     drafts = {p.task.name: _draft(p, learned, lineage) for p in prepared}
     write_bundle(building / "scored", learned.data)
     families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
     add_tasks(building / "scored", list(drafts.values()), families=families)
     session = Session(building / "scored", backend=TRAINING_BACKEND)
-    scores = _scores(session, prepared)
+    scores, held = _scores(session, prepared)
     if keep:
         plan = merge({name: draft.record.path for name, draft in drafts.items()})
         for p in prepared:
@@ -292,7 +298,7 @@ def _build(
     if keep:
         add_tasks(building / "kept", list(drafts.values()), families=families)
     write_lineage(building / "kept", msgspec.structs.replace(lineage, scores=scores))
-    return scores
+    return scores, held
 
 
 def check_empty(root: FilePath) -> None:
@@ -351,16 +357,17 @@ def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
     return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=probes_of(p), card="")
 
 
-def _scores(session: Session, prepared: Sequence[Prepared]) -> Scores:
-    """Every task's metrics on whole splits, as the bundle answers."""
-    scores = Scores()
+def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[Scores, dict[str, HeldRows]]:
+    """Every task's metrics on whole splits, as the bundle answers, and its outputs for the validation rows."""
+    scores, held = Scores(), dict[str, HeldRows]()
     for p in prepared:
         outputs = {}
         for split in p.splits[1:]:
             words = split.examples.words if kind_of(p.task).per_word else None
             outputs[split.name] = session.outputs(p.task.name, split.examples.inputs, words=words)
         scores[p.task.name] = p.scores(outputs)
-    return scores
+        held[p.task.name] = HeldRows(examples=p.validation.examples, outputs=outputs["validation"])
+    return scores, held
 
 
 def score_lines(prepared: Prepared, splits: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from polyhead.bundle.read import Bundle
-from polyhead.progress import duration
+from polyhead.progress import counted, duration
 from polyhead.project.recipes import Frozen, LeaveOut, Round
 from polyhead.project.tables import JOINT_TRAINING, TrunkChoice
 from polyhead.tasks.kinds import kind_of
@@ -36,10 +36,10 @@ class LeavingOut(Bundles):
 
     def begin(self) -> list[str]:
         """The tasks that each trunk learns from."""
-        lines = [f"{len(self.rounds)} trunks, each with a bundle in {self.run.project.bundle}:"]
+        lines = [f"{counted(len(self.rounds), 'trunk')}, each with a bundle in {self.run.project.bundle}:"]
         for r in self.rounds:
             tasks = ", ".join(r.tasks) if len(r.tasks) < 6 else f"{len(r.tasks)} tasks"
-            lines.append(f"  {r.name}: learns from {len(r.learned)} tasks, then frozen for {tasks}")
+            lines.append(f"  {r.name}: learns from {counted(len(r.learned), 'task')}, then frozen for {tasks}")
         return lines
 
     def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:

@@ -17,6 +17,7 @@ from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.plan import TRUNK, owners_of
+from polyhead.progress import counted
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.regression import CLOSE
 from polyhead.tasks.read import Examples
@@ -56,7 +57,7 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
         """`accuracy 0.9083 -> 0.9167 on 120 validation rows, 7 answers changed`."""
         rows = f"{self.rows:,}" if self.rows == self.of else f"{self.rows:,} of {self.of:,}"
         more = "" if self.close is None else f" by more than {self.close:g}"
-        answers = "1 answer" if self.changed == 1 else f"{self.changed:,} answers"
+        answers = counted(self.changed, "answer")
         score = f"{self.metric} {self.live:.4f} -> {self.new:.4f}"
         line = f"{score} on {rows} {self.split} rows, {answers} changed{more}"
         if self.held_out:

@@ -86,13 +86,15 @@ def _updates(p: Prepared, in_a_pass: Mapping[str, int] | None) -> str:
 
 
 def _shared(plan: Plan, shape: Architecture) -> list[str]:
-    """A line for each family that several tasks read; what one alone reads is counted as its own."""
+    """A line for each family that several tasks read, and for work that they share beyond the trunk's pass."""
     readers = {task: set(owners_of(plan.path(task))) for task in plan.tasks}
     lines = []
     for owner in cost.cost_of(plan, shape, TOKENS, folded=True).owners:
         several = [task for task, owners in readers.items() if owner.owner in owners]
         if is_family(owner.owner) and len(several) > 1:
             lines.append(f"{owner.owner}, which {', '.join(several)} share: {owner.parameters:,} parameters")
+    for tasks, flops in cost.shared_flops(plan, shape, TOKENS).items():
+        lines.append(f"{', '.join(tasks)} together: {flops / 1e6:,.2f} MFLOP/text, for as long as one of them is there")
     return lines
 
 
@@ -167,22 +169,20 @@ def scores_shown(
 
 
 def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], rows: Mapping[str, int]) -> list[str]:
-    """A line where the task scores as one answer for every row does: by several metrics, on `FEW` rows or more."""
-    constant = baselines.get("constant", {})
-    alike = [
-        split
-        for split, values in scores.items()
-        if rows.get(split, 0) >= FEW and len(values) > 1 and values == constant.get(split)
-    ]
-    if not alike:
-        return []
+    """A line where the task scores as one answer for every row does, or no higher; of `FEW` rows or more."""
+    constant, metric = baselines.get("constant", {}), kind_of(task).default_metric(task)
+    splits = [split for split in scores if rows.get(split, 0) >= FEW and split in constant]
+    alike = [split for split in splits if len(scores[split]) > 1 and scores[split] == constant[split]]
+    lower = [split for split in splits if split not in alike and scores[split][metric] <= constant[split][metric]]
     advice = "label more rows of the rare answers, or name a metric by which they count"
     if kind_of(task).scores != "softmax":
         advice = "check that the labels differ, and label more rows"
-    return [
-        f"{task.name}: warning: on {' and '.join(alike)} it answers as if every row were alike: one answer is all that "
-        f"it gives; {advice}"
-    ]
+    lines = []
+    if alike:
+        lines.append(f"on {' and '.join(alike)} it answers as if every row were alike: one answer is all that it gives")
+    if lower:
+        lines.append(f"on {' and '.join(lower)} its {metric} is no higher than that of one answer for every row")
+    return [f"{task.name}: warning: {line}; {advice}" for line in lines]
 
 
 def _how(prepared: Prepared, trained: Trained) -> str:

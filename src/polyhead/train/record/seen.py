@@ -52,7 +52,7 @@ def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource) -> Dra
     source.fill([request])
     features = source.store(request.path).features(request.keys()).take(range(len(places)))
     vectors = directions(features.values[:, 0, 0])
-    if held.outputs is None:
+    if held.folds:
         return _with(draft, seen_texts(taken.inputs, vectors))
     outputs = [held.outputs[place] for place in places]
     return _with(draft, seen_rows(task, taken.inputs, Asked(outputs=outputs, vectors=vectors)))

@@ -1,0 +1,81 @@
+"""What is told of tasks: `/v1/tasks`, and one of them with its card, scores and path."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.engine.inputs import InputType, input_types_of
+from polyhead.engine.loaded import LoadedTasks
+from polyhead.errors import BundleError
+from polyhead.serve.http import encoded
+from polyhead.serve.service import Names, Service, shown_tasks
+from polyhead.tasks.task import Task
+
+
+class Tasks(Value):
+    """All tasks that can be asked."""
+
+    trunk: str  # digest
+    tasks: list[TaskFacts]
+
+
+class TaskFacts(Value):
+    """A task that can be asked."""
+
+    name: str
+    task: Task
+    inputs: tuple[InputType, ...]  # that it reads
+    version: str
+    digest: str
+    headline: tuple[str, float | None] | None = None  # the score on test rows: metric, value
+
+
+async def tasks(service: Service, request: Request) -> Response:
+    """All tasks that callers may ask."""
+    return encoded(await asyncio.to_thread(_all_tasks, service))
+
+
+def _all_tasks(service: Service) -> Tasks:
+    loaded = service.loaded
+    facts = [_facts(service, loaded, name) for name in shown_tasks(loaded)]
+    return Tasks(trunk=service.session.bundle.digest, tasks=facts)
+
+
+async def task(service: Service, request: Request) -> Response:
+    """One of them, with its card, scores and path."""
+    return encoded(await asyncio.to_thread(_one_task, service, service.named([request.path_params["name"]])))
+
+
+def _one_task(service: Service, names: Names) -> dict[str, Any]:
+    (name,), bundle = names, service.session.bundle
+    facts: dict[str, Any] = msgspec.to_builtins(_facts(service, names.loaded, name))
+    if name in bundle.tasks:
+        with suppress(BundleError):  # its files are gone already, while it answers its last requests
+            facts |= {"card": bundle.card(name), "scores": bundle.scores(name), "path": bundle.tasks[name].path}
+    return facts
+
+
+def _facts(service: Service, loaded: LoadedTasks, name: str) -> TaskFacts:
+    return TaskFacts(
+        name=name,
+        task=loaded.tasks[name],
+        inputs=input_types_of(loaded.tasks[name]),
+        version=loaded.versions.get(name, ""),
+        digest=loaded.records[name].arrays if name in loaded.records else "",
+        headline=_headline(service.session.bundle, name),
+    )
+
+
+def _headline(bundle: Bundle, name: str) -> tuple[str, float | None] | None:
+    """The score; None also of a task whose files are gone already, while it answers its last requests."""
+    with suppress(BundleError):
+        return bundle.headline(name) if name in bundle.tasks else None
+    return None

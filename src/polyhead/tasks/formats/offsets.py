@@ -1,0 +1,77 @@
+"""Where a span of a text begins and ends, if the tool that wrote it counts otherwise than Python does."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from functools import cached_property
+from itertools import accumulate
+
+
+class Places:
+    """The characters of a text by the units in which browsers count: those of UTF-16, line ends as one of them."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.is_plain = not text or (max(text) < "\U00010000" and "\r" not in text)  # every unit is a character
+
+    def of_units(self, start: int, end: int) -> tuple[int, int] | None:
+        """The characters between two units of UTF-16; None where there are none."""
+        return self._inside(start, end) if self.is_plain else _between(self._utf16, start, end)
+
+    def of_passage(self, start: int, end: int, passage: str) -> tuple[int, int] | None:
+        """The characters between two offsets that hold the passage, white space aside, in whatever unit they count."""
+        wanted = _squeezed(passage.replace("\\n", "\n"))
+        ways: list[Callable[[], tuple[int, int] | None]] = [
+            lambda: self.of_units(start, end),
+            lambda: self._inside(start, end),
+            lambda: _between(self._lines_as_one, start, end),
+        ]
+        for way in ways[:1] if self.is_plain else ways:
+            place = way()
+            if place is not None and _squeezed(self.text[slice(*place)]) == wanted:
+                return place
+        return None
+
+    def of_edges(self, start: int, end: int) -> tuple[int, int] | None:
+        """The characters between two offsets where only one unit, UTF-16's or Python's, ends them at edges of words.
+
+        None where the units differ, and both do or neither does.
+        """
+        wide, plain = self.of_units(start, end), self._inside(start, end)
+        if wide == plain:
+            return wide
+        fitting = [place for place in (wide, plain) if place is not None and self._has_edges(*place)]
+        return fitting[0] if len(fitting) == 1 else None
+
+    def _inside(self, start: int, end: int) -> tuple[int, int] | None:
+        return (start, end) if 0 <= start < end <= len(self.text) else None
+
+    def _has_edges(self, start: int, end: int) -> bool:
+        text = self.text
+        is_clean = not text[start].isspace() and not text[end - 1].isspace() and any(map(str.isalnum, text[start:end]))
+        return is_clean and all(
+            place in (0, len(text)) or not (text[place - 1].isalnum() and text[place].isalnum())
+            for place in (start, end)
+        )
+
+    @cached_property
+    def _utf16(self) -> list[int]:
+        return [0, *accumulate(1 + (letter > "\uffff") for letter in self.text)]
+
+    @cached_property
+    def _lines_as_one(self) -> list[int]:
+        widths = (0 if letter == "\r" else 1 + (letter > "\uffff") for letter in self.text)
+        return [0, *accumulate(widths)]
+
+
+def _between(begins: list[int], start: int, end: int) -> tuple[int, int] | None:
+    """Of the units at which characters begin, those that are `start` and `end`."""
+    first, last = bisect_right(begins, start) - 1, bisect_left(begins, end)
+    if not 0 <= first < last < len(begins) or begins[first] != start or begins[last] != end:
+        return None
+    return first, last
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())

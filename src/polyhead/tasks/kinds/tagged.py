@@ -1,0 +1,175 @@
+"""Tagged words: which label each gets, and the spans that answers and gold have, compared by their characters.
+
+Gold spans are those of the file. Where one of them begins or ends inside a word, the example's words are cut there, so
+that training can learn both sides; answers are made of whole words, so such a span can never be answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyhead import metrics
+from polyhead.config import Value
+from polyhead.errors import DataError
+from polyhead.tasks.gold import TaggedSpan, widened
+from polyhead.tasks.task import Example, Task
+from polyhead.text.question import texts_of
+from polyhead.text.words import words_in
+
+UNREAD = -1  # the label index of a word that was not read
+Characters = tuple[int, int, str]
+"""Where a span begins and ends, and its label."""
+
+
+class TaggedRow(Value, eq=False):
+    """One row's answer beside its gold, over whole words."""
+
+    outputs: np.ndarray  # (words, labels)
+    answer: np.ndarray  # int64 (words,): UNREAD where a word was not read
+    target: np.ndarray  # int64 (words,): of a word that gold cuts, the label of its first part
+    gold: frozenset[Characters]  # the spans as the file has them; none of plain labels
+    spans: frozenset[Characters]  # those that are answered
+    near: frozenset[Characters]  # gold spans widened to whole words
+
+
+def whole_words(values: np.ndarray, example: Example) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of `values`, one a word, and the words (words, 2), without the cuts that gold made in them.
+
+    The first part of a word is read at the word's own token, so its row is what the word gets in answering.
+    """
+    places = example.places
+    if example.gold is None or len(values) != len(places):
+        return values, places
+    words = words_in(texts_of(example.input))
+    return values[np.searchsorted(places[:, 0], words[:, 0])], words
+
+
+def tagged_rows(
+    task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+) -> list[TaggedRow]:
+    """Every row's answer by the task's decoder, beside its gold; of examples without gold spans by word numbers.
+
+    Raises DataError for a row that has more or fewer outputs than labels.
+    """
+    rows = []
+    for place, (row, target) in enumerate(zip(outputs, targets, strict=True)):
+        own, wanted = np.asarray(row).reshape(-1, len(task.labels)), np.asarray(target, np.int64)
+        if len(own) != len(wanted):
+            what, got = f"task '{task.name}': one output a word", f"{len(own)} in row {place}"
+            raise DataError(what, got=got, allowed=len(wanted))
+        gold = examples[place].gold if examples else None
+        if gold is None:
+            words = np.arange(len(own))[:, None] + np.array([0, 1])
+        else:
+            (own, words), (wanted, _) = (whole_words(values, examples[place]) for values in (own, wanted))
+        answer = chosen(task, own)
+        true, said = (_characters(task, labels, words) for labels in (wanted, answer))
+        near = true
+        if gold is not None:
+            true, near = frozenset(map(_plain, gold)), frozenset(_plain(widened(span, words)) for span in gold)
+        rows.append(TaggedRow(outputs=own, answer=answer, target=wanted, gold=true, spans=said, near=near))
+    return rows
+
+
+def _plain(span: TaggedSpan) -> Characters:
+    return span.start, span.end, span.label
+
+
+def _characters(task: Task, labels: np.ndarray, words: np.ndarray) -> frozenset[Characters]:
+    if not is_bio(task):
+        return frozenset()
+    names = ["O" if index == UNREAD else task.labels[index] for index in labels.tolist()]
+    return frozenset(
+        (int(words[span.start, 0]), int(words[span.stop - 1, 1]), span.label) for span in metrics.spans_of(names)
+    )
+
+
+def is_bio(task: Task) -> bool:
+    """Whether the labels are BIO: any of them begins with `B-` or `I-`."""
+    return any(label.startswith(("B-", "I-")) for label in task.labels)
+
+
+def parts_marked(outputs: np.ndarray, goes_on: np.ndarray) -> np.ndarray:
+    """The outputs (words, labels), in which words that share the token of the word before go on with its label.
+
+    Such a row is 0 and otherwise NaN; rows of words that were not read are NaN alone. `outputs` is changed.
+    """
+    outputs[goes_on] = np.nan
+    outputs[goes_on, 0] = 0.0
+    return outputs
+
+
+def parts_of(outputs: np.ndarray) -> np.ndarray:
+    """Which words go on with the label of the word before, bool (words,); the first does not."""
+    is_part = np.asarray(~np.isnan(outputs[:, 0]) & np.isnan(outputs).any(axis=-1))
+    is_part[:1] = False
+    return is_part
+
+
+def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
+    """The label index of each word by the task's decoder, int64 (words,); UNREAD for rows of NaN.
+
+    A word that shares the token of the word before goes on with its label: inside the span that begins there.
+    """
+    is_part = parts_of(outputs)
+    own = outputs[~is_part]
+    labels = best(own)
+    if task.decoder == "constrained":
+        labels = np.where(labels == UNREAD, UNREAD, best_path(own, task.labels))
+    if not is_part.any():
+        return labels
+    repeated: np.ndarray = labels[np.cumsum(~is_part) - 1]
+    return np.where(is_part & (repeated != UNREAD), inside_of(task.labels)[repeated], repeated)
+
+
+def inside_of(labels: Sequence[str]) -> np.ndarray:
+    """For each label that of the next part of a word that has it: `I-x` for `B-x`, else itself; int64 (labels,)."""
+    place = {label: index for index, label in enumerate(labels)}
+    names = (f"I{label[1:]}" if label.startswith("B-") else label for label in labels)
+    return np.array([place.get(name, index) for index, name in enumerate(names)], np.int64)
+
+
+def best(outputs: np.ndarray) -> np.ndarray:
+    """The label index of each word, int64 (words,); UNREAD for rows of NaN."""
+    unread = np.isnan(outputs).any(axis=-1)
+    return np.where(unread, UNREAD, np.argmax(np.where(unread[:, None], 0.0, outputs), axis=-1))
+
+
+def allowed_transitions(labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Which labels may come first, bool (labels,), and which may follow which, bool (labels, labels) as [from, to].
+
+    `O` and every `B-x` may stand anywhere; `I-x` follows `B-x` or `I-x` alone.
+    """
+    heads, _, names = zip(*(label.partition("-") for label in labels), strict=True)
+    inside, begun, name = np.array(heads) == "I", np.isin(heads, ("B", "I")), np.array(names)
+    return ~inside, ~inside[None, :] | (begun[:, None] & (name[:, None] == name[None, :]))
+
+
+def best_path(outputs: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+    """The allowed sequence of label indices with the largest sum of log-probabilities, int64 (words,).
+
+    `outputs` are raw outputs of the head, (words, labels); they differ from log-probabilities by one number a word,
+    which all sequences share. A word whose row is NaN gets some label that its neighbours allow: it may be the
+    beginning of a span that goes on after it. Where the best label of each word gives an allowed sequence, that is
+    the one; of equal sequences, the one whose last word has the first label, then the word before it, and so on.
+    """
+    scores = np.asarray(outputs, np.float64).reshape(-1, len(labels))
+    scores = np.where(np.isnan(scores).any(axis=-1, keepdims=True), 0.0, scores)
+    first, follows = allowed_transitions(labels)
+    greedy: np.ndarray = scores.argmax(axis=-1).astype(np.int64)
+    if not len(greedy) or (first[greedy[0]] and follows[greedy[:-1], greedy[1:]].all()):
+        return greedy
+    closed = np.where(follows, 0.0, -np.inf)
+    total = np.where(first, scores[0], -np.inf)
+    before = np.zeros(scores.shape, np.int64)  # (words, labels): the best label of the word before
+    for word in range(1, len(scores)):
+        through = total[:, None] + closed  # (from, to)
+        before[word] = through.argmax(axis=0)
+        total = through[before[word], np.arange(len(labels))] + scores[word]
+    path = np.empty(len(scores), np.int64)
+    path[-1] = total.argmax()
+    for word in range(len(scores) - 1, 0, -1):
+        path[word - 1] = before[word, path[word]]
+    return path

@@ -1,0 +1,43 @@
+"""Sets of the `datasets` library as tables: classes by their names, and one split at a time."""
+
+import pytest
+
+from polyhead.api.given import inputs_of, table_of
+from polyhead.api.rows import Labelled
+from polyhead.errors import BadValue
+
+
+class Feature:
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+
+class Columns:
+    """What a `datasets.Dataset` has of a table."""
+
+    column_names = ("text", "label", "tags")
+
+    def __init__(self):
+        label = Feature(names=["neg", "pos"])
+        self.features = {"text": Feature(dtype="string"), "label": label, "tags": Feature(feature=label)}
+
+    def __getitem__(self, name):
+        return {"text": ["a", "b", "c"], "label": [1, 0, -1], "tags": [[0, 1], [], [1]]}[name]
+
+
+def test_classes_of_a_set_have_their_names():
+    table = table_of(Columns())
+    assert table.column("label") == ["pos", "neg", None]
+    assert table.column("tags") == [["neg", "pos"], [], ["pos"]]
+    rows = Labelled.of(Columns(), "label", text="text", text_b=None, what="train")
+    assert (rows.inputs, rows.labels) == (["a", "b", "c"], ["pos", "neg", None])
+
+
+def test_a_set_of_splits_is_refused_with_the_split_to_give():
+    with pytest.raises(BadValue, match=r"dataset\['train'\]"):
+        inputs_of({"train": Columns(), "test": Columns()})
+
+
+def test_a_set_that_is_read_as_it_comes_is_refused_with_the_way_out():
+    with pytest.raises(BadValue, match="Dataset.from_list"):
+        table_of(Feature(features=None, column_names=None))

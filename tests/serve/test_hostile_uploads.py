@@ -1,0 +1,91 @@
+"""Uploads of bad intent: each is refused with its reason before it is understood, and none holds the server's end."""
+
+import contextlib
+import json
+import signal
+import threading
+
+import pytest
+
+from benchmarks.silent_uploads import bundle_of, hostile, members_of, put, server, tar, with_file, with_record
+from polyhead.errors import PolyheadError
+from polyhead.serve.uploads import Receiver, staged
+
+REASONS = {
+    "label": "too many labels|does not answer|twice",
+    "threshold": "calibration of another task",
+    "needs": "too many arrays",
+    "nodes": "too large|deeper|layers must",
+    "deep": "nested too deeply|cannot be read|cannot be understood",
+    "values": "too many values",
+    "layers": "layers have a width and heads|hidden layers|multiple of their heads",
+    "heads": "pool by attention",
+    "hidden": "does not fit",
+    "arrays": "100,000 arrays|changed since",
+    "probes": "too many probes",
+    "probe": "is no probe of task 'mood'",
+    "scores": "cannot be read as JSON",
+    "summary": "cannot be read|contradicts itself",
+    "card": "is no text",
+}
+"""By a word of an upload's name, the first that is in it, what the refusal says."""
+
+
+def take(folder, members, target):
+    folder.mkdir()
+    receiver = Receiver(folder, "mood", most=2**30)
+    try:
+        receiver.feed(tar(members))
+        receiver.end()
+    finally:
+        receiver.close()
+    return staged(folder, "mood", target)
+
+
+@pytest.fixture(scope="module")
+def uploads(tmp_path_factory):
+    return hostile(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture
+def target(tmp_path):
+    return bundle_of(tmp_path / "served")
+
+
+def test_each_is_refused_and_the_reason_is_its_own(uploads, target, tmp_path):
+    for number, (name, members) in enumerate(uploads.items()):
+        why = next(reason for word, reason in REASONS.items() if word in name)
+        with pytest.raises(PolyheadError, match=why):
+            take(tmp_path / f"in{number}", members, target)
+    assert len(uploads) >= 25
+
+
+def test_what_is_only_large_is_taken(target, tmp_path):
+    """As many labels as are allowed, probes of every form that the task reads, and a card of another alphabet."""
+    own = members_of(target)
+    allowed = with_file(own, "probes.jsonl", b'{"text": ["good"], "note": 1}\n' * 2000)
+    allowed["README.md"] = "# \u0e2d\u0e32\u0e23\u0e21\u0e13\u0e4c\n\ttab\r\n".encode()
+    assert take(tmp_path / "in", allowed, target).name == "mood"
+    wide = with_record(own, "task", "labels", value=[f"l{n}" for n in range(10_000)])
+    with pytest.raises(PolyheadError, match="does not answer it"):  # the head has two: labels themselves are allowed
+        take(tmp_path / "wide", wide, target)
+
+
+@pytest.mark.slow
+def test_a_server_answers_all_of_them_and_ends_under_all_of_them(uploads, target):
+    """They come one after another with their status, then all at once with SIGTERM as the last byte is sent."""
+    before = (target / "bundle.json").read_bytes()
+    with server(target) as (own, port), contextlib.ExitStack() as stack:
+        for name, members in uploads.items():
+            answer = put(port, tar(members))
+            assert answer.status_code in (413, 422), (name, answer.text)
+            assert str(target.parent) not in answer.text and json.loads(answer.text)["error"]["message"]
+        sent = [threading.Event() for _ in uploads]
+        for members, event in zip(uploads.values(), sent, strict=True):
+            caller = threading.Thread(target=put, args=(port, tar(members), event.set))
+            caller.start()
+            stack.callback(caller.join)
+        assert any(event.wait(60) for event in sent)
+        own.send_signal(signal.SIGTERM)
+        assert own.wait(60) == 0
+    assert (target / "bundle.json").read_bytes() == before

@@ -1,0 +1,122 @@
+"""A server ends within its drain time, whatever still runs in it: threads, the event loop, a change."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polyhead.serve import run
+
+SOURCE = Path(__file__).parents[2] / "src"
+LONGEST = 60  # seconds: what hangs does so for ever
+
+# A server of one small application, which works as the word says once it is asked, and never ends by itself.
+SERVER = """
+import asyncio, sys, threading
+from polyhead.serve.run import EndInTime, Listener, bound, serve
+
+def hang(*_):
+    event = threading.Event()
+    while True:
+        event.wait(1)
+
+def spin(*_):
+    while True:
+        pass
+
+async def answer(scope, receive, send):
+    if scope["type"] == "lifespan":
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                if WORK == "shutdown":
+                    await asyncio.Event().wait()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+    print("asked", flush=True)
+    if WORK == "busy thread":
+        await asyncio.to_thread(spin)
+    if WORK == "own thread":
+        threading.Thread(target=hang).start()
+    if WORK == "event loop":
+        spin()
+    if WORK == "request":
+        await asyncio.Event().wait()
+    if WORK == "nothing":
+        await asyncio.sleep(0.3)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+WORK, listening = sys.argv[1], bound("127.0.0.1", 0)
+end = EndInTime(1.0)
+ready = lambda: print(listening.getsockname()[1], flush=True)
+asyncio.run(serve([Listener(app=answer, socket=listening)], drain_seconds=1.0, ready=ready, stopping=end))
+"""
+
+
+@contextlib.contextmanager
+def serving(work, **options):
+    """The process, and a connection on which it was asked to work."""
+    words = [sys.executable, "-c", SERVER, work]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    own = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options)
+    try:
+        port = int(own.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port), LONGEST) as caller:
+            caller.sendall(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            assert own.stdout.readline() == "asked\n"
+            yield own, caller
+    finally:
+        own.kill()
+        own.communicate()
+
+
+def test_what_never_ends_does_not_hold_the_end():
+    """Five servers at once: without an end that waits for nobody, each would wait for ever."""
+    works = ("busy thread", "own thread", "event loop", "request", "shutdown")
+    with contextlib.ExitStack() as stack:
+        servers = {work: stack.enter_context(serving(work))[0] for work in works}
+        for own in servers.values():
+            own.send_signal(signal.SIGTERM)
+        assert {work: own.wait(LONGEST) for work, own in servers.items()} == dict.fromkeys(works, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_each_signal_waits_for_the_answer_that_is_under_way(number):
+    with serving("nothing") as (own, caller):
+        own.send_signal(number)
+        content = b"".join(iter(lambda: caller.recv(1000), b""))
+        assert content.startswith(b"HTTP/1.1 200") and content.endswith(b"ok")
+        assert own.wait(LONGEST) == 0
+
+
+def test_a_hang_up_that_its_parent_ignores_stops_nothing():
+    """As `nohup` starts it: the server goes on, until another signal comes."""
+
+    def ignored():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with serving("nothing", preexec_fn=ignored) as (own, caller):
+        own.send_signal(signal.SIGHUP)
+        assert b"ok" in b"".join(iter(lambda: caller.recv(1000), b""))
+        assert own.poll() is None
+        own.send_signal(signal.SIGTERM)
+        assert own.wait(LONGEST) == 0
+
+
+def test_signals_are_handled_as_before_when_the_server_has_ended():
+    before = signal.getsignal(signal.SIGTERM)
+    handled = run._handled(lambda *_: None)
+    try:
+        assert signal.getsignal(signal.SIGTERM) is not before and handled[signal.SIGTERM] is before
+        assert set(handled) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
