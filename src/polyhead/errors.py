@@ -34,7 +34,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Self
+from typing import Self, TypeVar
 
 SEVERAL = (list, tuple, set, frozenset)  # shown value by value
 LONGEST_NAME, MOST_SHOWN = 1000, 1000  # characters, values
@@ -57,15 +57,19 @@ class PolyheadError(Exception):
         PolyheadError.__init__(error, what, got=self.got, allowed=self.allowed, do=self.do, **facts)
         return error
 
-    def reworded(self, change: Callable[[str], str]) -> Self:
-        """The same error, its sentences changed: a file or an option is then called what a user calls it."""
-        error, facts = type(self).__new__(type(self)), dict(self.facts)
-        given, allowed, do = (
-            change(part) if isinstance(part, str) else part for part in (self.got, self.allowed, self.do)
-        )
-        facts |= {key: change(facts[key]) for key in ("source",) if isinstance(facts.get(key), str)}
-        PolyheadError.__init__(error, change(self.what), got=given, allowed=allowed, do=do, **facts)
-        return error
+
+ErrorT = TypeVar("ErrorT", bound=PolyheadError)
+
+
+def reworded(error: ErrorT, change: Callable[[str], str]) -> ErrorT:
+    """The error with its sentences changed: a file or an option is then called what a user calls it."""
+    made, facts = type(error).__new__(type(error)), dict(error.facts)
+    source = facts.get("source")
+    facts |= {"source": change(source)} if isinstance(source, str) else {}
+    got, allowed = (change(part) if isinstance(part, str) else part for part in (error.got, error.allowed))
+    do = None if error.do is None else change(error.do)
+    PolyheadError.__init__(made, change(error.what), got=got, allowed=allowed, do=do, **facts)
+    return made
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -528,6 +528,23 @@ def test_a_bundle_goes_to_the_hub_and_comes_back(model, tmp_path, monkeypatch):
     assert not (tmp_path / "damaged").exists()
 
 
+def test_missing_values_of_tables_in_memory_are_null(tmp_path):
+    """An NA of pandas could not be written."""
+    from polyhead.api.rows import with_data
+
+    pandas = pytest.importorskip("pandas")
+    rows = [
+        {"text": "a", "label": pandas.NA},
+        {"text": pandas.NaT, "label": np.float64("nan")},
+        {"text": "b", "label": 1},
+    ]
+    entry = TaskEntry(name="t", kind="single_label", labels=("0", "1"), train="x.jsonl")
+    for table in (rows, pandas.DataFrame(rows)):
+        made = with_data(Project(tasks=(entry,)), {"t": {"train": table}}, tmp_path)
+        lines = [json.loads(line) for line in Path(made.tasks[0].train).read_text().splitlines()]
+        assert [list(line.values()) for line in lines] == [["a", None], [None, None], ["b", 1]]
+
+
 def test_what_a_bundle_does_not_list_is_not_kept(model, tmp_path, monkeypatch):
     """A repository may hold anything beside the bundle: what comes here is the bundle, byte for byte, and no more."""
     from polyhead.api import hub

@@ -428,6 +428,37 @@ def test_whole_numbers_beside_empty_cells_are_one_label_in_every_file(tmp_path):
     assert f"{WORDS[0]} -> 0\n" in run("init", "x.csv", "-o", "q.toml", cwd=tmp_path).out
 
 
+@pytest.mark.parametrize("dtype", ["float64", "Int64", "boolean", "category", "object"])
+def test_labels_that_a_frame_saved_are_labels_in_every_format(tmp_path, dtype):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    marks = pandas.Series([None if i % 5 == 0 else i % 2 for i in range(40)]).astype("Int64").astype(dtype)
+    frame = pandas.DataFrame({"text": WORDS, "late": marks})
+    frame.to_parquet(tmp_path / "x.parquet")
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    frame.to_json(tmp_path / "x.jsonl", orient="records", lines=True)
+    for ending in ("parquet", "csv", "jsonl"):
+        done = run("init", f"x.{ending}", "-o", f"{ending}.toml", cwd=tmp_path)
+        assert done.code == 0, done.err
+        (entry,) = read_project(tmp_path / f"{ending}.toml").tasks
+        names = {"boolean": ("False", "True") if ending == "csv" else ("false", "true")}.get(dtype, ("0", "1"))
+        assert (entry.kind, entry.labels) == ("single_label", names), ending
+        examples = read(entry.source(entry.train, tmp_path), entry.task())
+        assert (examples.report.used, examples.report.unlabelled) == (32, 8)
+        assert [int(target) for target in examples.targets] == [i % 2 for i in range(40) if i % 5]
+
+
+def test_a_file_to_score_may_write_whole_numbers_as_frames_do(tmp_path):
+    from polyhead.cli.labelled import LabelledColumns, sources_of
+    from polyhead.tasks.task import Task
+
+    write(tmp_path / "x.csv", rows_of(words=WORDS, gold=["0.0", "1.0"] * 20))
+    task = Task(name="spam", kind="single_label", labels=("0", "1"))
+    source = sources_of({"spam": task}, ["spam"], str(tmp_path / "x.csv"), LabelledColumns())["spam"]
+    assert (source.text, source.label) == ("words", "gold")
+    assert [int(target) for target in read(source, task).targets] == [0, 1] * 20
+
+
 def test_the_text_to_ask_is_a_short_one(tmp_path):
     """A whole document of 1,700 characters was printed."""
     long = [f"number {i} " + "and a long story goes on " * 70 for i in range(40)]

@@ -20,7 +20,7 @@ from polyhead.cli.guessed import Guessed, as_rows, guessed
 from polyhead.cli.output import counted
 from polyhead.cli.project_text import with_task
 from polyhead.config import Value
-from polyhead.errors import ConfigError, EmptyData, PolyheadError
+from polyhead.errors import ConfigError, EmptyData, PolyheadError, reworded
 from polyhead.project.declare import Declared, clean_name, declare
 from polyhead.project.recipes import Frozen
 from polyhead.project.tables import Project, TaskEntry
@@ -36,7 +36,7 @@ SPLITS = {"train": "train", "training": "train", "validation": "validation", "va
 SPLITS |= {"dev": "validation", "test": "test"}
 SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
 SHOWN, WIDTH = 3, 72  # rows, and characters of a text
-NOTHING = ("nan", "null", "<na>", "nat", "na", "n/a", "\\n")  # how programs write a missing value
+NAMES_OF_NOTHING = ("nan", "null", "<na>", "nat", "na", "n/a", "\\n")  # how programs write a missing value
 SHORT = 60  # characters of the text to ask
 LOOKED_AT = 100  # rows, of which the first that can be used are shown
 
@@ -75,7 +75,7 @@ def _named_as_given(sources: dict[str, str]) -> Iterator[None]:
     try:
         yield
     except PolyheadError as error:
-        raise error.reworded(change) if sources else error from None
+        raise reworded(error, change) if sources else error from None
 
 
 def _declared(
@@ -303,11 +303,12 @@ def _lines(task: Made, output: str) -> list[str]:
         shown = {label if label == label.strip() else repr(label): n for label, n in declared.counts.items()}
         width = max(map(len, shown))
         lines += [f"  {label:<{width}}  {count:>7,}" for label, count in shown.items()]
-        if empty := [label for label in declared.counts if label.strip().lower() in NOTHING]:
+        if empty := [label for label in declared.counts if label.strip().lower() in NAMES_OF_NOTHING]:
             names = " and ".join(map(repr, empty))
             lines.append(f"labels that may say that a row has none: {names}; if they do, clear those cells")
-        for group in alike(list(declared.counts)):
-            names = " and ".join(repr(list(declared.counts)[index]) for index in group)
+        labels = list(declared.counts)
+        for group in alike(labels):
+            names = " and ".join(repr(labels[index]) for index in group)
             lines.append(f"labels that differ in case or spaces alone: {names}; write each label in one way")
     if declared.unseen:
         lines.append(f"not in train, so it cannot be learned: {', '.join(declared.unseen)}")

@@ -14,6 +14,7 @@ from polyhead.config import Value, to_value
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.columns import no_column
+from polyhead.tasks.guess import is_numeric
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import as_float, other_spelling, single, spelled
 from polyhead.tasks.read import ReadReport, read
@@ -290,7 +291,9 @@ def _labels_of(options: InitOptions, value: object, *, from_cells: bool, where: 
                 f"{where}: '{options.column}' is no number",
                 got=repr(value),
                 allowed="finite decimal numbers, such as 0.5 or 1e-3",
-                do="fix the row, or name another --kind",
+                do="write it as a number, with a point, such as 4.5"
+                if is_numeric([value])
+                else "fix the row, or name another --kind",
             )
         return [value]
     if not kind.label_is_list:

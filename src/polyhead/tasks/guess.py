@@ -22,10 +22,10 @@ MOST_LABELS = 1000  # different values of more are texts
 LONGEST_LABEL = 80  # mean characters; longer values are texts
 COMMA = r"[0-9]+,[0-9]+"  # half of the world's decimal mark
 THOUSANDS = r"[0-9]{1,3}([.,' \u00a0\u2019\u202f][0-9]{3})+([.,][0-9]+)?"
-MARKED = re.compile(f"[+-]?({COMMA}|{THOUSANDS})")  # numbers as no program writes them
-POINTED = re.compile(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}")  # thousands, or three digits after the point
+MARKED_NUMBER = re.compile(f"[+-]?({COMMA}|{THOUSANDS})")  # numbers as no program writes them
+POINTED_NUMBER = re.compile(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}")  # thousands, or three digits after the point
 CODE = re.compile(r"[+-]?0[0-9].*|\+[0-9]{7,}")  # a leading zero, or a telephone number
-WHOLE = re.compile(r"[+-]?[0-9]+(\.0)?")  # as frames write whole numbers: with ".0" beside an empty cell
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0)?")  # as frames write whole numbers: with ".0" beside an empty cell
 FEW_NUMBERS = 20  # of so many values or less, which recur, may be names of classes
 CODE_DIGITS = 4  # of whole numbers that all have as many: postcodes, years, codes of goods
 CODE_FRACTION = 3  # digits after the point that a code or a version may have
@@ -156,7 +156,7 @@ def _of_lists(values: Sequence[object]) -> Guess:
 
 def is_numeric(values: Sequence[object]) -> bool:
     """True where all values are numbers, some perhaps with a decimal comma or marks between thousands."""
-    return all(is_number(value) or (isinstance(value, str) and MARKED.fullmatch(value)) for value in values)
+    return all(is_number(value) or (isinstance(value, str) and MARKED_NUMBER.fullmatch(value)) for value in values)
 
 
 def are_codes(values: Sequence[object], name: str = "") -> str | None:
@@ -167,7 +167,7 @@ def are_codes(values: Sequence[object], name: str = "") -> str | None:
     spellings: dict[float, str] = {}
     for cell in cells:
         before = spellings.setdefault(float(cell), cell) if is_number(cell) else cell
-        if cell != before and not (WHOLE.fullmatch(cell) and WHOLE.fullmatch(before)):
+        if cell != before and not (WHOLE_NUMBER.fullmatch(cell) and WHOLE_NUMBER.fullmatch(before)):
             return f"'{before}' and '{cell}' would be one number"
     return f"'{name}' names codes" if CODES.intersection(_words(name)) else None
 
@@ -185,7 +185,7 @@ def _of_numbers(values: Sequence[object], *, has_gaps: bool, name: str) -> Guess
         raise _no_labels(cells)
     _check_marks(values)
     numbers = {float(str(value)) for value in values}
-    if all(WHOLE.fullmatch(cell) for cell in cells):
+    if all(WHOLE_NUMBER.fullmatch(cell) for cell in cells):
         is_made = has_gaps or not any(isinstance(value, str) for value in values)
         with_point = {cell.endswith(".0") for cell in cells}
         return _of_whole(numbers, len(cells), is_plain=with_point == {False} or (is_made and len(with_point) == 1))
@@ -219,7 +219,7 @@ def _check_marks(values: Sequence[object]) -> None:
     marked = [cell for cell in cells if not is_number(cell)]
     pointed = [cell for cell in cells if "." in cell]
     is_long = len(pointed) < len(cells) or any(len(cell.partition(".")[0].lstrip("+-")) > 1 for cell in pointed)
-    if not marked and len(set(pointed)) > 1 and is_long and all(POINTED.fullmatch(cell) for cell in pointed):
+    if not marked and len(set(pointed)) > 1 and is_long and all(POINTED_NUMBER.fullmatch(cell) for cell in pointed):
         raise ConfigError(
             "the labels may be numbers of three decimals, or whole numbers with '.' between thousands",
             got=pointed[0],
@@ -232,7 +232,7 @@ def _check_marks(values: Sequence[object]) -> None:
             "between them",
             got=marked[0],
             allowed=f"kind '{MULTI_LABEL}' for several labels; numbers with a point and without other marks",
-            do="say the kind, or write the numbers with a point: 4.5 for 4,5 and 1234.5 for 1.234,5",
+            do="write the numbers with a point, 4.5 for 4,5 and 1234.5 for 1.234,5; or say that kind",
         )
 
 

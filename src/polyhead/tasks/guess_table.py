@@ -219,7 +219,8 @@ def _label(
 
 
 def _beside(candidates: Iterable[_Candidate], chosen: Sequence[str]) -> list[str]:
-    return [name for c in candidates for name in c.columns if len(c.columns) == 1 and name not in chosen]
+    taken = {*chosen}
+    return [name for c in candidates for name in c.columns if len(c.columns) == 1 and name not in taken]
 
 
 def _plain(columns: tuple[str, ...], given: Given) -> _Candidate:
@@ -241,8 +242,8 @@ def _rank(name: str) -> int:
 
 def _candidates(table: Table, tokens: str | None, choices: str | None, texts: set[str | None]) -> list[_Candidate]:
     kept = []
-    asked = [name for name in table.values if is_asked(name) or _rank(name) < 2]
-    asked = asked if {*asked} - {tokens, choices, *texts} else [*table.values]  # an id alone may be that of a class
+    asked = {name for name in table.values if is_asked(name) or _rank(name) < 2}
+    asked = asked if asked - {tokens, choices, *texts} else {*table.values}  # an id alone may be that of a class
     for name, values in table.values.items():
         if name in (tokens, choices) or name in texts or name not in asked or not values:
             continue
@@ -287,7 +288,7 @@ def _tags(table: Table, tokens: str | None) -> Test:
 
 def _choice(table: Table, choices: str | None) -> Test:
     def test(name: str, values: list[Any]) -> Seen | None:
-        options = table.values[choices] if choices else []
+        options = table.values.get(choices, []) if choices else []
         if len(options) != len(values) or not options:
             return None
         if all(_is_option(value, several) for value, several in zip(values, options, strict=True)):

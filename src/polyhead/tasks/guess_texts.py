@@ -63,10 +63,11 @@ def named_texts(columns: Mapping[str, Sequence[Any]], taken: Collection[str | No
     names = text_columns(columns, taken)
     if pair := pair_of(columns, names):
         return pair
-    different = [name for name in names if not looks_like_labels(columns[name])]
-    for name in sorted(names, key=_rank):
-        is_longest = all(_length(columns[name]) >= _length(columns[other]) for other in different)
-        if _rank(name) < len(TEXTS) and (_rank(name) == 0 or name in different or is_longest):
+    known = sorted((name for name in names if _rank(name) < len(TEXTS)), key=_rank)
+    different = {name for name in names if not looks_like_labels(columns[name])} if known else set()
+    longest = max((_length(columns[name]) for name in different), default=0.0)
+    for name in known:
+        if _rank(name) == 0 or name in different or _length(columns[name]) >= longest:
             return (name,)
     return ()
 

@@ -17,7 +17,7 @@ from polyhead.tasks.limits import LONGEST_LABEL, MOST_LABELS
 from polyhead.tasks.task import Example, Task
 from polyhead.text.tokenize import lone_surrogates
 
-EXACT = 2**53  # below it a float holds every whole number
+MOST_WHOLE = 2**53  # below it a float holds every whole number
 
 
 def listed(cell: str, otherwise: object) -> object:
@@ -56,7 +56,7 @@ def spelled(label: object) -> str | None:
     """
     if isinstance(label, bool):
         return "true" if label else "false"
-    if isinstance(label, float) and label.is_integer() and abs(label) < EXACT:
+    if isinstance(label, float) and label.is_integer() and abs(label) < MOST_WHOLE:
         return str(int(label))
     return str(label) if isinstance(label, (str, int)) else None
 
