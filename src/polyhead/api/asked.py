@@ -25,7 +25,7 @@ def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
     """
     if isinstance(texts, str | Question | Passage):
         return True
-    if not isinstance(texts, tuple) or len(texts) != 2:
+    if not isinstance(texts, tuple) or len(texts) != 2 or not tasks:
         return False
     if not all(isinstance(text, str) or is_missing(text) for text in texts):
         return False
