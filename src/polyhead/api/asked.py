@@ -46,7 +46,7 @@ def as_input(given: Any) -> Any:
     return "" if given is None else given
 
 
-def words_of(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
+def word_places(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
     """The places of the words of inputs that are lists of words."""
     if not any(isinstance(given, list) for given in inputs):
         return None
