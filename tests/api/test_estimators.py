@@ -209,6 +209,24 @@ def test_labels_that_are_missing_are_refused_with_their_rows(trunk, label):
             PolyheadClassifier(trunk).fit(TEXTS, y)
 
 
+def test_labels_of_pandas_own_types_are_refused_where_they_are_missing(trunk):
+    pandas = pytest.importorskip("pandas")
+    numbers = pandas.Series([0, 1, None] * 16, dtype="Int64")
+    for kind in (PolyheadClassifier, PolyheadRegressor):
+        with pytest.raises(ValueError, match="y has no label in 16 of 48 rows. Got: rows 2, 5"):
+            kind(trunk).fit(TEXTS, numbers)
+
+
+def test_a_column_of_pyarrow_is_a_list_of_texts_and_one_text_is_none(fitted):
+    pyarrow = pytest.importorskip("pyarrow")
+    asked = [str(text) for text in TEXTS[:4]]
+    assert fitted.predict(pyarrow.array(asked)).tolist() == fitted.predict(asked).tolist()
+    with pytest.raises(ValueError, match="in 1 of 2 rows. Got: rows 1"):
+        fitted.predict(pyarrow.array([asked[0], None]))
+    with pytest.raises(ValueError, match="one text"):
+        fitted.predict("the lamp is good")
+
+
 def test_a_sparse_matrix_of_labels_is_the_dense_one(trunk):
     """It was an internal IndexError."""
     from scipy import sparse

@@ -174,6 +174,17 @@ def test_a_lone_surrogate_in_a_text_is_read_and_in_a_label_refused(made):
         made.fit("other", TEXTS, ["good\ud83d", *MOODS[1:]])
 
 
+def test_labels_that_json_would_write_otherwise_are_refused(made):
+    """Bytes became letters that stand for them, and infinity a row without a label."""
+    for wrong, kind in ((b"good", "single_label"), (float("inf"), "regression"), ([b"good"], "multi_label")):
+        labels = [wrong, *([1.5, 2.5] * 15 if kind == "regression" else MOODS)][: len(TEXTS)]
+        labels = [label if n == 0 or kind != "multi_label" else [label] for n, label in enumerate(labels)]
+        with pytest.raises(errors.BadValue, match="row 0 has bytes or infinity"):
+            made.fit("mood", TEXTS, labels, kind=kind)
+    lists = [np.array([mood]) for mood in MOODS]
+    assert made.fit("moods", TEXTS, lists).tasks["moods"].labels == ("bad", "good")
+
+
 def test_labels_in_one_string_are_split_as_they_are_recognised(made):
     """They were recognised, and then refused with words of the command line."""
     cells = ["actor; plot", "actor", "plot;music", "music"] * 8

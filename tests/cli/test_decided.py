@@ -106,3 +106,26 @@ def test_names_to_train_again_are_checked(work):
     run("train", path, "--tasks", "mood", "--retrain", "urgency").refuses("ConfigError", "leaves out")
     run("train", path, "--retrain", " ").refuses("--retrain", code=2)
     assert not (work / "bundle").exists()
+
+
+def test_rows_of_new_classes_alone_are_refused_and_old_texts_are_not_encoded_again(work):
+    """They replaced a task in silence; rows of both together encode the new texts alone."""
+
+    def project(*moods):
+        rows = [{"text": f"the {mood} text {n}", "mood": mood} for mood in moods for n in range(12)]
+        (work / "moods.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (work / "moods.toml").write_text(
+            f'bundle = "moods"\n\n[trunk]\nname = "trunk"\n\n[[tasks]]\nname = "mood"\nkind = "single_label"\n'
+            f'train = "moods.jsonl"\nlabel = "mood"\nlabels = {json.dumps(moods)}\n\n[training]\nepochs = 1\n'
+        )
+        return work / "moods.toml"
+
+    assert run("train", project("good", "bad", "fine")).code == 0
+    run("train", project("new", "odd")).refuses(
+        "3 of the 3 labels of its live version v0001", "bad", "--allow-lost-labels"
+    )
+    assert Bundle.open(work / "moods").tasks["mood"].task.labels == ("good", "bad", "fine")
+    both = run("train", project("good", "bad", "fine", "new", "odd"))
+    assert both.code == 0 and "encoded 24 inputs" in both.out
+    assert run("train", project("new", "odd"), "--allow-lost-labels").code == 0
+    assert Bundle.open(work / "moods").version("mood") == "v0003"

@@ -25,7 +25,7 @@ def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
     """
     if isinstance(texts, str | Question | Passage):
         return True
-    if not isinstance(texts, tuple) or len(texts) != 2:
+    if not isinstance(texts, tuple) or len(texts) != 2 or not tasks:
         return False
     if not all(isinstance(text, str) or is_missing(text) for text in texts):
         return False
@@ -46,7 +46,7 @@ def as_input(given: Any) -> Any:
     return "" if given is None else given
 
 
-def words_of(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
+def word_places(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
     """The places of the words of inputs that are lists of words."""
     if not any(isinstance(given, list) for given in inputs):
         return None

@@ -82,6 +82,10 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
     def _texts(self, X: Any, *, reset: bool) -> list[Any]:
         """The texts of an array (rows,), or of columns: joined by line breaks, or with `pair` the two of a pair."""
         names = getattr(X, "columns", None)
+        if isinstance(X, str | bytes):
+            raise ValueError("X is one text, where a list of texts is expected")
+        if hasattr(X, "to_pylist") and names is None:
+            X = X.to_pylist()  # a column of pyarrow
         if isinstance(X, list | tuple):
             X = np.array(X, object)  # texts as one array of strings would each take the room of the longest
         array = X.to_numpy() if hasattr(X, "to_numpy") else X
@@ -219,8 +223,9 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
 
 def _check_labelled(y: Any) -> None:
     """Raises ValueError that names the rows of y without a label; numbers are looked at by scikit-learn."""
-    kind = getattr(getattr(y, "dtype", None), "kind", "O")
-    if not isinstance(y, Iterable) or _is_sparse(y) or kind not in "OT" or getattr(y, "ndim", 1) != 1:
+    dtype = getattr(y, "dtype", None)
+    has_numbers = isinstance(dtype, np.dtype) and dtype.kind not in "OT"
+    if not isinstance(y, Iterable) or _is_sparse(y) or has_numbers or getattr(y, "ndim", 1) != 1:
         return
     values = list(y)
     if missing := [number for number, value in enumerate(values) if is_missing(value)]:
@@ -247,6 +252,7 @@ class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         if _is_sparse(y):
             raise ValueError("y is a sparse matrix, and a number for each text is expected: y.toarray().ravel()")
+        _check_labelled(y)
         y = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64)
         low, high = float(y.min()), float(y.max())
         if not low < high:

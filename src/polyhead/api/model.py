@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
-from polyhead.api.asked import as_input, cells_by_task, is_alone, words_of
+from polyhead.api.asked import as_input, cells_by_task, is_alone, word_places
 from polyhead.api.given import Table, inputs_of
 from polyhead.api.rows import (
     Labelled,
@@ -336,7 +336,7 @@ class Model:
         names = None if tasks is None else [tasks] if isinstance(tasks, str) else list(tasks)
         alone = is_alone(texts, {name: self._known(name) for name in (self.tasks if names is None else names)})
         inputs, table = inputs_of([texts] if alone else texts, text=text, text_b=text_b)
-        columns = self.session.columns(list(map(as_input, inputs)), tasks=names, words=words_of(inputs))
+        columns = self.session.columns(list(map(as_input, inputs)), tasks=names, words=word_places(inputs))
         return columns, inputs, table, alone
 
     def _only(self, task: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from polyhead.api.given import every_input_of, listed, table_of
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
@@ -218,7 +220,7 @@ def rows_in_memory(file: FilePath, *, before: int = 0) -> Iterator[None]:
         if file.name not in error.what:
             raise
         what = re.sub(rf"\S*{re.escape(file.name)} row (\d+)", named, error.what)
-        what = re.sub(rf"\S*{re.escape(file.name)}", "the rows", what)
+        what = re.sub(rf"\S*{re.escape(file.name)}", "these rows", what)
         allowed, do = map(_in_arguments, (error.allowed, error.do))
         facts = {name: value for name, value in error.facts.items() if name != "source"}
         if isinstance(row := facts.get("row"), int):
@@ -279,10 +281,14 @@ def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:
 
 def write_rows(file: FilePath, kind: Kind, rows: Labelled) -> None:
     """Writes them as JSON lines."""
-    columns, encoder = columns_for(kind, rows.inputs), msgspec.json.Encoder()
+    columns, encoder = columns_for(kind, rows.inputs), msgspec.json.Encoder(enc_hook=_listed)
     label = columns.get("tags") or columns.get("spans") or kind.label_key
     lines = []
     for number, (given, answer) in enumerate(zip(rows.inputs, rows.labels, strict=True)):
+        if wrong := [
+            each for each in (answer if isinstance(answer, list | tuple | set) else [answer]) if _is_no_label(each)
+        ]:
+            raise BadValue(f"row {number} has bytes or infinity as a label", got=wrong, do="correct it", row=number)
         try:
             written = encoder.encode(answer)
         except UnicodeEncodeError:
@@ -297,6 +303,18 @@ def write_rows(file: FilePath, kind: Kind, rows: Labelled) -> None:
             lines.append(json.dumps({**cells, label: json.loads(written)}).encode() + b"\n")
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, b"".join(lines))
+
+
+def _is_no_label(value: object) -> bool:
+    """Whether JSON would write it as something else: bytes as letters that stand for them, infinity as nothing."""
+    return isinstance(value, bytes | bytearray) or (isinstance(value, float) and math.isinf(value))
+
+
+def _listed(value: Any) -> Any:
+    """An array of numpy as JSON has it; raises TypeError for any other type."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"it is of type {type(value).__name__}")
 
 
 def cells_of(kind: Kind, given: Any) -> dict[str, Any]:
