@@ -42,6 +42,8 @@ COMMANDS = (
     "benchmarks.right_tests",
     "benchmarks.right_cases",
     "benchmarks.right_snippet",
+    "benchmarks.silent_uploads",
+    "benchmarks.silent_growth",
     "studies defaults run-entities",
     "studies defaults run",
     "studies sample run",

@@ -2,14 +2,22 @@
 
 import contextlib
 import json
+import re
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
 from benchmarks.silent_uploads import bundle_of, hostile, members_of, put, server, tar, with_file, with_record
+from polyhead.bundle import format
+from polyhead.bundle.seen import MOST
 from polyhead.errors import PolyheadError
+from polyhead.nesting import DEEPEST
+from polyhead.plan.nodes import MOST_HIDDEN
 from polyhead.serve.uploads import Receiver, staged
+from polyhead.tasks.limits import CHARACTERS_OF_LABEL, LABELS_OF_TASK, MOST_VALUES
+from polyhead.text.trial import MOST_CHANGES
 
 REASONS = {
     "label": "too many labels|does not answer|twice",
@@ -69,6 +77,28 @@ def test_what_is_only_large_is_taken(target, tmp_path):
     wide = with_record(own, "task", "labels", value=[f"l{n}" for n in range(10_000)])
     with pytest.raises(PolyheadError, match="does not answer it"):  # the head has two: labels themselves are allowed
         take(tmp_path / "wide", wide, target)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "project" / "bundle-format.md"
+
+
+def test_the_page_of_the_format_tells_every_limit():
+    rows = {
+        "a JSON file's values": (MOST_VALUES, DEEPEST),
+        "a task's labels": (LABELS_OF_TASK, CHARACTERS_OF_LABEL),
+        "a task's probes": (format.MOST_PROBES,),
+        "a task's card": (format.LARGEST_CARD // 2**20,),
+        "a task's `needs`": (format.MOST_NEEDS,),
+        "a safetensors file": (format.MOST_ARRAYS,),
+        "a summary of rows (`seen.safetensors`)": (MOST,),
+        "hidden layers of a feed-forward half": (MOST_HIDDEN,),
+        "bundle.json, models.json": (format.MOST_TASKS,),
+        "layers of a trunk or a part": (format.LARGEST_DEPTH,),
+        "a tokenizer's normaliser": (MOST_CHANGES,),
+    }
+    told = dict(re.findall(r"^\| (.*?) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    for name, numbers in rows.items():
+        assert [f"{number:,}" for number in numbers] == re.findall(r"\d[\d,]*\d|\d", told[name]), name
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 ENDING = 0.9  # of the drain time is for answers that are under way; the rest is for closing what they used
-SHORTEST = 1.0  # seconds of a drain time at least
+LEAST_DRAIN = 1.0  # seconds of a drain time at least
 
 
 class Listener(Value, eq=False):
@@ -92,7 +92,7 @@ class EndInTime:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._is_begun = max(SHORTEST, seconds), False
+        self._seconds, self._is_begun = max(LEAST_DRAIN, seconds), False
 
     def __call__(self) -> None:
         """Begins to count; a later call changes nothing."""
@@ -201,7 +201,7 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=ENDING * max(SHORTEST, drain_seconds),  # type: ignore[arg-type] # a float is waited
+                timeout_graceful_shutdown=ENDING * max(LEAST_DRAIN, drain_seconds),  # type: ignore[arg-type] # a float is waited
                 timeout_keep_alive=75,
                 ws="none",
             )

@@ -300,7 +300,7 @@ def _check(upload: Bundle, name: str) -> None:
     seen_of(upload, name)
     place, task = (TASKS, name, VERSION), upload.record(name).task
     card = read_inside(upload.root, *place, CARD, limit=LARGEST_CARD)
-    if not is_plain(card):
+    if not reads_as_text(card):
         raise CorruptFile(f"{CARD} is no text", allowed="Markdown in UTF-8", do=_PACK)
     for number, line in enumerate(upload.probes(name), 1):
         _check_probe(number, line, task)
@@ -331,7 +331,7 @@ def _check_probe(number: int, line: Mapping[str, object], task: Task) -> None:
     )
 
 
-def is_plain(raw: bytes) -> bool:
+def reads_as_text(raw: bytes) -> bool:
     """Whether it is text: UTF-8, and no control characters but the ends of lines and tabs."""
     try:
         return not _CONTROLS.search(raw.decode())

@@ -107,8 +107,8 @@ def table_of(path: str, *, readable: bool = False) -> Table:
             kept, step = kept[::2], step * 2
     columns = rows.columns
     values: dict[str, list[Any]] = {name: [] for name in columns}
-    for row in kept:
-        for name, value in row.items():
+    for cells_of_row in kept:
+        for name, value in cells_of_row.items():
             if value is not None and not is_blank(value):
                 values[name].append(value)
     for name, cells in values.items():

@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 from polyhead.errors import DataError
 from polyhead.text.prefix import LONGEST_TEXT
 
-MOST_LABELS = 10_000  # of a task
-LONGEST_LABEL = 1000  # characters
+LABELS_OF_TASK = 10_000  # of a task
+CHARACTERS_OF_LABEL = 1000  # characters
 LONGEST_LINE = 2**26  # bytes of a line: a text of LONGEST_TEXT characters, each written as an escape of six
 MOST_VALUES = 2**20  # values in one row of JSON Lines
 SHORTEN = "shorten it, or split it over several rows"

@@ -13,7 +13,7 @@ import numpy as np
 
 from polyhead.arguments import twice_in
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
-from polyhead.tasks.limits import LONGEST_LABEL, MOST_LABELS
+from polyhead.tasks.limits import CHARACTERS_OF_LABEL, LABELS_OF_TASK
 from polyhead.tasks.task import Example, Task
 from polyhead.text.tokenize import lone_surrogates
 
@@ -114,11 +114,11 @@ def check_labels(task: Task, *, least: int) -> None:
     """Raises ConfigError unless the task declares at least `least` distinct, writable labels."""
     labels = task.labels
     longest = max(map(len, labels), default=0)
-    if len(labels) > MOST_LABELS or longest > LONGEST_LABEL:
+    if len(labels) > LABELS_OF_TASK or longest > CHARACTERS_OF_LABEL:
         raise ConfigError(
             f"task '{task.name}' has too many labels, or one that is too long",
             got=f"{len(labels):,} labels, the longest of {longest:,} characters",
-            allowed=f"{MOST_LABELS:,} labels of {LONGEST_LABEL:,} characters",
+            allowed=f"{LABELS_OF_TASK:,} labels of {CHARACTERS_OF_LABEL:,} characters",
             do="split the task, or shorten its labels",
             task=task.name,
         )
