@@ -291,11 +291,11 @@ def test_epochs_of_a_long_run_leave_their_validation_scores_in_the_log(home, mon
 
 
 def test_lines_about_epochs_come_now_and_then(monkeypatch):
-    clock = itertools.count(step=4)
+    clock = itertools.count(step=12)
     monkeypatch.setattr(telling.time, "monotonic", lambda: float(next(clock)))
     said = []
     counter = Events(say=said.append).progress("head", unit="rounds", at_most=True)
-    for number in range(1, 7):  # a round takes 4 seconds
+    for number in range(1, 7):  # a round takes 12 seconds
         counter.lap("round", number, 60, f"validation 0.{number}")
     assert said == ["head: round 3 of at most 60, validation 0.3", "head: round 6 of at most 60, validation 0.6"]
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.evaluate import BASELINES
+from polyhead.cli.evaluate_lines import fact_lines
+from polyhead.cli.evaluate_where import Scored
 from polyhead.cli.output import Printer, counted, json_option, number, table
 from polyhead.text.tokenize import Input
 
@@ -43,7 +45,7 @@ def command(folder: str, json_to: str | None) -> None:
     Needs no network, and takes about a minute on two cores. Features are stored next to the bundle, so a second
     run is quick.
     """
-    from polyhead.engine.evaluate import evaluate_bundle
+    from polyhead.engine.evaluate import evaluations
     from polyhead.engine.session import Session
     from polyhead.progress import duration
     from polyhead.train.loop.events import Events
@@ -58,9 +60,15 @@ def command(folder: str, json_to: str | None) -> None:
         outcome = train_project(project, folder=sample, events=events)
         printer.lines(["", "2. Score the bundle on the whole test split, with fresh answers", ""])
         session = Session(project.bundle)
-        scores = evaluate_bundle(session, project, folder=sample, show=printer.show)
+        scored = [
+            Scored(evaluation=evaluation, session=session)
+            for evaluation in evaluations(session, project, folder=sample, show=printer.show)
+        ]
+        scores = [each.evaluation.score for each in scored]
         printer.show("")
         printer.lines(table(_scores(scores, session.bundle)))
+        how = {"backend": session.backend.name, "precision": session.backend.precision}
+        printer.lines([line for fact in fact_lines(scored, how) for line in ("", fact)])
     what = "3. Answer every task that fits an input, with one encoder pass a text (a small sample: some are wrong)"
     printer.lines(["", what, ""])
     inputs: list[Input] = [*((message,) for message in MESSAGES), PAIR]

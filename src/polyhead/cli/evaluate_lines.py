@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from polyhead.evaluation.details import Details
 
 LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
+NAMED = 4  # tasks in one line
 PAIRS, SURE, MISTAKES, CHANGES, CHARACTERS = 8, 5, 5, 10, 60
 
 
@@ -47,14 +48,18 @@ def fact_lines(scored: Sequence[Scored], how: Mapping[str, str]) -> list[str]:
             lines.append(f"{name}: without {rows} that training held out: the file does not have them as before")
     for (split, computed), names in kept.items():
         lines.append(
-            f"{', '.join(names)}: {split}: answers of training ({computed}), each row by a part that did not learn "
+            f"{_named(names)}: {split}: answers of training ({computed}), each row by a part that did not learn "
             "from it; training chose by these scores, so a test file says more"
         )
     for computed, names in others.items():
         lines.append(
-            f"{', '.join(names)}: train scored with {computed}, this with {_computed(how)}: scores may differ a little"
+            f"{_named(names)}: train scored with {computed}, this with {_computed(how)}: scores may differ a little"
         )
     return lines
+
+
+def _named(tasks: Sequence[str]) -> str:
+    return ", ".join(tasks) if len(tasks) <= NAMED else counted(len(tasks), "task")
 
 
 def _computed(how: Mapping[str, str]) -> str:

@@ -58,7 +58,7 @@ class HeldAnswers(Value, eq=False):
         arrays = {
             "rows": np.array(self.rows, np.int64),
             "keys": np.frombuffer(b"".join(self.keys), np.uint8).reshape(-1, _KEY_BYTES),
-            "shapes": np.array([output.shape for output in texts], np.int64).reshape(len(texts), -1),
+            "shapes": np.array([output.shape for output in texts], np.int64).reshape(len(texts), texts[0].ndim),
             "values": np.concatenate([output.reshape(-1) for output in texts]),
         }
         content: bytes = save(arrays, {_FACTS: msgspec.json.encode(self.facts).decode()})

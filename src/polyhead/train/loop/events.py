@@ -17,7 +17,7 @@ Listener = Callable[[str, Mapping[str, object]], None]
 """Hears each event's name and facts."""
 
 UPDATE_SECONDS = 10.0  # between two events of one training; an epoch ends with one in any case
-LAP_SECONDS = 10.0  # between two lines about epochs of one training that stay
+LAP_SECONDS = 30.0  # between two lines about epochs of one training that stay
 
 
 class Events:
