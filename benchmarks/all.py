@@ -42,6 +42,7 @@ COMMANDS = (
     "benchmarks.right_tests",
     "benchmarks.right_cases",
     "benchmarks.right_snippet",
+    "benchmarks.silent_scripts",
     "studies defaults run-entities",
     "studies defaults run",
     "studies sample run",
