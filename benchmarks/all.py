@@ -44,6 +44,7 @@ COMMANDS = (
     "benchmarks.right_snippet",
     "benchmarks.silent_uploads",
     "benchmarks.silent_growth",
+    "benchmarks.silent_scripts",
     "studies defaults run-entities",
     "studies defaults run",
     "studies sample run",

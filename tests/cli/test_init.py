@@ -322,6 +322,18 @@ def test_rows_without_label_or_text_are_counted(tmp_path):
     assert "1 lone surrogates replaced" in done.out
 
 
+def test_overlapping_spans_are_refused_by_row_unless_it_is_said_what_becomes_of_them(tmp_path):
+    nested = {"text": "open every 6 hours", "spans": [{"start": 5, "end": 18, "label": "first"}]}
+    nested["spans"].append({"start": 11, "end": 18, "label": "first"})
+    write(tmp_path / "offers.jsonl", [*({"text": row["text"], "spans": row["spans"]} for row in SPANS), nested])
+    run("init", "offers.jsonl", cwd=tmp_path).refuses("offers.jsonl row 31", "overlap", "--overlaps", "'longest'")
+    for way, said in (("longest", "1 of the labelled spans left out"), ("skip", "1 with overlapping spans, skipped")):
+        done = run("init", "offers.jsonl", "--overlaps", way, "-o", f"{way}.toml", cwd=tmp_path)
+        assert done.code == 0 and said in done.out
+        assert read_project(tmp_path / f"{way}.toml").tasks[0].overlaps == way
+    assert "--overlaps" in run("evaluate", "--help", cwd=tmp_path).out
+
+
 def test_what_an_empty_cell_of_several_labels_says_is_written_down_and_counted(tmp_path):
     (tmp_path / "rows.csv").write_text("text,label\nx,a;b\ny,\nz, \nw,a\nv,b\nu,\n")
     words = ["init", "rows.csv", "--kind", "multi_label", "--separator", ";"]

@@ -268,3 +268,18 @@ def test_real_sets_are_read_whole_and_right_answers_score_almost_one(name, task)
     scores = some.scores(task, outputs)
     # what is missing are answers that end inside a word
     assert scores["f1"] > 0.99 and scores["exact_match"] > 1 - 0.01 - some.report.widened / len(kept)
+
+
+def test_an_answer_that_ends_in_a_token_of_several_words_has_all_of_them():
+    """Words of one token have its outputs, so no end among them is better than another."""
+    context = "寄到東京去"
+    places = places_of(context)
+    outputs = np.array([[0, 0], [1, 0], [1, 0], [9, 9], [9, 9], [0, 1]], np.float32)
+    example = Example(input=("どこ?", context))
+    answer = KIND.decode(NULL, outputs, example)
+    assert (answer["text"], answer["start"], answer["end"]) == ("東京", 2, 4)
+    target = KIND.encode(NULL, [{"text": "東京", "start": 2}], example)
+    assert KIND.evaluate(NULL, [outputs], [target], [example])["exact_match"] == 1.0
+    apart = outputs.copy()
+    apart[4] = 8
+    assert KIND.decode(NULL, apart, example)["text"] == "東" and len(places) == 6

@@ -324,6 +324,21 @@ def test_answers_that_no_window_holds_whole_are_told_of(tmp_path):
     assert 1 < lost < 5
 
 
+@pytest.mark.parametrize("long_texts", ["windows", "cut"])
+def test_labels_that_change_inside_a_token_are_told(long_texts):
+    """Thai letters are one token here: no answer can begin at the second of them."""
+    task, told = msgspec.structs.replace(TASKS["names"], long_texts=long_texts), []
+    inputs = [(f"my {ONE_TOKEN} is",), (f"late {ONE_TOKEN}",), ("xyz",)]
+    targets = [np.array(labels) for labels in ([0, 0, 1, 2, 0], [0, 1, 2, 2], [0])]
+    words = [words_in(given) for given in inputs]
+    examples = Examples(inputs=inputs, targets=targets, words=words, rows=[1, 2, 3], report=ReadReport())
+    train = Split(name="train", examples=examples)
+    prepared = msgspec.structs.replace(prepared_of(task), train=train)
+    tell_unread(prepared, text_examples(examples, task, TOKENISER), SIZE, Events(say=told.append))
+    (line,) = told
+    assert line.startswith("names: in 1 of 3 training texts a label changes inside a token of the encoder")
+
+
 def test_a_task_that_reads_windows_is_trained_anew_and_no_other():
     for name, task in TASKS.items():
         one, other = (

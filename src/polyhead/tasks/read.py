@@ -46,9 +46,9 @@ class ReadReport(Value):
             "with an empty label cell, read as none of the labels": self.none,
             "lone surrogates replaced": self.repaired,
             "with overlapping spans, skipped": self.overlapping,
-            "spans left out, each inside or across a longer one": self.shorter,
+            "of the labelled spans left out, each inside or across a longer one": self.shorter,
             "answers widened to whole words": self.widened,
-            "spans that do not begin and end with words: learned in part, missed in scores": self.lost,
+            "of the labelled spans not made of whole words: learned in part, missed in scores": self.lost,
         }
         return [f"{count:,} {reason}" for reason, count in counts.items() if count]
 

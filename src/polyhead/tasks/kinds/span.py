@@ -124,7 +124,7 @@ class Span(Kind):
         shares = np.exp(read) / np.maximum(np.exp(read).sum(axis=0), 1e-300)
         if best is None:
             return {"text": None, "start": None, "end": None, "score": float(shares[0].prod())}
-        start, end = _characters(best, places)
+        start, end = _characters(best, places, outputs)
         score = float(shares[best.first, 0] * shares[best.last, 1])
         return {"text": example.text[start:end], "start": start, "end": end, "score": score}
 
@@ -144,7 +144,7 @@ class Span(Kind):
             text, places = example.text, example.places
             _check_places(task, output, places)
             best = answered(task, output)
-            start, end = (0, 0) if best is None else _characters(best, places)
+            start, end = (0, 0) if best is None else _characters(best, places, np.asarray(output).reshape(-1, 2))
             answers.append(text[start:end])
             wanted.append([text[start:end] for start, end in target[:, 2:].tolist()])
         return {"f1": metrics.answer_f1(wanted, answers), "exact_match": metrics.exact_match(wanted, answers)}
@@ -283,8 +283,16 @@ def _answers(label: object) -> list[tuple[str, int]] | None:
     return answers
 
 
-def _characters(span: BestSpan, places: np.ndarray) -> tuple[int, int]:
-    return int(places[span.first, 0]), int(places[span.last, 1])
+def _characters(span: BestSpan, places: np.ndarray, outputs: np.ndarray) -> tuple[int, int]:
+    """Its characters, with the words after it in the token of its last word: they touch it and have its outputs."""
+    last = span.last
+    while last + 1 < len(places) and places[last + 1, 0] == places[last, 1] and _are_equal(outputs, last):
+        last += 1
+    return int(places[span.first, 0]), int(places[last, 1])
+
+
+def _are_equal(outputs: np.ndarray, place: int) -> bool:
+    return bool((outputs[place] == outputs[place + 1]).all())
 
 
 def _check_places(task: Task, outputs: np.ndarray, places: np.ndarray) -> None:
