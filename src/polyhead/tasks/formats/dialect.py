@@ -15,7 +15,7 @@ SAID = re.compile(r"\ufeff?\"?sep=(.)\"?(?:\r\n|\r|\n)")  # a first line by whic
 
 NULL = "\\N"  # a cell by which databases say that there is no value
 _MARKS = re.escape("".join(SEPARATORS))
-_NULL_CELL = re.compile(rf"(?:(?<=[{_MARKS}\r\n])|^)\\N(?=[{_MARKS}\r\n]|$)".encode())
+_NULL_CELL = re.compile(rf"[{_MARKS}\r\n]\\N[{_MARKS}\r\n]".encode())
 _INNER_QUOTE = re.compile(rf'\\"[^"{_MARKS}\r\n]'.encode())  # inside a cell, and not doubled
 _PLAIN = re.compile(r'\\(?!["\\\r\n])')  # a backslash that escapes nothing
 _ESCAPE = re.compile(r'\\["\\\r\n]')
@@ -24,9 +24,10 @@ _BLOCK, _OVERLAP = 2**20, 4  # bytes
 
 def has_escapes(file: BinaryIO) -> bool:
     """Whether backslashes may be escapes in the table: a cell is NULL, or a quote stands in a cell by one."""
-    kept = b""
-    while block := file.read(_BLOCK):
-        part = kept + block
+    kept, block = b"\n", b"begin"
+    while block:
+        block = file.read(_BLOCK)
+        part = kept + (block or b"\n")
         if b"\\" in part and (_INNER_QUOTE.search(part) or _NULL_CELL.search(part)):
             return True
         kept = part[-_OVERLAP:]
