@@ -118,7 +118,6 @@ AREAS = {  # results files and pictures by the first letters of their names
     "The front door": ("front_door",),
     "The workbench": ("workbench",),
     "The house": ("house",),
-    "Nothing silently wrong": ("silent",),
 }
 HELP_WIDTH = 100
 NO_MEANING = "(not described yet)"

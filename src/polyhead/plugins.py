@@ -1,4 +1,4 @@
-"""Plugins: kinds, strategies, codecs and backends that other installed packages register.
+"""Plugins: kinds, strategies, codecs, backends and formats of data that other installed packages register.
 
 A package names its module as an entry point of the group `polyhead.plugins`:
 

@@ -15,7 +15,8 @@ from cli.commands import run
 from polyhead.cli.given import given_in
 from polyhead.cli.lines import line_of
 from polyhead.project.tables import read_project
-from polyhead.tasks.read import read
+from polyhead.tasks.guess import kind_of_labels
+from polyhead.tasks.read import read, read_each
 
 REAL = Path(os.environ.get("POLYHEAD_DATA", Path(__file__).parents[3] / "shared" / "data"))
 ROWS = tiny.messages(40)
@@ -349,6 +350,19 @@ def test_an_error_in_an_export_names_the_file_and_the_record_that_a_person_has(t
     assert "rows.jsonl" not in done.err
     done = run("check", "x.jsonl", cwd=tmp_path)
     assert done.code == 1 and "row 5" in done.out and "rows.jsonl" not in done.out
+
+
+def test_a_list_of_one_label_in_every_row_is_the_label_and_in_python_it_is_a_list(tmp_path):
+    labels = [["x"], ["y"]] * 20
+    write(tmp_path / "x.jsonl", rows_of(text=WORDS, label=labels))
+    assert run("init", "x.jsonl", cwd=tmp_path).code == 0
+    (entry,) = read_project(tmp_path / "polyhead.toml").tasks
+    assert (entry.kind, entry.labels) == ("single_label", ("x", "y"))
+    assert [int(target) for target in read(entry.source(entry.train, tmp_path), entry.task()).targets] == [0, 1] * 20
+    assert kind_of_labels(labels).kind == "multi_label"
+    write(tmp_path / "x.jsonl", rows_of(text=[*WORDS, "more", "none"], label=[*labels, ["x", "y"], []]))
+    rows = read_each(entry.source(entry.train, tmp_path), entry.task())
+    assert [error.row for error in rows.wrong] == [41] and rows.unlabelled == (42,)
 
 
 def test_folders_of_texts_are_data(tmp_path):

@@ -130,8 +130,9 @@ RULES = {
         [
             studio("a", result("choices", "mood", choices=["x", "y"]), result("choices", "mood", choices=["y", "z"])),
             studio("b", result("taxonomy", "topic", taxonomy=[["A", "B"], ["A", "C"]])),
+            studio("c", result("choices", "mood", choices=[["A", "B"], "C"])),
         ],
-        [{"mood": ["x", "y", "z"]}, {"topic": ["A > B", "A > C"]}],
+        [{"mood": ["x", "y", "z"]}, {"topic": ["A > B", "A > C"]}, {"mood": ["A > B", "C"]}],
     ),
     ("Label Studio", "a rating or number"): (
         "x.json",
@@ -567,6 +568,11 @@ RULES = {
         "x.csv",
         'text,label\n"say \\"no\\", now",x\n"fine",y\n"one\\\ntwo",x\n"a \\\\ b",x\n"ok",\\N\n',
         (REFUSED, [1, 3, 4], "a backslash escapes", "doubled"),
+    ),
+    ("TSV", "a line end, a tab or a backslash that is escaped, where a cell is `\\N`"): (
+        "x.tsv",
+        "text\tlabel\none\\\ntwo\tx\nC:\\dir\ty\na\\\tb\tx\na\\nb\tx\n\\N\t\\N\n",
+        (REFUSED, [1, 3, 4], "a backslash escapes", "JSON Lines"),
     ),
     ("CSV", "any other backslash"): (
         "x.csv",

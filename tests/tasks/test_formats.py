@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyhead.errors import BadValue, DataError, MissingExtra
+from polyhead.tasks.formats import dialect
 from polyhead.tasks.formats.dialect import SEPARATORS, separator_of
 from polyhead.tasks.formats.foreign import recoded, without_header
 from polyhead.tasks.rows import Rows
@@ -125,6 +126,16 @@ def test_a_table_without_a_header_gets_one(tmp_path, rows, names):
 
 def test_a_cut_last_record_does_not_count():
     assert separator_of("a;b;c\n1;2", is_whole=False) == ";"
+
+
+def test_escapes_of_a_table_are_seen_wherever_a_file_is_cut(monkeypatch):
+    """NULL is a whole cell, and a quote after a backslash stands inside a cell."""
+    escaped = [b"text,label\na,\\N\n", b"a,\\N", b"\\N;a\n", b'"say \\"no",x\n', b"a\t\\N\r\n"]
+    plain = [b"text,label\na,x\\N\n", b"a,\\Name\n", b'"C:\\",x\n', b'"x\\""y",x\n', b"", b"\\alpha,b\\N"]
+    for size in (1, 2, 3, 5, 100):
+        monkeypatch.setattr(dialect, "_BLOCK", size)
+        assert all(dialect.has_escapes(io.BytesIO(content)) for content in escaped)
+        assert not any(dialect.has_escapes(io.BytesIO(content)) for content in plain)
 
 
 def test_json_arrays_and_lines_are_read_alike(tmp_path):

@@ -305,6 +305,13 @@ def test_spans_that_mean_nothing_are_refused(tmp_path, spans, match):
     assert caught.value.row == 1
 
 
+def test_the_error_for_columns_shows_what_was_named_and_no_object_of_the_program(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        read(Source(path="x.jsonl", text="t", label="l", tokens="words"), YES_NO)
+    assert "Source(" not in str(caught.value)
+    assert "text = 't', label = 'l', tokens = 'words'" in str(caught.value)
+
+
 def test_tagging_columns_must_make_sense(tmp_path):
     path = written(tmp_path, [{"text": "x"}])
     for columns in ({}, {"tokens": "text"}, {"tokens": "a", "tags": "b", "spans": "c"}, {"tags": "a", "spans": "b"}):

@@ -13,7 +13,7 @@ from polyhead.errors import ConfigError
 from polyhead.project.declare import InitOptions
 from polyhead.tasks.columns import no_column
 from polyhead.tasks.formats import foreign
-from polyhead.tasks.guess import Guess, kind_of_labels, separator_of
+from polyhead.tasks.guess import SINGLE_LABEL, Guess, kind_of_labels, separator_of
 from polyhead.tasks.guess_table import Given, Layout, Table, labels_in, layout_of, table_of
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.rows import DATASETS, Rows, no_rows
@@ -85,6 +85,8 @@ def _kind(layout: Layout, table: Table, asked: dict[str, Any]) -> Guess | None:
     if layout.label is None or not table.values.get(layout.label):
         return None
     labels = labels_in(table, layout.label)
+    if all(isinstance(label, list) and len(label) == 1 for label in labels):
+        return Guess(kind=SINGLE_LABEL, why="each label is a list of one label, which is read as the label")
     if asked["separator"]:
         guess = kind_of_labels([part.strip() for cell in labels for part in str(cell).split(asked["separator"])])
         why = f"cells hold labels with '{asked['separator']}' between them, as given"

@@ -149,8 +149,6 @@ def _of_lists(values: Sequence[object]) -> Guess:
     names = {item for item in items if isinstance(item, str)}
     if names and all(name == "O" or name[:2] in ("B-", "I-") for name in names):
         return Guess(kind=TAGGING, why="each label is a list of B-, I- and O tags")
-    if names and all(isinstance(value, list) and len(value) == 1 for value in values):
-        return Guess(kind=SINGLE_LABEL, why="each label is a list of one label, which is read as the label")
     return Guess(kind=MULTI_LABEL, why="each label is a list of labels")
 
 

@@ -308,9 +308,9 @@ def _plain_label(name: str, values: list[Any]) -> Seen | None:
     if all(isinstance(value, list) for value in values):
         items = [item for value in values for item in value]
         if items and all(isinstance(item, (str, int)) for item in items) and looks_like_labels(items):
-            kind = None if all(len(value) == 1 for value in values) else MULTI_LABEL
-            what = "a list of one label in each row" if kind is None else "a list in each row"
-            return kind, f"labels: '{name}', {what}", "label"
+            is_single = all(len(value) == 1 and isinstance(value[0], str) for value in values)
+            what = "a list of one label in each row" if is_single else "a list in each row"
+            return None if is_single else MULTI_LABEL, f"labels: '{name}', {what}", "label"
         return None
     if any(isinstance(value, (list, dict)) for value in values):
         return None

@@ -50,9 +50,10 @@ class Row(Value):
 class _Lines:
     """The lines of a file, of which some can be given back."""
 
-    def __init__(self, file: TextIO, *, has_escapes: bool) -> None:
+    def __init__(self, file: TextIO, *, has_escapes: bool, tabs: bool) -> None:
         self.taken: list[str] = []  # since it was last cleared
         self._file, self._back, self.has_escapes = file, deque[str](), has_escapes
+        self.tabs = tabs
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -60,7 +61,7 @@ class _Lines:
     def __next__(self) -> str:
         line = self._back.popleft() if self._back else self._read()
         self.taken.append(line)
-        return dialect.with_plain_backslashes(line) if self.has_escapes else line
+        return dialect.with_plain_backslashes(line, tabs=self.tabs) if self.has_escapes else line
 
     def _read(self) -> str:
         line = self._file.readline(LONGEST_LINE)
@@ -257,7 +258,7 @@ class Rows:
         sample, is_whole = ("", True) if tabs else self._sample()
         if not tabs:
             style = {"delimiter": dialect.separator_of(sample, is_whole=is_whole), "strict": True}
-        has_escapes = not tabs and self._has_escapes()
+        has_escapes = self._has_escapes(tabs=tabs)
         style |= {"escapechar": "\\"} if has_escapes else {}
         # Bytes that are not UTF-8 come out as lone surrogates, so that their record can be named.
         with (
@@ -266,7 +267,7 @@ class Rows:
         ):
             if dialect.SAID.match(sample):
                 file.readline()
-            lines = _Lines(file, has_escapes=has_escapes)
+            lines = _Lines(file, has_escapes=has_escapes, tabs=tabs)
             records = self._records(csv.reader(lines, **style), lines)
             header = next(records, None)
             if header is None:
@@ -278,9 +279,9 @@ class Rows:
             for number, record in enumerate(records, start=1):
                 yield record if isinstance(record, BadValue) else self._by_column(header, record, number)
 
-    def _has_escapes(self) -> bool:
+    def _has_escapes(self, *, tabs: bool) -> bool:
         with unpacked(self.path) as file:
-            return dialect.has_escapes(file)
+            return dialect.has_escapes(file, tabs=tabs)
 
     def _sample(self) -> tuple[str, bool]:
         """How the file begins, and whether that is all of it."""
@@ -315,7 +316,7 @@ class Rows:
                 record = self._bad("the record is not CSV", error, number + blank, "fix its quotes")
             if record is None:
                 return
-            if lines.has_escapes and dialect.is_escaped("".join(lines.taken)):
+            if lines.has_escapes and dialect.is_escaped("".join(lines.taken), tabs=lines.tabs):
                 record = self._escaped("".join(lines.taken).strip(), number + blank)
             if not record:
                 blank += width == 1
@@ -328,10 +329,10 @@ class Rows:
 
     def _escaped(self, record: str, number: int) -> BadValue:
         return self._bad(
-            "a backslash escapes a quote, a line end or itself, as MySQL and Spark write tables",
+            "a backslash escapes what follows it, as databases write tables",
             record,
             number,
-            "write the table again with quotes doubled and no escapes, or as JSON Lines; "
+            "write the table again without escapes, in CSV with quotes doubled, or as JSON Lines; "
             f"`polyhead check {os.path.basename(self.path)}` lists every such row",
             'quotes inside a cell as "" (RFC 4180); a cell \\N is no value',
         )

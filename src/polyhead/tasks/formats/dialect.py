@@ -15,32 +15,34 @@ SAID = re.compile(r"\ufeff?\"?sep=(.)\"?(?:\r\n|\r|\n)")  # a first line by whic
 
 NULL = "\\N"  # a cell by which databases say that there is no value
 _MARKS = re.escape("".join(SEPARATORS))
-_NULL_CELL = re.compile(rf"(?:(?<=[{_MARKS}\r\n])|^)\\N(?=[{_MARKS}\r\n]|$)".encode())
+_NULL_CELL = re.compile(rf"[{_MARKS}\r\n]\\N[{_MARKS}\r\n]".encode())
 _INNER_QUOTE = re.compile(rf'\\"[^"{_MARKS}\r\n]'.encode())  # inside a cell, and not doubled
-_PLAIN = re.compile(r'\\(?!["\\\r\n])')  # a backslash that escapes nothing
-_ESCAPE = re.compile(r'\\["\\\r\n]')
+_ESCAPED = {False: r'["\\\r\n]', True: r"[\t\\\r\ntnr]"}  # what a backslash escapes: of cells with quotes, with tabs
+_PLAIN = {tabs: re.compile(rf"\\(?!{marks})") for tabs, marks in _ESCAPED.items()}
+_ESCAPE = {tabs: re.compile(rf"\\{marks}") for tabs, marks in _ESCAPED.items()}
 _BLOCK, _OVERLAP = 2**20, 4  # bytes
 
 
-def has_escapes(file: BinaryIO) -> bool:
+def has_escapes(file: BinaryIO, *, tabs: bool = False) -> bool:
     """Whether backslashes may be escapes in the table: a cell is NULL, or a quote stands in a cell by one."""
-    kept = b""
-    while block := file.read(_BLOCK):
-        part = kept + block
-        if b"\\" in part and (_INNER_QUOTE.search(part) or _NULL_CELL.search(part)):
+    kept, block = b"\n", b"begin"
+    while block:
+        block = file.read(_BLOCK)
+        part = kept + (block or b"\n")
+        if b"\\" in part and (_NULL_CELL.search(part) or (not tabs and _INNER_QUOTE.search(part))):
             return True
         kept = part[-_OVERLAP:]
     return False
 
 
-def with_plain_backslashes(line: str) -> str:
+def with_plain_backslashes(line: str, *, tabs: bool = False) -> str:
     """The line for a reader to which a backslash is an escape, so that one that escapes nothing comes out as it is."""
-    return _PLAIN.sub(r"\\\\", line) if "\\" in line else line
+    return _PLAIN[tabs].sub(r"\\\\", line) if "\\" in line else line
 
 
-def is_escaped(record: str) -> bool:
-    """Whether the lines of a record hold a backslash before a quote, a line end or another one."""
-    return "\\" in record and _ESCAPE.search(record) is not None
+def is_escaped(record: str, *, tabs: bool = False) -> bool:
+    """Whether the lines of a record hold a backslash before a mark, a line end or another one."""
+    return "\\" in record and _ESCAPE[tabs].search(record) is not None
 
 
 def separator_of(sample: str, *, is_whole: bool) -> str:

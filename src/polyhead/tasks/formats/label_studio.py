@@ -118,11 +118,8 @@ class _Reading:
             self._add_spans(control, value, to_name)
         elif "start" in value or "x" in value:
             self._counts["answers about a part of a text or an image, left out"] += 1
-        elif isinstance(value.get("choices"), list):
-            self._extend(control, value["choices"])
-        elif isinstance(value.get("taxonomy"), list):
-            paths = [path if isinstance(path, list) else [path] for path in value["taxonomy"]]
-            self._extend(control, [PATH_STEP.join(map(str, path)) for path in paths])
+        elif isinstance(paths := value.get("choices", value.get("taxonomy")), list):
+            self._extend(control, [PATH_STEP.join(map(str, p)) if isinstance(p, list) else str(p) for p in paths])
         elif (plain := next((value[key] for key in (*NUMERIC, *PLAIN_WORDS) if key in value), None)) is not None:
             self.answers[control] = plain
         elif isinstance(value.get("text"), (str, list)):
@@ -133,7 +130,7 @@ class _Reading:
 
     def _extend(self, control: str, labels: list[Any]) -> None:
         kept = self._chosen.setdefault(control, {})
-        new = [label for label in dict.fromkeys(map(str, labels)) if label not in kept]
+        new = [label for label in dict.fromkeys(labels) if label not in kept]
         kept |= dict.fromkeys(new)
         self.answers.setdefault(control, []).extend(new)
 

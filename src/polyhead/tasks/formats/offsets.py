@@ -21,7 +21,7 @@ class Places:
 
     def of_passage(self, start: int, end: int, passage: str) -> tuple[int, int] | None:
         """The characters between two offsets that hold the passage, white space aside, in whatever unit they count."""
-        wanted = _squeezed(passage.replace("\\n", "\n"))
+        wanted = {_squeezed(passage), _squeezed(passage.replace("\\n", "\n"))}  # line ends may be written out
         ways: list[Callable[[], tuple[int, int] | None]] = [
             lambda: self.of_units(start, end),
             lambda: self._inside(start, end),
@@ -29,7 +29,7 @@ class Places:
         ]
         for way in ways[:1] if self.is_plain else ways:
             place = way()
-            if place is not None and _squeezed(self.text[slice(*place)]) == wanted:
+            if place is not None and _squeezed(self.text[slice(*place)]) in wanted:
                 return place
         return None
 
