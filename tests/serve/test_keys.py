@@ -13,9 +13,11 @@ from starlette.testclient import TestClient
 
 from operated import service_of, tiny_root
 from polyhead.cli.main import commands
+from polyhead.cli.serve import address_of
 from polyhead.cli.serve_options import hosts_of
 from polyhead.errors import ConfigError
 from polyhead.serve.app import application
+from polyhead.serve.changes import Refusal
 from polyhead.serve.formats import FORMATS, Operation, register_format
 from polyhead.serve.http import headers_of, status_of
 from polyhead.serve.keys import NO_KEYS, HttpError, Keys, check_keys, is_loopback, keys_in
@@ -213,6 +215,29 @@ def test_a_key_is_proof_enough_whatever_the_name(root):
     with TestClient(application(service_of(root), keys=Keys(keys_in(SECRET, source="keys")), hosts=HOSTS)) as own:
         headers = {**bearer(SECRET), "Host": "evil.example", "Origin": "https://evil.example"}
         assert own.get("/v1/tasks", headers=headers).status_code == 200
+
+
+def test_health_names_no_task_and_no_label(root):
+    """Anyone may ask it; why a change was refused is told to admins and in the log."""
+    service = service_of(root, ServeSettings(admin=True, watch_seconds=0))
+    refusal = Refusal(at=1.0, error="task 'layoffs' labels 'secret' and 'fired', and its arrays are cut")
+    service.changes._tell(refused=1, refusal=refusal)
+    app = application(service, keys=Keys(keys_in(FILE, source="keys")))
+    with TestClient(app) as own:
+        told = own.get("/health")
+        assert told.json()["changes"]["refusal"]["at"] == 1.0 and told.json()["changes"]["refused"] == 1
+        assert not any(word in told.text for word in ("layoffs", "secret", "fired", "arrays are"))
+        changes = own.get("/v1/changes", headers=bearer(ADMIN)).json()
+        assert changes["server"]["refusal"]["error"] == refusal.error
+
+
+@pytest.mark.parametrize("host, start", [("::1", "http://[::1]:"), ("127.0.0.1", "http://127.0.0.1:")])
+def test_the_address_that_is_printed_can_be_opened(host, start):
+    class Listening:
+        def getsockname(self):
+            return (host, 8000, 0, 0)
+
+    assert address_of(host, Listening()) == f"{start}8000"
 
 
 def test_the_command_gives_the_server_its_names():

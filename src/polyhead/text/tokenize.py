@@ -306,7 +306,7 @@ def _offsets(answer: tokenizers.Encoding) -> list[tuple[int, int]]:
     """The characters of each token; of very many one by one, so that other threads run meanwhile."""
     if len(answer) <= AT_ONCE:
         return list(answer.offsets)
-    return [answer.token_to_chars(token) for token in range(len(answer))]
+    return [answer.token_to_chars(token) or (0, 0) for token in range(len(answer))]
 
 
 def _flat_pairs(texts: Iterator[list[tuple[int, int]]], read: _Read, special: Sequence[list[int]]) -> np.ndarray:

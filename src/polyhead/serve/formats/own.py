@@ -309,32 +309,31 @@ async def _lines(
             ticket = answering.result()
             end = await beside(size_of(ticket), _end, service, ticket, asked.options)
         except Exception as error:  # its status is sent already
-            end = msgspec.Raw(msgspec.json.encode({"error": body_of(error)}))
-            yield _line("error", end, is_events=is_events)
+            told = msgspec.json.encode({"error": body_of(error)})
+            yield _line("error", told, is_events=is_events)
             return
         yield _line("end", end, is_events=is_events)
     finally:
         answering.cancel()
 
 
-def _stage(asked: _Asked, stage: TaskResults) -> msgspec.Raw:
+def _stage(asked: _Asked, stage: TaskResults) -> bytes:
     """One task's answers as the request wants them calibrated, in JSON."""
     answers = stage.answers
     if asked.options.calibrated is not True:
         several = _wished(asked.loaded, stage.task, list(answers.values()), asked.options)
         answers = dict(zip(answers, several, strict=True))
     told: dict[int, Any] = dict(zip(answers, raw(answers.values()), strict=True))
-    return raw([StageLine(task=stage.task, answers=told, layers_left=stage.layers_left)])[0]
+    return msgspec.json.encode(StageLine(task=stage.task, answers=told, layers_left=stage.layers_left))
 
 
-def _end(service: Service, ticket: Ticket, options: Options) -> msgspec.Raw:
+def _end(service: Service, ticket: Ticket, options: Options) -> bytes:
     """The answer in JSON without the answers, which were sent."""
     answer = _answer(service, ticket, msgspec.structs.replace(options, calibrated=True))
     release(ticket)
     results = [{name: value for name, value in fields.items() if name != "answers"} for fields in answer.results]
-    return raw([msgspec.structs.replace(answer, results=results)])[0]
+    return msgspec.json.encode(msgspec.structs.replace(answer, results=raw(results)))
 
 
-def _line(event: str, content: msgspec.Raw, *, is_events: bool) -> bytes:
-    line = bytes(content)
+def _line(event: str, line: bytes, *, is_events: bool) -> bytes:
     return b"event: " + event.encode() + b"\ndata: " + line + b"\n\n" if is_events else line + b"\n"
