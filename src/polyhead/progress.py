@@ -71,6 +71,11 @@ def stopped_with(kept: Callable[[], int], unit: str) -> Iterator[None]:
         raise KeyboardInterrupt(f"{unit} kept: {count:,}" if count else "nothing was finished yet") from None
 
 
+def counted(number: int, what: str, *, several: str | None = None) -> str:
+    """`1 task`, `6 tasks`, `2 encoder passes`."""
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
+
+
 def duration(seconds: float) -> str:
     """`42 s`, `3 min 05 s` or `1 h 02 min`."""
     whole = round(seconds)

@@ -21,7 +21,7 @@ from polyhead.engine.inputs import AnyInput
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import remove_tree, replace_file
 from polyhead.processor import processor
-from polyhead.progress import duration
+from polyhead.progress import counted, duration
 from polyhead.project.tables import Project, bundles_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepare import prepare
@@ -179,7 +179,7 @@ class Comparing:
             f"{run.way.name} {duration(corrections.corrected(run.way.name, run.estimated))}"
             for run in runs[: len(self.ways)]
         )
-        price = f"price: {len(left)} runs in about {duration(seconds)}{done}{within}"
+        price = f"price: {counted(len(left), 'run')} in about {duration(seconds)}{done}{within}"
         return [price, f"of one seed: {names}"]
 
     def trained(self, run: Run) -> Row:

@@ -281,8 +281,8 @@ def _extracted(done: ExtractSummary) -> list[str]:
     return [
         f"{done.store}: {counted(done.total, 'document')}, {done.documents:,} added now"
         + (f" ({', '.join(there)})" if there else ""),
-        f"in {duration(done.seconds)}, {done.documents_a_second:,.0f} documents a second, {done.tokens:,} tokens, "
-        f"{done.precision}",
+        f"in {duration(done.seconds)}, {counted(round(done.documents_a_second), 'document')} a second, "
+        f"{counted(done.tokens, 'token')}, {done.precision}",
     ]
 
 

@@ -19,6 +19,7 @@ from polyhead.config import to_json
 from polyhead.errors import ConfigError
 from polyhead.files import remove_leftovers, replacing
 from polyhead.progress import ProgressDisplay
+from polyhead.progress import counted as counted
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LARGEST_REPORT = 2**26  # bytes
@@ -231,11 +232,6 @@ def _aligned(row: Sequence[str], widths: Sequence[int], left: int) -> str:
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
     return "  ".join(placed).rstrip()
-
-
-def counted(number: int, what: str, *, several: str | None = None) -> str:
-    """`1 task`, `6 tasks`, `2 encoder passes`."""
-    return f"{number:,} {what if number == 1 else several or what + 's'}"
 
 
 def in_bytes(number: int) -> str:

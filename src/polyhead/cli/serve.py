@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.options import session_options
-from polyhead.cli.output import note
+from polyhead.cli.output import counted, note
 from polyhead.cli.ports import Port, PortType, in_order
 from polyhead.cli.serve_changes import changes_options, place_of_worker, supervise, with_changes
 from polyhead.cli.serve_options import access_file, keys_of, settings_of, settings_options
@@ -119,7 +119,7 @@ def run(
             worker.begin()
             return
         for task, listening in places:
-            what = f"{len(service.tasks)} tasks" if task is None else f"for task '{task}'"
+            what = counted(len(service.tasks), "task") if task is None else f"for task '{task}'"
             note(f"{address_of(host, listening)} answers {what}")
 
     settings, refused = service.settings, service.metrics.refuse

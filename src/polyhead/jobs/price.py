@@ -11,7 +11,7 @@ from polyhead.config import Value
 from polyhead.jobs.answering import Answering, Unit
 from polyhead.jobs.answers import row_bytes
 from polyhead.jobs.executors import Executor
-from polyhead.progress import duration
+from polyhead.progress import counted, duration
 
 TRIED_ROWS, TRIED = 4096, 5  # rows of a trial, and trials of each worker
 GOLDEN = (5**0.5 - 1) / 2  # its multiples are spread evenly over [0, 1)
@@ -33,9 +33,9 @@ class Price(Value):
     def lines(self) -> list[str]:
         """The same for people."""
         cost = "" if self.dollars is None else f", {self.dollars:,.2f} dollars"
-        by = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        by = counted(self.workers, "worker")
         return [
-            f"price: {self.documents:,} documents by {by} in {duration(self.seconds)}{cost}, "
+            f"price: {counted(self.documents, 'document')} by {by} in {duration(self.seconds)}{cost}, "
             f"{self.read_bytes / 1e6:,.0f} MB to read, {self.written_bytes / 1e6:,.0f} MB to write"
         ]
 

@@ -20,7 +20,7 @@ from polyhead.jobs.columns import Answers, Roles, RowInput, Survey, check_fit, k
 from polyhead.jobs.faults import all_columns, check_machine
 from polyhead.jobs.pieces import Counts, Job, Pieces
 from polyhead.jobs.rows import Chunk, CsvWriter, JsonWriter, RowFile, Show, Source, Writer
-from polyhead.progress import progress_line, stopped_with
+from polyhead.progress import counted, progress_line, stopped_with
 from polyhead.tasks.rows import FORMATS, PACKABLE
 from polyhead.text.tokenize import lone_surrogates, repair
 
@@ -161,7 +161,7 @@ def score(
         with stopped_with(lambda: pieces.counts.rows, "rows"):
             work.answer(pieces, job, writer, show)
         work.check_source()
-        show(f"joining {len(pieces.done):,} pieces")
+        show(f"joining {counted(len(pieces.done), 'piece')}")
         pieces.finish(writer.whole(pieces.contents()))
     seconds = time.monotonic() - began
     return Summary(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polyhead.plan import TRUNK, Embed, Head, Layers, Node, Plan, Pool
+from polyhead.progress import counted
 
 ARROW = " → "
 
@@ -64,7 +65,7 @@ def _way(plan: Plan, index: int) -> list[str]:
 
 def _shared(plan: Plan, index: int) -> str:
     step = plan.steps[index]
-    return f"{describe(step.node)}  [{len(step.tasks)} tasks]"
+    return f"{describe(step.node)}  [{counted(len(step.tasks), 'task')}]"
 
 
 def describe(node: Node) -> str:
@@ -73,8 +74,8 @@ def describe(node: Node) -> str:
         case Embed():
             rows = sum(prompt.rows for prompt in node.prompts)
             if node.isolated:
-                return f"own prompt of {_counted(rows, 'row')}"
-            several = f"{_counted(len(node.prompts), 'prompt')} of {_counted(rows, 'row')}"
+                return f"own prompt of {counted(rows, 'row')}"
+            several = f"{counted(len(node.prompts), 'prompt')} of {counted(rows, 'row')}"
             prompts = f", {several} before the text" if rows else ""
             return f"Embed by trunk {node.trunk[:12]}{prompts}"
         case Layers():
@@ -89,11 +90,7 @@ def describe(node: Node) -> str:
         case Head():
             pair = ", two texts compared" if node.separate else ""
             hidden = f"{node.activation} {node.hidden}, " if node.hidden else ""
-            return f"Head {node.kind}, {hidden}{_counted(node.width, 'output')}{pair}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+            return f"Head {node.kind}, {hidden}{counted(node.width, 'output')}{pair}"
 
 
 def _pool(node: Pool) -> str:

@@ -18,7 +18,7 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.journal import keep_attempts
 from polyhead.bundle.models import ModelDraft, Models, add_model, check_model_name
 from polyhead.files import remove_tree
-from polyhead.progress import duration
+from polyhead.progress import counted, duration
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.seq2seq.data import Seq2SeqData, Summarizer
 from polyhead.seq2seq.model import Seq2Seq, load_seq2seq
@@ -188,9 +188,10 @@ def _tags(prepared: Prepared, choice: Summarizer, data: Seq2SeqData) -> set[obje
 def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:
     sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
     steps = -(-len(prepared.train.examples.targets) // prepared.training.batch)
+    epochs = counted(prepared.training.schedule(steps).rounds, "epoch")
     return [
         f"{prepared.task.name}: a summarizer of its own, {data.parameters:,} parameters, all trained; "
-        f"{sizes} documents, {steps:,} steps an epoch, up to {prepared.training.schedule(steps).rounds} epochs",
+        f"{sizes} documents, {counted(steps, 'step')} an epoch, up to {epochs}",
         *skipped([prepared]),
     ]
 
@@ -199,9 +200,9 @@ def _score_line(prepared: Prepared, trained: TrainedSummarizer) -> str:
     task, fitted = prepared.task, trained.fitted
     metric = kind_of(task).default_metric(task)
     shown = ", ".join(f"{split} {metric} {scores[metric]:.4f}" for split, scores in trained.scores.items())
-    cut = f", {sum(trained.cut.values()):,} documents cut" if any(trained.cut.values()) else ""
+    cut = f", {counted(sum(trained.cut.values()), 'document')} cut" if any(trained.cut.values()) else ""
     cut += f", {trained.cut_summaries:,} summaries cut" if trained.cut_summaries else ""
-    epochs = f"best of {len(fitted.history)} epochs is {fitted.best_epoch}"
+    epochs = f"best of {counted(len(fitted.history), 'epoch')} is {fitted.best_epoch}"
     return f"{task.name}: {shown}{cut}, {epochs}, {duration(fitted.seconds)}"
 
 
