@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 UNIT_SECONDS = 10.0  # that a unit of work takes, so that a stop loses little
-UNIT_ROWS = 64  # of the first unit, whose time nobody knows yet
+FIRST_ROWS = 64  # of the first unit, whose time nobody knows yet
 SOON, NOW_AND_THEN = 2.0, 10.0  # seconds until the first line in a file, and between two of them
 
 
@@ -77,7 +77,7 @@ class UnitSize:
 
     def __init__(self, most: int) -> None:
         """`most`: rows of a unit however fast the machine is."""
-        self._most, self.rows = most, min(UNIT_ROWS, most)
+        self._most, self.rows = most, min(FIRST_ROWS, most)
 
     def took(self, rows: int, seconds: float) -> None:
         """Learns from a unit that is done; the next ones are at most four times as large."""

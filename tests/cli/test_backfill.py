@@ -25,7 +25,7 @@ def test_a_backfill_says_its_price_first_then_what_it_took_and_goes_on(folder):
     assert done.code == 0, done.err
     assert "price: 12 documents by 1 worker" in done.err and "0.00 dollars" in done.err
     assert "12 documents, 12 answered now" in done.out and "column mood_v0001_" in done.out
-    assert "the price was" in done.out and "no document was encoded anew" in done.err
+    assert "the estimate was" in done.out and "no document was encoded anew" in done.err
     again = run("backfill", "bundle", "mood", "--features", "store", "--json", "-", cwd=folder)
     found = json.loads(again.out)
     assert (found["backfill"]["filled"], found["backfill"]["price"], found["sample"]) == (0, None, [])

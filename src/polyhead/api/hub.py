@@ -116,10 +116,10 @@ def card_of(bundle: Bundle, repository: str) -> str:
         score = "" if value is None else f"{value:.3f}"
         rows.append(f"| {name} | {record.task.kind} | {', '.join(record.task.labels)} | {metric} | {score} |")
     table = "\n".join(["| task | kind | labels | metric | score |", "|---|---|---|---|---|", *rows])
+    tasks = counted(len(bundle.tasks), "task")
     return (
         f"---\nlibrary_name: polyhead\ntags: [polyhead, text-classification]\n---\n# {repository}\n\n"
-        f"{counted(len(bundle.tasks), 'task')} over one encoder ({bundle.trunk_name}), "
-        f"written by polyhead {__version__}.\n\n"
+        f"{tasks} over one encoder ({bundle.trunk_name}), written by polyhead {__version__}.\n\n"
         f"{table}\n\n```python\nfrom polyhead import Model\n\n"
         f'model = Model.pull("{repository}", "bundle")\nmodel.predict(["a text"])\n```\n'
     )

@@ -153,5 +153,5 @@ def _lines(done: BackfillSummary) -> list[str]:
         f"in {duration(done.seconds)}, {pace(done.documents_a_second, 'documents')}{by}",
     ]
     if done.price is not None and done.price_error is not None:
-        lines.append(f"the price was estimated at {done.price.seconds:,.1f} s; it took {done.seconds:,.1f} s")
+        lines.append(f"the estimate was {done.price.seconds:,.1f} s, it took {done.seconds:,.1f} s")
     return [*lines, *(f"column {column.name}" for column in done.columns)]

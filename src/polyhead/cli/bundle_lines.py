@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyhead.bundle.format import LINEAGE
+from polyhead.bundle.format import TRUNK as TRUNK_FOLDER
 from polyhead.cli.output import Printer, counted, in_bytes, number, table
 
 if TYPE_CHECKING:
@@ -55,9 +58,10 @@ def _row(bundle: Bundle | Models, name: str, task: Task) -> dict[str, Any]:
 
 def trunk_lines(bundle: Bundle) -> list[str]:
     """The lines about a bundle's trunk."""
-    shape = bundle.architecture
+    shape, is_learned = bundle.architecture, os.path.lexists(bundle.root / TRUNK_FOLDER / LINEAGE)
+    name = f"learned from {bundle.trunk_name}" if is_learned else bundle.trunk_name
     return [
-        f"  trunk     {bundle.trunk_name}: {counted(shape.layers, 'layer')} of width {shape.width}",
+        f"  trunk     {name}: {counted(shape.layers, 'layer')} of width {shape.width}",
         f"  digest    {bundle.digest[:16]}",
     ]
 

@@ -157,7 +157,11 @@ def _work(costs: _Costs, shape: Architecture, tokens: int) -> list[str]:
     for name, flops in {"shared pass": shared, **together, **tasks, "all tasks": total.flops}.items():
         rows.append([name, f"{flops / 1e6:,.2f}", f"{100 * flops / shared:.2f} %" if shared else "-"])
     layers, kept = counted(total.layer_evaluations, "layer"), in_bytes(total.stored_bytes)
-    return [*table(rows), "", f"{layers} run for all tasks; a store keeps {kept} of a text of {tokens} tokens"]
+    return [
+        *table(rows),
+        "",
+        f"{layers} run for all tasks; a store keeps {kept} of a text of {counted(tokens, 'token')}",
+    ]
 
 
 def _model_rows(models: Models) -> list[list[object]]:

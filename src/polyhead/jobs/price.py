@@ -33,9 +33,9 @@ class Price(Value):
     def lines(self) -> list[str]:
         """The same for people."""
         cost = "" if self.dollars is None else f", {self.dollars:,.2f} dollars"
+        by = counted(self.workers, "worker")
         return [
-            f"price: {counted(self.documents, 'document')} by {counted(self.workers, 'worker')}, about "
-            f"{duration(self.seconds)}{cost}, "
+            f"price: {counted(self.documents, 'document')} by {by} in about {duration(self.seconds)}{cost}, "
             f"{self.read_bytes / 1e6:,.0f} MB to read, {self.written_bytes / 1e6:,.0f} MB to write"
         ]
 

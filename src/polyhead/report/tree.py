@@ -74,8 +74,8 @@ def describe(node: Node) -> str:
         case Embed():
             rows = sum(prompt.rows for prompt in node.prompts)
             if node.isolated:
-                return f"own prompt of {_counted(rows, 'row')}"
-            several = f"{_counted(len(node.prompts), 'prompt')} of {_counted(rows, 'row')}"
+                return f"own prompt of {counted(rows, 'row')}"
+            several = f"{counted(len(node.prompts), 'prompt')} of {counted(rows, 'row')}"
             prompts = f", {several} before the text" if rows else ""
             return f"Embed by trunk {node.trunk[:12]}{prompts}"
         case Layers():
@@ -90,11 +90,7 @@ def describe(node: Node) -> str:
         case Head():
             pair = ", two texts compared" if node.separate else ""
             hidden = f"{node.activation} {node.hidden}, " if node.hidden else ""
-            return f"Head {node.kind}, {hidden}{_counted(node.width, 'output')}{pair}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+            return f"Head {node.kind}, {hidden}{counted(node.width, 'output')}{pair}"
 
 
 def _pool(node: Pool) -> str:

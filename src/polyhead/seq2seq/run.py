@@ -190,10 +190,10 @@ def _tags(prepared: Prepared, choice: Summarizer, data: Seq2SeqData) -> set[obje
 def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:
     sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
     steps = -(-len(prepared.train.examples.targets) // prepared.training.batch)
+    epochs = counted(prepared.training.schedule(steps).rounds, "epoch")
     return [
         f"{prepared.task.name}: a summarizer of its own, {data.parameters:,} parameters, all trained; "
-        f"{sizes} documents, {counted(steps, 'step')} an epoch, up to "
-        f"{counted(prepared.training.schedule(steps).rounds, 'epoch')}",
+        f"{sizes} documents, {counted(steps, 'step')} an epoch, up to {epochs}",
         *skipped([prepared]),
     ]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -23,7 +23,6 @@ from polyhead.plan import Codec, Path
 from polyhead.plugins import packages_of
 
 ID_BYTES = 16
-_Item = TypeVar("_Item")
 
 
 def document_id(texts: Sequence[str], extra: str = "") -> bytes:
@@ -119,33 +118,6 @@ def check_results(column: str, results: Mapping[str, np.ndarray], rows: int) -> 
         if array.ndim not in (1, 2) or len(array) != rows:
             got, allowed = f"'{name}' of shape {array.shape}", f"({rows},) or ({rows}, numbers)"
             raise StoreError("results of another number of rows", got=got, allowed=allowed)
-
-
-def groups(fragments: Sequence[Fragment], rows: int) -> Iterator[tuple[Fragment, ...]]:
-    """Neighbouring fragments, two or more, of up to so many rows together and with the same columns of results."""
-    group: list[Fragment] = []
-    for fragment in (*fragments, None):
-        fits = fragment is not None and (
-            not group
-            or (
-                sum(each.rows for each in group) + fragment.rows <= rows
-                and set(group[0].results) == set(fragment.results)
-            )
-        )
-        if not fits:
-            if len(group) > 1:
-                yield tuple(group)
-            group = []
-        if fragment is not None:
-            group.append(fragment)
-
-
-def with_joined(there: Sequence[_Item], before: Sequence[_Item], joined: _Item) -> list[_Item] | None:
-    """The items with one in the place of some neighbours; None where these are not there any more as they were."""
-    at = next((number for number, each in enumerate(there) if each == before[0]), None)
-    if at is None or list(there[at : at + len(before)]) != list(before):
-        return None
-    return [*there[:at], joined, *there[at + len(before) :]]
 
 
 class PackedRows(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,14 +37,13 @@ from polyhead.store.corpus.base import (
     check_results,
     check_schema,
     checked_schema,
-    groups,
-    with_joined,
 )
+from polyhead.store.corpus.joins import groups, with_joined
 from polyhead.store.corpus.lance_files import (
     FORMAT,
     LanceFragment,
     changed,
-    check_read,
+    check_values,
     fragments_in,
     metadata_of,
     schema_in,
@@ -306,7 +305,7 @@ class LanceStore(CorpusStore):
             table = lance_fragment.to_table(columns=[name for file in files for name in file.columns])
             table = table.combine_chunks()
             for file in files:
-                check_read(table, file, self._location)
+                check_values(table, file, self._location)
         return table
 
     def _join(self, group: Sequence[LanceFragment]) -> LanceFragment:

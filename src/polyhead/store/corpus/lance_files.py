@@ -1,6 +1,6 @@
 """Data files of a Lance store, and the seal of its versions, as Lance itself notices no changed byte.
 
-    data/NAME-SHA256.lance    columns of one fragment: a random name, then the digest of what they hold
+    data/NAME_LETTERS-SHA256.lance    columns of one fragment: a random name, then the digest of what they hold
     polyhead:seal             metadata of each version's schema: the digest of all else that the version says
 
 A digest is of values, not of bytes in a file: it is checked on what a reader is about to use, in any store.
@@ -24,7 +24,7 @@ from polyhead.store.corpus.base import Schema
 
 FORMAT = "2.2"  # of data files: pinned, as older versions of Lance do not read newer ones
 SEAL = b"polyhead:seal"
-NAME = 16  # letters of a random name, with which names of files begin
+NAME_LETTERS = 16  # letters of a random name, with which names of files begin
 
 
 class LanceFile(Value):
@@ -63,7 +63,7 @@ def fragments_in(dataset: Any, location: str) -> tuple[LanceFragment, ...]:
             )
             for file in metadata.files
         )
-        own = next((file.path[:NAME] for file in files if "id" in file.columns), "")
+        own = next((file.path[:NAME_LETTERS] for file in files if "id" in file.columns), "")
         fragments.append(LanceFragment(name=own, rows=metadata.physical_rows, files=files))
     seal = (dataset.schema.metadata or {}).get(SEAL, b"")
     if seal != _seal(dataset.schema, fragments, dataset.version):
@@ -100,7 +100,7 @@ def metadata_of(fragment: LanceFragment, number: int, schema: Any) -> Any:
 
 def write_fragment(location: str, table: Any) -> LanceFragment:
     """Writes documents, as `table_of` gives them: a file of their ids, and one for each column of features."""
-    name = secrets.token_hex(NAME // 2)
+    name = secrets.token_hex(NAME_LETTERS // 2)
     tokens = [each for each in table.column_names if each.startswith("tokens_")]
     groups = [["id"], *([each, each.replace("tokens_", "features_", 1)] for each in tokens)]
     files = tuple(write_columns(location, table.select(group), name=name) for group in groups)
@@ -111,15 +111,15 @@ def write_columns(location: str, table: Any, *, name: str = "") -> LanceFile:
     """Writes a data file of these columns, which no version names yet."""
     from lance.file import LanceFileWriter
 
-    path = f"{name or secrets.token_hex(NAME // 2)}-{_digest(table)}.lance"
+    path = f"{name or secrets.token_hex(NAME_LETTERS // 2)}-{_digest(table)}.lance"
     with LanceFileWriter(f"{location.rstrip('/')}/data/{path}", table.schema, version=FORMAT) as writer:
         writer.write_batch(table)
     return LanceFile(path=path, columns=tuple(table.column_names), size=writer.size_bytes)
 
 
-def check_read(table: Any, file: LanceFile, location: str) -> None:
+def check_values(table: Any, file: LanceFile, location: str) -> None:
     """Raises StoreError where the columns of a file are not as they were written."""
-    if file.path[NAME:] != f"-{_digest(table.select(list(file.columns)))}.lance":
+    if file.path[NAME_LETTERS:] != f"-{_digest(table.select(list(file.columns)))}.lance":
         raise changed(location, f"data/{file.path}")
 
 

@@ -55,9 +55,8 @@ from polyhead.store.corpus.base import (
     check_results,
     check_schema,
     checked_schema,
-    groups,
-    with_joined,
 )
+from polyhead.store.corpus.joins import groups, with_joined
 from polyhead.store.corpus.versions import (
     Stored,
     Version,

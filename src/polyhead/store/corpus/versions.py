@@ -27,7 +27,7 @@ MAPPED = 64 * 1024  # bytes of a file from which on it is memory-mapped
 Stamp = tuple[int, int, int]  # what changes with a file's content: its number, size and time
 
 
-class Sealed(Value):
+class Sealed(Value, frozen=True, kw_only=True):
     """A JSON file of a store, with the SHA-256 of all that it says beside this digest."""
 
     digest: str = ""
@@ -37,14 +37,14 @@ class Sealed(Value):
         return msgspec.structs.replace(self, digest=_digest(msgspec.structs.replace(self, digest="")))
 
 
-class StoreFile(Sealed):
+class StoreFile(Sealed, frozen=True, kw_only=True):
     """`store.json`."""
 
     format: int
     schema: Schema
 
 
-class FactsFile(Sealed):
+class FactsFile(Sealed, frozen=True, kw_only=True):
     """`results/COLUMN.json`."""
 
     facts: ResultFacts
@@ -60,7 +60,7 @@ class Stored(Value):
     results: dict[str, tuple[str, str]] = {}  # column: file and its SHA-256
 
 
-class Version(Sealed):
+class Version(Sealed, frozen=True, kw_only=True):
     """One version of the store."""
 
     fragments: tuple[Stored, ...] = ()

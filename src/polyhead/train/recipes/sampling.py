@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from polyhead.errors import ConfigError
+from polyhead.progress import counted
 from polyhead.project.recipes import Joint, Sampling, Training
 from polyhead.train.data.examples import TextExamples
 from polyhead.train.loop.devices import Place
@@ -94,7 +95,8 @@ class Mixture:
         if self._tokens is not None:
             size = f"at most {size} and {self._tokens} tokens"
         lines = [
-            f"{self._epochs} epochs x {self.steps} updates x {self.micro_batches} micro-batches of {size}; expected"
+            f"{counted(self._epochs, 'epoch')} x {counted(self.steps, 'update')} x "
+            f"{counted(self.micro_batches, 'micro-batch', several='micro-batches')} of {size}; expected"
             " for each task:"
         ]
         width = max(map(len, self.tasks))
