@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.errors import BundleError
-from polyhead.tasks.kinds.tagging import is_bio
+from polyhead.tasks.kinds.tagged import is_bio
 from polyhead.tasks.task import Task, kind_of
 
 NO_ROWS = "no_rows"  # key of `TaskRecord.trained_with`: the labels of the task that no row taught

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.options import session_options
-from polyhead.cli.output import counted, note
+from polyhead.cli.output import note
 from polyhead.cli.ports import Port, PortType, in_order
 from polyhead.cli.serve_changes import changes_options, place_of_worker, supervise, with_changes
 from polyhead.cli.serve_options import access_file, hosts_of, keys_of, settings_of, settings_options

@@ -112,9 +112,9 @@ def _of_f1(probabilities: np.ndarray, targets: np.ndarray, *, default: float) ->
     """For each label the threshold of the best F1, where all labels together add `LENT` true rows to its own."""
     everything, everything_true = np.sort(probabilities, axis=None), np.sort(probabilities[targets])
     if not len(everything_true):
-        return (default,) * targets.shape[1]
+        return tuple(default for _ in range(targets.shape[1]))
     share = LENT / len(everything_true)
-    thresholds = []
+    thresholds = list[float]()
     for label in range(targets.shape[1]):
         tried = _cuts(probabilities[:, label])
         own, own_true = np.sort(probabilities[:, label]), np.sort(probabilities[targets[:, label], label])
