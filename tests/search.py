@@ -1,21 +1,25 @@
 """Linear heads whose solutions are remembered, and whose search is short where it is not what is looked at."""
 
 import hashlib
-from functools import partial
 
 import numpy as np
 
 MOST = 2**20  # numbers of inputs whose solutions are remembered
-_known = {}
+_known, _own = {}, {}
 
 
 def shorten(monkeypatch):
-    """Linear heads are tried with three penalties in place of ten, in two folds in place of five, in few steps each."""
+    """Linear heads are tried with three penalties in place of all, in two folds in place of five, in few steps each."""
     from polyhead.train.heads import linear, select
+
+    few = linear.PENALTIES[2:8:2]
+
+    def short(inputs, penalties=linear.PENALTIES):
+        return _remembered(inputs, few if penalties == linear.PENALTIES else penalties)
 
     monkeypatch.setattr(select, "FOLDS", 2)
     monkeypatch.setattr(linear, "ITERATIONS", 8)
-    monkeypatch.setattr(select, "solutions", partial(_remembered, penalties=linear.PENALTIES[2:8:2]))
+    _replace(monkeypatch, short)
 
 
 def hurry(monkeypatch):
@@ -34,20 +38,29 @@ def hurry(monkeypatch):
 
 def remember(monkeypatch):
     """What depends on its inputs alone is computed once: most tests train heads of the same few texts."""
-    from polyhead.train.heads import select
-
-    monkeypatch.setattr(select, "solutions", _remembered)
-
-
-def _remembered(inputs, **options):
     from polyhead.train.heads import linear
 
+    _replace(monkeypatch, lambda inputs, penalties=linear.PENALTIES: _remembered(inputs, penalties))
+
+
+def _replace(monkeypatch, solutions):
+    from polyhead.train.heads import linear, select
+
+    _own.setdefault("solutions", linear.solutions)
+    monkeypatch.setattr(linear, "solutions", solutions)
+    monkeypatch.setattr(select, "solutions", solutions)
+
+
+def _remembered(inputs, penalties):
+    from polyhead.train.heads import linear
+
+    solutions = _own["solutions"]
     if inputs.values.numel() > MOST:
-        yield from linear.solutions(inputs, **options)
+        yield from solutions(inputs, penalties)
         return
-    key = _key(inputs, linear.ITERATIONS, options)
+    key = _key(inputs, linear.ITERATIONS, penalties)
     if key not in _known:
-        _known[key] = [], linear.solutions(inputs, **options)
+        _known[key] = [], solutions(inputs, penalties)
     solved, more = _known[key]
     place = 0
     while True:
