@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from polyhead.check.finding import Finding, Level, Place, short
+from polyhead.progress import counted as counted
 from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Reading
@@ -165,11 +166,6 @@ def by_task(parts: Sequence[Part]) -> list[list[Part]]:
     for part in parts:
         several.setdefault(part.task.name, []).append(part)
     return list(several.values())
-
-
-def counted(number: int, what: str) -> str:
-    """`1 row`, `12 rows`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
