@@ -25,7 +25,7 @@ from polyhead.train.branch.task import (
     BranchSearch,
     ChosenBranch,
     branch_paths,
-    check_least,
+    check_affordable,
     choose,
     chosen_part,
     depths_of,
@@ -547,11 +547,11 @@ def test_the_least_that_branches_cost_counts_students_above_each_tap(home, kept)
     paths = {p.task.name: branch_paths(p, kept) for p in prepared}
     shape = kept.data.architecture
     least = shape.layers - 3 + 1 + 1  # the trunk up to the tap once, and two students
-    check_least(prepared, paths, budget(least), shape)
+    check_affordable(prepared, paths, budget(least), shape)
     with pytest.raises(ConfigError, match="nothing is trained") as caught:
-        check_least(prepared, paths, budget(least - 1), shape)
+        check_affordable(prepared, paths, budget(least - 1), shape)
     assert caught.value.allowed == f"{least} or more"
-    check_least(prepared, paths, Choice(rule="marginal", c=1.0), shape)
+    check_affordable(prepared, paths, Choice(rule="marginal", c=1.0), shape)
 
 
 def test_a_budget_below_what_was_learned_says_that_branches_are_kept(kept):

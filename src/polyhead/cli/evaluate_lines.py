@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from polyhead.evaluation.details import Details
 
 LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
-NAMED = 4  # tasks in one line
+TASKS_NAMED = 4  # tasks in one line
 PAIRS, SURE, MISTAKES, CHANGES, CHARACTERS = 8, 5, 5, 10, 60
 
 
@@ -59,7 +59,7 @@ def fact_lines(scored: Sequence[Scored], how: Mapping[str, str]) -> list[str]:
 
 
 def _named(tasks: Sequence[str]) -> str:
-    return ", ".join(tasks) if len(tasks) <= NAMED else counted(len(tasks), "task")
+    return ", ".join(tasks) if len(tasks) <= TASKS_NAMED else counted(len(tasks), "task")
 
 
 def _computed(how: Mapping[str, str]) -> str:

@@ -83,7 +83,7 @@ class Branched(Trainer):
         """
         paths = {p.task.name: branch_paths(p, self.job.extractor) for p in self.prepared}
         if self.todo:
-            check_least(self.prepared, paths, self.job.allocation, self.job.extractor.data.architecture)
+            check_affordable(self.prepared, paths, self.job.allocation, self.job.extractor.data.architecture)
         return paths
 
     def readers(self) -> Sequence[Prepared]:
@@ -119,7 +119,7 @@ class Branched(Trainer):
             job.commit([(p, trained)])
 
 
-def check_least(
+def check_affordable(
     several: Sequence[Prepared], paths: Mapping[str, Sequence[Path]], choice: Choice, shape: Architecture
 ) -> None:
     """Raises ConfigError where the cheapest branches that training may give cost more than the budget."""
