@@ -61,8 +61,8 @@ def label_index(task: Task, label: object, example: Example) -> int:
             do="write it as a string",
         )
     try:
-        return task.labels.index(name)
-    except ValueError:
+        return _places_of(task.labels)[name]
+    except KeyError:
         raise UnknownLabel(
             f"{where(task, example)}: label '{name}' is not one of the task's",
             allowed=task.labels,
@@ -72,6 +72,20 @@ def label_index(task: Task, label: object, example: Example) -> int:
             row=example.row,
             label=name,
         ) from None
+
+
+_KEPT: list[tuple[tuple[str, ...], dict[str, int]]] = []  # of the tasks whose rows were read last
+
+
+def _places_of(labels: tuple[str, ...]) -> dict[str, int]:
+    """The index of each label, made once for the rows of a task: a search would take as long as there are labels."""
+    for kept, places in _KEPT:
+        if kept is labels:
+            return places
+    places = {label: index for index, label in enumerate(labels)}
+    _KEPT.insert(0, (labels, places))
+    del _KEPT[8:]
+    return places
 
 
 def bad_value(
