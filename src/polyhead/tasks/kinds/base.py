@@ -6,7 +6,6 @@ import ast
 import json
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import PurePath
 
 import numpy as np
@@ -73,9 +72,10 @@ def label_index(task: Task, label: object, example: Example) -> int:
             allowed=task.labels,
             do="write it as a string",
         )
+    places = _places_of(task.labels)
     for spelling in (name, other_spelling(name)):
-        with suppress(ValueError):
-            return task.labels.index(spelling)
+        if spelling in places:
+            return places[spelling]
     raise UnknownLabel(
         f"{where(task, example)}: label '{name}' is not one of the task's",
         allowed=task.labels,
@@ -93,6 +93,20 @@ def other_spelling(name: str) -> str:
     if not whole.removeprefix("-").isdecimal():
         return name
     return whole if whole != name else f"{name}.0"
+
+
+_KEPT: list[tuple[tuple[str, ...], dict[str, int]]] = []  # of the tasks whose rows were read last
+
+
+def _places_of(labels: tuple[str, ...]) -> dict[str, int]:
+    """The index of each label, made once for the rows of a task: a search would take as long as there are labels."""
+    for kept, places in _KEPT:
+        if kept is labels:
+            return places
+    places = {label: index for index, label in enumerate(labels)}
+    _KEPT.insert(0, (labels, places))
+    del _KEPT[8:]
+    return places
 
 
 def bad_value(
