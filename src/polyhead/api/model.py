@@ -22,6 +22,7 @@ from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
+from polyhead.config import to_value
 from polyhead.engine.evaluate import evaluation_of
 from polyhead.engine.inputs import Passage, input_types_of
 from polyhead.engine.session import Result, Session
@@ -224,16 +225,23 @@ class Model:
         return self.session.predict([_read(given) for given in inputs], tasks=_names(tasks), words=_words(inputs))
 
     def evaluate(
-        self, task: str, texts: Any, labels: Any, *, text: str = "text", text_b: str | None = None
+        self,
+        task: str,
+        texts: Any,
+        labels: Any,
+        *,
+        text: str = "text",
+        text_b: str | None = None,
+        overlaps: str | None = None,
     ) -> dict[str, float]:
-        """Every metric of the task's kind on these rows."""
+        """Every metric of the task's kind on these rows; `overlaps` as in `fit`, of labelled spans that overlap."""
         declared = self._known(task)
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
         kind, file = kind_of(declared), FilePath(self._work, "data", f"{task}-evaluated.jsonl")
         check_inputs(kind, rows.inputs, input_types_of(declared))
         write_rows(file, kind, rows)
         columns: dict[str, Any] = dict(columns_for(kind, rows.inputs))
-        source = Source(path=str(file), **columns)
+        source = to_value({"path": str(file), "overlaps": overlaps, **columns}, Source, source="evaluate")
         return evaluation_of(self.session, task, source).score.scores
 
     def save(self, folder: FilePath | str) -> FilePath:
