@@ -580,3 +580,22 @@ def test_what_a_bundle_does_not_list_is_not_kept(model, tmp_path, monkeypatch):
     assert files(tmp_path / "again") == plain
     folders = {path.relative_to(tmp_path / "again").parts[0] for path in (tmp_path / "again").iterdir()}
     assert folders == {path.parts[0] for path in wanted}
+
+
+def test_of_labelled_spans_that_overlap_the_longest_stay_or_the_row_goes_if_that_is_said(trunk):
+    texts = [f"the {thing} is late {count}" for count, thing in enumerate(THINGS * 6)]
+    spans = [
+        [{"start": 4, "end": len(text), "label": "what"}, {"start": 4, "end": 7, "label": "thing"}] for text in texts
+    ]
+    made = Model(trunk, backend="reference", verbose=False)
+    with pytest.raises(errors.BadValue, match="two labelled spans overlap.*overlaps = 'longest'"):
+        made.fit("what", texts, spans, kind="tagging")
+    with pytest.raises(errors.ConfigError, match="overlaps"):
+        made.fit("what", texts, spans, kind="tagging", overlaps="both")
+    made.fit("what", texts, spans, kind="tagging", overlaps="longest")
+    kept = [each[:1] for each in spans]
+    assert made.evaluate("what", texts, spans, overlaps="longest") == made.evaluate("what", texts, kept)
+    with pytest.raises(errors.BadValue, match="overlap"):
+        made.evaluate("what", texts, spans)
+    with pytest.raises(errors.EmptyData):
+        made.evaluate("what", texts, spans, overlaps="skip")

@@ -35,6 +35,7 @@ from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
+from polyhead.config import to_value
 from polyhead.engine.answers import Columns
 from polyhead.engine.evaluate import evaluation_of
 from polyhead.engine.inputs import input_types_of
@@ -260,9 +261,16 @@ class Model:
         return self._columns(texts, tasks, text=text, text_b=text_b)[0].results()
 
     def evaluate(
-        self, task: str, texts: Any, labels: Any, *, text: str = "text", text_b: str | None = None
+        self,
+        task: str,
+        texts: Any,
+        labels: Any,
+        *,
+        text: str = "text",
+        text_b: str | None = None,
+        overlaps: str | None = None,
     ) -> dict[str, float]:
-        """Every metric of the task's kind on these rows."""
+        """Every metric of the task's kind on these rows; `overlaps` as in `fit`, of labelled spans that overlap."""
         kind = kind_of(declared := self._known(task))
         rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
         rows = with_lists(rows, kind, known=declared.labels)
@@ -271,8 +279,9 @@ class Model:
         with tempfile.TemporaryDirectory(dir=self._work) as folder:
             file = FilePath(folder, f"{task}.jsonl")
             write_rows(file, kind, rows)
+            source = to_value({"path": str(file), "overlaps": overlaps, **columns}, Source, source="evaluate")
             with rows_in_memory(file):
-                return evaluation_of(self.session, task, Source(path=str(file), **columns)).score.scores
+                return evaluation_of(self.session, task, source).score.scores
 
     def save(self, folder: FilePath | str) -> FilePath:
         """Writes the bundle to a new folder, for `Model.load`, `polyhead serve` and every other command."""

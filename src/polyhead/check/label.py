@@ -157,7 +157,7 @@ def absent(train: Part, part: Part) -> Iterator[Finding]:
         yield part.found("absent_label", "fault", what, do="draw the split anew, so that it has every label")
 
 
-def lost(part: Part) -> Iterator[Finding]:
+def gold_out_of_reach(part: Part) -> Iterator[Finding]:
     """Rows with a labelled span that does not begin and end with words, so that no answer can give it."""
     examples = part.reading.examples
     if examples is None or examples.gold is None:
@@ -214,4 +214,4 @@ def given_away(part: Part) -> Iterator[Finding]:
         yield part.found("label_in_text", "fault", what, do=do, indices=indices)
 
 
-CHECKS = (unknown, variants, rare, lost, given_away)
+CHECKS = (unknown, variants, rare, gold_out_of_reach, given_away)
