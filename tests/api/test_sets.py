@@ -17,12 +17,20 @@ class Columns:
 
     column_names = ("text", "label", "tags")
 
-    def __init__(self):
+    @property
+    def features(self):
         label = Feature(names=["neg", "pos"])
-        self.features = {"text": Feature(dtype="string"), "label": label, "tags": Feature(feature=label)}
+        return {"text": Feature(dtype="string"), "label": label, "tags": Feature(feature=label)}
 
     def __getitem__(self, name):
         return {"text": ["a", "b", "c"], "label": [1, 0, -1], "tags": [[0, 1], [], [1]]}[name]
+
+
+class Streamed:
+    """What a `datasets.IterableDataset` has, where its columns are not known."""
+
+    column_names = None
+    features = None
 
 
 def test_classes_of_a_set_have_their_names():
@@ -40,4 +48,4 @@ def test_a_set_of_splits_is_refused_with_the_split_to_give():
 
 def test_a_set_that_is_read_as_it_comes_is_refused_with_the_way_out():
     with pytest.raises(BadValue, match="Dataset.from_list"):
-        table_of(Feature(features=None, column_names=None))
+        table_of(Streamed())

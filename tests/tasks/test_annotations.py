@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import struct
 import subprocess
 import sys
@@ -819,6 +820,36 @@ def test_spacys_hashes_are_those_that_its_documentation_prints():
     assert hash_of("coffee") == 3197928453018144401
     assert hash_of("I") == 4690420944186131903
     assert hash_of("love") == 3702023516439754181
+
+
+JUNK = (None, 3, -1, 1.5, "x", "", [], {}, [1], [[]], {"a": 1}, True, [None], {"start": 1}, 10**18)
+
+
+def damaged(value, rng):
+    """The value with some of its parts replaced by others."""
+    if rng.random() < 0.08:
+        return rng.choice(JUNK)
+    if isinstance(value, dict):
+        return {name: damaged(part, rng) for name, part in value.items()}
+    return [damaged(part, rng) for part in value] if isinstance(value, list) else value
+
+
+def test_exports_in_which_anything_stands_elsewhere_are_rows_or_are_refused(tmp_path):
+    rng, read = random.Random(11), 0
+    for name, content, _ in RULES.values():
+        if not name.endswith((".json", ".jsonl")):
+            continue
+        for _ in range(5):
+            made = [json.loads(line) for line in content.splitlines()] if isinstance(content, str) else content
+            made = damaged(made, rng)
+            (tmp_path / name).write_text(
+                lines(*made) if isinstance(content, str) and isinstance(made, list) else json.dumps(made)
+            )
+            try:
+                read += sum(1 for _ in Rows(str(tmp_path / name), ()).each())
+            except DataError as error:
+                assert name in str(error)
+    assert read > 200
 
 
 def test_a_format_is_one_class_that_others_can_register(tmp_path):

@@ -48,13 +48,13 @@ class Table:
 
 def table_of(value: object) -> Table | None:
     """The value as a table; None where it is none."""
-    if isinstance(value, Mapping) and value and all(hasattr(part, "features") for part in value.values()):
+    if isinstance(value, Mapping) and value and all(map(_is_set, value.values())):
         first = next(iter(value))
         do = f"give one of them, such as dataset[{first!r}]"
         raise BadValue("a set of several splits is no table", got=list(value), allowed="one split", do=do)
     if isinstance(value, (str, bytes, Mapping, *SEQUENCES)):
         return None
-    if hasattr(value, "features") and hasattr(value, "column_names"):
+    if _is_set(value):
         return _table_of_set(value)
     if not (hasattr(type(value), "columns") or hasattr(type(value), "column_names")):
         return None
@@ -71,6 +71,11 @@ def table_of(value: object) -> Table | None:
             do="collect a lazy frame first",
         )
     return Table(frame.columns, lambda name: frame[name].to_list(), frame)
+
+
+def _is_set(value: object) -> bool:
+    """Whether it is a set of the `datasets` library: the type has what no frame has."""
+    return hasattr(type(value), "features") and hasattr(type(value), "column_names")
 
 
 def _table_of_set(value: Any) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from polyhead.errors import BadValue
@@ -27,7 +28,10 @@ class Argilla(RecordFormat):
 
     def begin(self, head: Sequence[Any]) -> None:
         """Looks at what the records have."""
-        self._questions = {name for record in head for name, _ in _responses(record)}
+        self._questions = set[str]()
+        for record in head:
+            with suppress(AttributeError, TypeError, BadValue):  # which `rows` says of the record
+                self._questions |= {name for name, _ in _responses(record)}
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:

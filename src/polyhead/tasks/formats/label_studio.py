@@ -170,12 +170,15 @@ class _Reading:
 
 
 def _annotations(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    several = record.get("annotations") or record.get("completions") or ()
-    return [each for each in several if isinstance(each, dict)]
+    return _objects(record.get("annotations") or record.get("completions"))
 
 
 def _results(annotation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [each for each in annotation.get("result") or () if isinstance(each, dict)]
+    return _objects(annotation.get("result"))
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _value(result: Mapping[str, Any]) -> Mapping[str, Any]:
