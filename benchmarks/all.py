@@ -33,6 +33,7 @@ COMMANDS = (
     "benchmarks.store_backfill",
     "benchmarks.store_kills",
     "benchmarks.server_overhead",
+    "benchmarks.silent_stalls",
     "benchmarks.server_load",
     "benchmarks.server_rivals",
     "benchmarks.server_one_text",

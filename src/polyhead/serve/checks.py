@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.batch import readings_of
-from polyhead.engine.inputs import AnyInput, input_type_of, plain
+from polyhead.engine.inputs import AnyInput, plain, types_of_inputs
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BadValue
@@ -131,7 +131,7 @@ def _check_read(
 
 def _words_in(inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None] | None) -> int:
     """Words of all single texts, or those that were given in their place."""
-    singles = [number for number, entry in enumerate(inputs) if input_type_of(entry) == "text"]
+    singles = [number for number, its_type in enumerate(types_of_inputs(inputs)) if its_type == "text"]
     given = {} if words is None else {number: own for number in singles if (own := words[number]) is not None}
     found = words_in_each([texts_of(plain(inputs[number])) for number in singles if number not in given])
     return sum(map(len, found)) + sum(map(len, given.values()))
