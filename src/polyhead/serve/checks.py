@@ -103,8 +103,10 @@ def _check_read(
     tokens: int,
     answers: int,
 ) -> None:
-    are_few_words = not tagging or _words_in(inputs, words) * len(tagging) <= answers
-    if are_few_words and sum(map(_bound, inputs)) <= tokens:
+    found = _words_in(inputs, words) if tagging else 0
+    if found > tokens:  # a word has a token at least, so that there is nothing to look up
+        raise _too_many_words(f"{found:,} words", tokens)
+    if found * len(tagging) <= answers and sum(map(_bound, inputs)) <= tokens:
         return
     reading = loaded.summaries.apart({name: loaded.tasks[name] for name in tasks})[0]
     readings = readings_of(inputs, {name: loaded.tasks[name] for name in reading}, loaded.tokenizer, words)
@@ -121,12 +123,15 @@ def _check_read(
         for each in readings
     )
     if labelled > answers:
-        raise BadValue(
-            "the request holds too many words for tasks that label each",
-            got=f"{labelled:,} labels",
-            allowed=f"{answers:,}",
-            do="send several requests, or name other tasks",
-        )
+        raise _too_many_words(f"{labelled:,} labels", answers)
+
+
+def _too_many_words(got: str, most: int) -> BadValue:
+    what, do = (
+        "the request holds too many words for tasks that label each",
+        "send several requests, or name other tasks",
+    )
+    return BadValue(what, got=got, allowed=f"{most:,}", do=do)
 
 
 def _words_in(inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None] | None) -> int:
