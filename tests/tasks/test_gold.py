@@ -12,7 +12,7 @@ from benchmarks.silent_scripts_made import every_row
 from cases import cases
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.tasks.columns import Source
-from polyhead.tasks.gold import TaggedSpan, cut_at, longest_apart, overlapping_pair, widened
+from polyhead.tasks.gold import TaggedSpan, cut_words, longest_apart, overlapping_pair, widened
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.read import read
@@ -134,7 +134,7 @@ def test_cut_words_are_the_words_and_begin_and_end_wherever_gold_does(seed):
     rng = np.random.default_rng(seed)
     text = "".join(rng.choice(list("ab  "), 14))
     words, spans = words_of(text), longest_apart(apart(rng, 14))
-    cut = cut_at(words, spans)
+    cut = cut_words(words, spans)
     covered = [sorted({place for a, b in each.tolist() for place in range(a, b)}) for each in (words, cut)]
     assert covered[0] == covered[1] and (cut[1:, 0] >= cut[:-1, 1]).all() and (cut[:, 1] > cut[:, 0]).all()
     bounds = {place for each in spans for place in (each.start, each.end)}

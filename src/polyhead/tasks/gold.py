@@ -37,7 +37,7 @@ def longest_apart(spans: Sequence[TaggedSpan]) -> list[TaggedSpan]:
     return sorted(chosen, key=lambda span: span.start)
 
 
-def cut_at(words: np.ndarray, spans: Sequence[TaggedSpan]) -> np.ndarray:
+def cut_words(words: np.ndarray, spans: Sequence[TaggedSpan]) -> np.ndarray:
     """The words (words, 2), each cut where a span begins or ends inside it."""
     if not len(words) or not spans:
         return words

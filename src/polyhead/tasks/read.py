@@ -12,7 +12,7 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.columns import Columns, Source, columns_of
-from polyhead.tasks.gold import TaggedSpan, cut_at, tags_of, widened
+from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import bad_value, listed, single, spelled
 from polyhead.tasks.read_gold import gold_of
@@ -256,7 +256,7 @@ class _Reader:
             if spans is None:
                 self.counts["overlapping"] += 1
                 return
-            words = cut_at(example.places, spans)
+            words = cut_words(example.places, spans)
             self.counts["lost"] += sum(widened(span, example.places) != span for span in spans)
             example = msgspec.structs.replace(example, words=words, gold=tuple(spans))
         self.targets.append(None if label is None else self._target(label, example, from_cells=from_cells))

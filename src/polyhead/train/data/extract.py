@@ -20,6 +20,7 @@ from polyhead.files import open_plain, remove_leftovers, replace_file
 from polyhead.model import TextBatch, stored_values
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Codec, Path
+from polyhead.progress import UNIT_SECONDS
 from polyhead.store.codecs import EXACT, NO_TOKEN
 from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
@@ -34,7 +35,7 @@ from polyhead.trunk.shape import WORD_VECTORS
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
 FLUSH_BYTES = 256 * 2**20  # of float32 values waiting, over all stores: then each writes a segment,
-FLUSH_SECONDS = 30.0  # and after so long in any case: a kill loses no more
+FLUSH_SECONDS = 3 * UNIT_SECONDS  # and after so long in any case: a kill loses no more
 PIECE = 8192  # inputs tokenized and sorted by length at a time
 
 
