@@ -81,7 +81,7 @@ def _predict() -> list[Sent]:
         _json("uncalibrated", {"inputs": SHORT_TEXTS, "options": {"calibrated": {"mood": False, "topics": False}}}),
         _json("two of the longest texts", {"inputs": [LONG_TEXT] * 2}),
         _json("texts of blanks", {"inputs": [" " * LIMITS.characters] * 2}),
-        _json("texts of short words", {"inputs": ["\U0001f600é\u0e01" * (LIMITS.characters // 3)] * 2}),
+        _json("refused: texts of short words", {"inputs": ["\U0001f600é\u0e01" * (LIMITS.characters // 3)] * 2}),
         _json("wide letters", {"inputs": ["é\u0e01" * (LIMITS.characters // 2)] * 2}),
         _json("a pair of the longest texts", {"inputs": {"text": LONG_TEXT, "text_b": LONG_TEXT}}),
         _json("tokens", {"inputs": {"tokens": WORDS.split() * (MOST_VALUES // 12)}}),
