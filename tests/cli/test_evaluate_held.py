@@ -12,7 +12,7 @@ import search
 import tiny
 from cli.commands import run
 from polyhead.bundle.read import Bundle
-from polyhead.evaluation.held import held_file, read_held
+from polyhead.engine.held import held_file, read_held
 from polyhead.project.recipes import FineTune, Frozen, Joint, Search
 from polyhead.strategies import Branch, Prompted
 from tiny import to_toml

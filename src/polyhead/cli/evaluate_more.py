@@ -190,7 +190,7 @@ def _both(
 ) -> tuple[Answered, Answered]:
     """What the task and its other version, which the session has, answered the same rows."""
     from polyhead.engine.evaluate import answered_by
-    from polyhead.evaluation.held import answered_then, shared_rows
+    from polyhead.engine.held import answered_then, shared_rows
 
     now, task = each.evaluation.answered, each.evaluation.score.task
     if each.held is None:

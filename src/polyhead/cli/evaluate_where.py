@@ -12,8 +12,8 @@ from polyhead.errors import BundleError, DataError, PolyheadError, UnknownTask
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
+    from polyhead.engine.held import AnsweredThen
     from polyhead.engine.session import Session
-    from polyhead.evaluation.held import AnsweredThen
     from polyhead.project.tables import Project, TaskEntry
 
 
@@ -57,7 +57,7 @@ class Scored(Value, eq=False):
 
     evaluation: Any  # polyhead.engine.evaluate.Evaluation
     session: Any  # polyhead.engine.session.Session
-    held: Any = None  # polyhead.evaluation.held.AnsweredThen
+    held: Any = None  # polyhead.engine.held.AnsweredThen
 
     @property
     def trained_with(self) -> dict[str, str]:
@@ -116,7 +116,7 @@ def _holds_out(entry: TaskEntry, split: str) -> bool:
 
 
 def _then(session: Session, entry: TaskEntry, folder: Path, cache: Path) -> AnsweredThen:
-    from polyhead.evaluation.held import answered_then
+    from polyhead.engine.held import answered_then
 
     part = keeper_of(session, entry.name).record(entry.name).arrays
     return answered_then(session.tasks[entry.name], entry.source(entry.train, folder), cache, part)

@@ -7,8 +7,8 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
+from polyhead.engine.held import held_file, held_of
 from polyhead.errors import TrainError
-from polyhead.evaluation.held import held_file, held_of
 from polyhead.files import make_folder, remove_leftovers, replace_file
 from polyhead.train.loop.checkpoint import cache_folder
 from polyhead.train.record.draft import HeldRows
