@@ -1,4 +1,4 @@
-"""What a `Model` is asked, and the answers as lists: None where there is none."""
+"""Inputs of a `Model`, and its answers as lists: None where there is none."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def word_places(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
 def cells_by_task(
     columns: Columns, inputs: Sequence[Any], *, are_named: bool, has_scores: bool
 ) -> dict[str, list[Any]]:
-    """The answers of each task that reads some of the inputs, with `has_scores` those of each label in `TASK.scores`.
+    """The answers of each task that reads some of the inputs, with `has_scores` each label's score in `TASK.scores`.
 
     Raises BadValue where a task that is named reads none of them, or no task does. Warns of a task that failed.
     """

@@ -77,7 +77,7 @@ def _folded(label: str) -> str:
 
 
 def alike(labels: Sequence[str]) -> list[list[int]]:
-    """Indices of labels that differ in case, spaces, hyphens and underscores alone, those of each together."""
+    """Groups of labels, by their indices, that differ in case, spaces, hyphens and underscores alone."""
     groups: dict[str, list[int]] = {}
     for index, label in enumerate(labels):
         groups.setdefault(_folded(label), []).append(index)

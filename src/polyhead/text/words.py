@@ -50,8 +50,8 @@ def words_in_each(inputs: Sequence[Sequence[str]]) -> list[np.ndarray]:
 def _flat_spans(text: str) -> array[int]:
     """Beginning and end of each word, one after the other; some at a time, so that other threads run meanwhile."""
     flat, words = array("i"), word_pattern(text).finditer(text)
-    while some := list(chain.from_iterable(match.span() for match in islice(words, AT_ONCE))):
-        flat.fromlist(some)
+    while part := list(chain.from_iterable(match.span() for match in islice(words, AT_ONCE))):
+        flat.fromlist(part)
     return flat
 
 

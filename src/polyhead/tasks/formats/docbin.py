@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,8 @@ def _documents(packed: Mapping[str, Any]) -> tuple[dict[int, str], list[tuple[np
     texts = {hash_of(text): text for text in packed["strings"]}
     documents = []
     for end, length, flag, own in zip(ends, lengths, flags, cats, strict=True):
-        some = spaces[end - length : end]
-        documents.append((tokens[end - length : end], some | bool(flag.get("has_unknown_spaces")), own))
+        follows = spaces[end - length : end] | bool(flag.get("has_unknown_spaces"))
+        documents.append((tokens[end - length : end], follows, own))
     return texts, documents
 
 
@@ -110,13 +111,8 @@ def _row(
     tokens: np.ndarray, spaces: np.ndarray, texts: Mapping[int, str], attributes: Sequence[int]
 ) -> dict[str, object]:
     words = [texts[int(key)] for key in tokens[:, attributes.index(ORTH)]]
-    begins, text = list[int](), ""
     parts = [word + (" " if space else "") for word, space in zip(words, spaces, strict=True)]
-    place = 0
-    for part in parts:
-        begins.append(place)
-        place += len(part)
-    text = "".join(parts)
+    text, begins = "".join(parts), accumulate(map(len, parts[:-1]), initial=0)
     if ENT_IOB not in attributes or ENT_TYPE not in attributes:
         return {"text": text}
     marks = tokens[:, attributes.index(ENT_IOB)].tolist()
