@@ -112,7 +112,7 @@ def _row(
 ) -> dict[str, object]:
     words = [texts[int(key)] for key in tokens[:, attributes.index(ORTH)]]
     parts = [word + (" " if space else "") for word, space in zip(words, spaces, strict=True)]
-    text, begins = "".join(parts), accumulate(map(len, parts[:-1]), initial=0)
+    text, begins = "".join(parts), [*accumulate(map(len, parts), initial=0)][:-1]
     if ENT_IOB not in attributes or ENT_TYPE not in attributes:
         return {"text": text}
     marks = tokens[:, attributes.index(ENT_IOB)].tolist()
@@ -120,9 +120,13 @@ def _row(
     if len(marks) and not any(marks):
         return {"text": text, "spans": None}  # nobody said of any word whether it is one
     spans: list[dict[str, Any]] = []
+    before = None
     for word, begin, mark, name in zip(words, begins, marks, names, strict=True):
         if mark == BEGINS:
             spans.append({"start": begin, "end": begin + len(word), "label": texts[name]})
-        elif mark == INSIDE and spans:
+        elif mark == INSIDE:
+            if before not in (BEGINS, INSIDE):  # spaCy itself refuses it too
+                raise BadValue("an entity goes on that did not begin", got=word, do="correct the document")
             spans[-1]["end"] = begin + len(word)
+        before = mark
     return {"text": text, "spans": spans}
