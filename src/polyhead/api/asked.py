@@ -11,6 +11,7 @@ import numpy as np
 from polyhead.engine.answers import Column, Columns
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, input_types_of, reads_in_words
 from polyhead.errors import BadValue
+from polyhead.progress import counted
 from polyhead.tasks.guess import is_missing
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -69,7 +70,8 @@ def cells_by_task(
             continue
         if column.failed:
             row, reason = next(iter(column.failed.items()))
-            warnings.warn(f"task '{name}' failed on {len(column.failed):,} inputs. Row {row}: {reason}", stacklevel=3)
+            inputs_failed = counted(len(column.failed), "input")
+            warnings.warn(f"task '{name}' failed on {inputs_failed}. Row {row}: {reason}", stacklevel=3)
         kind = kind_of(column.task)
         cells[name] = _spread(column, [kind.cell_of(answer) for answer in column.answers], len(inputs))
         if has_scores and kind.score_cell is not None:
