@@ -361,7 +361,7 @@ RULES = {
     ),
     ("spaCy", "`.spacy` with an entity that goes on and did not begin"): (
         "x.spacy",
-        bin_of([("New", 3, "LOC"), ("in", 2, ""), ("York", 1, "LOC")], []),
+        bin_of([("New", 3, "LOC"), ("in", 2, ""), ("York", 1, "LOC")], [("it", 2, "")]),
         (REFUSED, [1], "an entity goes on that did not begin"),
     ),
     ("Argilla", "`fields`, `responses`"): (
