@@ -164,6 +164,6 @@ def test_a_task_that_fails_is_told_of():
     task = Task(name="mood", kind="single_label", labels=("bad", "good"))
     answers = [{"label": "good", "scores": {"bad": 0.1, "good": 0.9}}]
     column = SimpleNamespace(task=task, failed={1: "no number"}, rows=np.array([0]), answers=answers)
-    with pytest.warns(UserWarning, match="task 'mood' failed on 1 .* Row 1: no number"):
+    with pytest.warns(UserWarning, match=r"task 'mood' failed on 1 input\. Row 1: no number"):
         cells = cells_by_task(SimpleNamespace(tasks={"mood": column}), ["a", "b"], are_named=False, has_scores=False)
     assert cells == {"mood": ["good", None]}

@@ -135,7 +135,7 @@ def test_flipped_labels_are_doubted_by_held_out_heads(work):
 
 
 def test_labels_that_no_text_explains_are_not_doubted_one_by_one(work):
-    """On c50afade heads that learned nothing doubted nearly half of all rows."""
+    """Heads that learned nothing doubted nearly half of all rows."""
     generator = np.random.default_rng(0)
     rows = [{"text": row["text"], "label": "ab"[generator.integers(2)]} for row in tiny.messages(240, seed=3)]
     write(work / "train.jsonl", rows)

@@ -265,7 +265,7 @@ def rare_topics(count, *, labels=30, seed=0):
 
 
 def test_thresholds_for_f1_raise_it_on_other_rows_where_labels_are_rare():
-    """On c50afade each label had the threshold that was best on its own few rows: micro F1 fell."""
+    """With the threshold that is best on each label's own few rows micro F1 falls."""
     task = Task(name="topics", kind="multi_label", labels=tuple(f"topic {number}" for number in range(30)))
     fresh = answered(task, *rare_topics(4000, seed=9))
     gains = []

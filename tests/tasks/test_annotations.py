@@ -360,6 +360,11 @@ RULES = {
         bin_of([("it", 0, ""), ("rains", 0, "")], [("it", 2, ""), ("pours", 2, "")]),
         [{"text": "it rains", "spans": None}, {"text": "it pours", "spans": []}],
     ),
+    ("spaCy", "`.spacy` with an entity that goes on and did not begin"): (
+        "x.spacy",
+        bin_of([("New", 3, "LOC"), ("in", 2, ""), ("York", 1, "LOC")], [("it", 2, "")]),
+        (REFUSED, [1], "an entity goes on that did not begin"),
+    ),
     ("Argilla", "`fields`, `responses`"): (
         "x.json",
         [argilla(mood=[said("good")]), argilla("b", mood=[])],

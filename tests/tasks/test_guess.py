@@ -160,7 +160,7 @@ def test_every_mark_of_a_missing_value_is_none():
     pandas = pytest.importorskip("pandas")
     marks = [None, float("nan"), np.float32("nan"), np.datetime64("NaT"), Decimal("NaN"), pandas.NA, pandas.NaT]
     assert [plain(mark) for mark in marks] == [None] * len(marks)
-    kept = ["", "nan", 0, 0.0, False, "NA", [], {}]
+    kept = ["", "nan", 0, 0.0, False, "NA", [], {}, Decimal("Infinity")]
     assert [plain(value) for value in kept] == kept
     for dtype in ("Int64", "boolean", "string", "category", "Float64"):
         values = {"string": ["a", "b", None], "category": ["a", "b", None]}.get(dtype, [0, 1, None])

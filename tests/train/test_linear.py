@@ -106,7 +106,7 @@ def best_of_scikit_learn(given, penalty):
     ],
 )
 def test_every_head_is_as_good_as_that_of_scikit_learn(loss, outputs, rows, width):
-    """The least loss and penalty, for the strongest, a middle and a weak penalty; on c50afade several labels missed it.
+    """The least loss and penalty, for the strongest, a middle and a weak penalty; a mean over labels missed it.
 
     There the loss was a mean over labels: of 48 each had a penalty 48 times as strong as it said.
     """

@@ -1,4 +1,4 @@
-"""What a `Model` is asked, and the answers as lists: None where there is none."""
+"""Inputs of a `Model`, and its answers as lists: None where there is none."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from polyhead.engine.answers import Column, Columns
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, input_types_of, reads_in_words
 from polyhead.errors import BadValue
+from polyhead.progress import counted
 from polyhead.tasks.guess import is_missing
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -56,7 +57,7 @@ def word_places(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
 def cells_by_task(
     columns: Columns, inputs: Sequence[Any], *, are_named: bool, has_scores: bool
 ) -> dict[str, list[Any]]:
-    """The answers of each task that reads some of the inputs, with `has_scores` those of each label in `TASK.scores`.
+    """The answers of each task that reads some of the inputs, with `has_scores` each label's score in `TASK.scores`.
 
     Raises BadValue where a task that is named reads none of them, or no task does. Warns of a task that failed.
     """
@@ -69,7 +70,8 @@ def cells_by_task(
             continue
         if column.failed:
             row, reason = next(iter(column.failed.items()))
-            warnings.warn(f"task '{name}' failed on {len(column.failed):,} inputs. Row {row}: {reason}", stacklevel=3)
+            inputs_failed = counted(len(column.failed), "input")
+            warnings.warn(f"task '{name}' failed on {inputs_failed}. Row {row}: {reason}", stacklevel=3)
         kind = kind_of(column.task)
         cells[name] = _spread(column, [kind.cell_of(answer) for answer in column.answers], len(inputs))
         if has_scores and kind.score_cell is not None:

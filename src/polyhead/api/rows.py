@@ -182,7 +182,7 @@ def put_file(file: FilePath, place: FilePath) -> None:
 
 
 def put_before(file: FilePath, earlier: FilePath, live: Task, kind: Kind) -> int:
-    """Writes the rows that the live version learned from before those of a file; gives their number.
+    """Puts the rows that the live version learned from before the rows of a file; gives their number.
 
     Raises ConfigError where they are not kept, or of another kind, BadValue where they have other columns.
     """

@@ -23,8 +23,8 @@ def check_labels_stay(
 ) -> None:
     """Raises BundleError for labels that `live` learned and that `new` would have without a row, or not at all.
 
-    `without` are the labels of `new` that no row taught, `version` is the live one. Labels of spans are those of whole
-    spans. A kind without labels asks another question, and loses none.
+    `without` are the labels of `new` that no row taught, `version` is the live one. Labels of spans count
+    without B- and I-. A kind without labels asks another question, and loses none.
     """
     if not new.labels:
         return

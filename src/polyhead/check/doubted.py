@@ -67,7 +67,7 @@ def rows_of(parts: Sequence[Part]) -> Rows:
 
 
 class Planted(Value, eq=False):
-    """Examples some of whose labels were changed at random, and which: bool (rows,), of lists (rows, labels)."""
+    """Examples with labels that were changed at random, and which these are: bool (rows,), of lists (rows, labels)."""
 
     examples: Examples
     is_planted: np.ndarray
@@ -123,7 +123,7 @@ def doubted(
 ) -> list[Finding]:
     """Labels that held-out heads doubt, and labels that nearly all of the nearest neighbours speak against.
 
-    Neighbours count where a row has one label. `outputs` (rows, labels) and `vectors` (rows, width) are those of the
+    Neighbours count where a row has one label. `outputs` (rows, labels) and `vectors` (rows, width) belong to the
     `chosen` rows. Doubts of a quality above `up_to` are left out.
     """
     part = rows.places[0][0]

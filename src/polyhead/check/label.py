@@ -77,7 +77,7 @@ def _folded(label: str) -> str:
 
 
 def alike(labels: Sequence[str]) -> list[list[int]]:
-    """Indices of labels that differ in case, spaces, hyphens and underscores alone, those of each together."""
+    """Groups of labels, by their indices, that differ in case, spaces, hyphens and underscores alone."""
     groups: dict[str, list[int]] = {}
     for index, label in enumerate(labels):
         groups.setdefault(_folded(label), []).append(index)
@@ -169,7 +169,7 @@ def gold_out_of_reach(part: Part) -> Iterator[Finding]:
         spans += inside
         indices += [index] if inside else []
     if indices:
-        what = f"{counted(spans, 'labelled span')} in {counted(len(indices), 'row')} do not begin and end with words"
+        what = f"labelled spans that do not begin and end with words: {spans:,}, in {counted(len(indices), 'row')}"
         do = "correct their offsets (no space at an end, no half of a word); as they are, scores count them as missed"
         yield part.found("lost_span", "hint", what, do=do, indices=indices)
 

@@ -153,7 +153,7 @@ def comparisons(
 ) -> list[Comparison]:
     """Each task against its other version; a note for a task that has none. `opened` makes a session of a bundle.
 
-    Answers to rows held out are compared with those of the other version, of the rows that both held out. Raises
+    Answers to rows held out are compared with the other version's, on the rows that both held out. Raises
     BundleError where no task is compared.
     """
     from polyhead.evaluation.against import compared

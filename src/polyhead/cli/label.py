@@ -88,7 +88,7 @@ def command(
         raise click.BadParameter("it ends in .csv or .jsonl", param_hint="'--ask'")
     texts = texts_in(data, text or _text_column(data), label)
     if not texts:
-        raise EmptyData(f"{data} has no text to label", do="give a file whose text column holds texts; see --text")
+        raise EmptyData(f"{data} has no text to label", do="give a file with texts in its text column; see --text")
     by_row = {each.row: each.text for each in texts}
     file = LabelFile(Path(output))
     known = {each.row: each.label for each in texts if each.label in names} | file.read(by_row, names)

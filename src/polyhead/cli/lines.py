@@ -81,7 +81,7 @@ def read_lines(path: str) -> list[Line]:
 
 
 def read_texts(path: str, column: str | None) -> list[Line]:
-    """The inputs of a table's rows, where its name says that it is one or a column is named; else those of lines.
+    """The inputs of a table's rows, where its name says that it is one or a column is named; else the inputs of lines.
 
     Raises DataError that names the file, and BadValue for a row without a text.
     """

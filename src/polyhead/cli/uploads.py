@@ -38,7 +38,7 @@ def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
 
 
 @click.command("apply", hidden=True)
-@click.option("--alive", type=int, hidden=True, help="The pipe that ends with the process whose changes these are.")
+@click.option("--alive", type=int, hidden=True, help="The pipe that ends with the process that ordered these changes.")
 def apply(alive: int | None) -> None:
     """Make the changes of standard input, a line of JSON each, and print what became of each; a server runs this."""
     from polyhead.certify import Prover

@@ -102,7 +102,7 @@ TELLING = 0.01  # of the whole: what tasks share and is less is not told apart f
 
 
 def shared_flops(plan: Plan, shape: Architecture, tokens: int) -> dict[tuple[str, ...], int]:
-    """FLOPs that tasks take together beyond the plain trunk's pass, such as those of joint prompts: by these tasks.
+    """FLOPs that tasks take together beyond the plain trunk's pass, for joint prompts say: by these tasks.
 
     They go only if all of these tasks go. Shares below TELLING of all are left out.
     """

@@ -95,7 +95,7 @@ def variants_of(
 ) -> Variants:
     """What has to be answered to explain the answers to these inputs; a text of n words makes n + 1 inputs.
 
-    `check` is told how many inputs each makes before any is made, and may refuse them.
+    `check` gets how many inputs each makes, before any is made, and may raise to refuse them.
     """
     several, own = list[AnyInput](), list[np.ndarray | None]()
     each_words = [None] * len(inputs) if words is None else words

@@ -135,7 +135,7 @@ def check_agreement(comparison: Comparison, least: float) -> None:
         raise StoreError(
             f"tasks agree less than asked, or on too few documents to tell: {', '.join(t.new.task for t in lower)}",
             got=["nothing to compare" if task.share is None else _agreed(task) for task in lower],
-            allowed=f"an interval from {least:g} on",
+            allowed=f"an interval from {least:g} on" if least < 1 else "equal answers to all documents",
             do="look at the flips, and train these tasks again, compare more documents, or accept the change",
         )
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.errors import BadValue, ConfigError, EmptyData
+from polyhead.progress import counted
 from polyhead.quality.measures import Answered, answered, conformal_quantile, error_of, log_loss, of_truth, rows_for
 from polyhead.quality.scaling import Method, fitted
 from polyhead.quality.thresholds import Goal, of_answers, of_label, of_labels
@@ -203,7 +204,8 @@ def _with_thresholds(calibration: Calibration, rows: Answered, wish: CalibrateRe
             changed["thresholds"] = tuple(threshold if other == place else 0.0 for other in range(len(task.labels)))
             changed["positive"] = positive
     never = [label for label, needed in zip(task.labels, changed.get("thresholds", ()), strict=False) if needed == 1.0]
-    _reached(None if never and len(never) == len(task.labels) else 1.0, task, goal, rows)
+    if never and len(never) == len(task.labels):
+        raise _unreached(task, goal, rows)
     if never:
         notes.append(f"{goal} cannot be shown on so few rows, so never sure or given: {', '.join(never)}")
     return msgspec.structs.replace(calibration, **changed)
@@ -212,12 +214,16 @@ def _with_thresholds(calibration: Calibration, rows: Answered, wish: CalibrateRe
 def _reached(threshold: float | None, task: Task, goal: Goal, rows: Answered) -> float:
     """The threshold; raises EmptyData where there is none, since no answer would then be sure or given."""
     if threshold is None:
-        raise EmptyData(
-            f"task '{task.name}': {goal} cannot be shown by any threshold on these rows, so nothing is kept",
-            got=f"{len(rows.targets)} rows that choose thresholds",
-            do="ask for less, label more rows, or leave out --goal",
-        )
+        raise _unreached(task, goal, rows)
     return threshold
+
+
+def _unreached(task: Task, goal: Goal, rows: Answered) -> EmptyData:
+    return EmptyData(
+        f"task '{task.name}': {goal} cannot be shown by any threshold on these rows, so nothing is kept",
+        got=f"{counted(len(rows.targets), 'row')} to choose thresholds by",
+        do="ask for less, label more rows, or leave out --goal",
+    )
 
 
 def _f1(calibration: Calibration, rows: Answered, positive: str | None) -> float:

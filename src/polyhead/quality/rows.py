@@ -36,7 +36,7 @@ def labelled_rows(source: Source, task: Task, *, most: int, seed: int) -> FileRo
     examples = read(source, task)
     kept = drawn(len(examples.inputs), most, seed)
     taken = examples.take(kept)
-    own_words = taken.words if taken.gold is None else None  # those of the text, where gold cut them
+    own_words = taken.words if taken.gold is None else None  # None: the words of the text, which gold has cut here
     return FileRows(
         inputs=taken.inputs, words=own_words, rows=taken.rows, targets=taken.targets, whole=len(examples.inputs)
     )

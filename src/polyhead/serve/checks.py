@@ -45,7 +45,7 @@ def check_characters(inputs: Sequence[AnyInput], most: int) -> None:
 
 
 def too_many_characters(got: str, most: int) -> BadValue:
-    """What is told of a request whose texts are too long in all."""
+    """The error for a request with texts that are too long in all."""
     what, do = "the request holds too many characters", "shorten the texts, or send several requests"
     return BadValue(what, got=got, allowed=f"{most:,}", do=do)
 
@@ -68,7 +68,7 @@ def size_of(ticket: Ticket) -> int:
     return labels * len(ticket.inputs) + characters_of(ticket.inputs)
 
 
-def release(ticket: Ticket) -> None:
+def forget_results(ticket: Ticket) -> None:
     """Forgets the results one by one, where they have been told: all at once would keep other threads from running."""
     for number in range(len(ticket.results)):
         ticket.results[number] = None
@@ -103,10 +103,10 @@ def _check_read(
     tokens: int,
     answers: int,
 ) -> None:
-    found = _words_in(inputs, words) if tagging else 0
-    if found > tokens:  # a word has a token at least, so that there is nothing to look up
-        raise _too_many_words(f"{found:,} words", tokens)
-    if found * len(tagging) <= answers and sum(map(_bound, inputs)) <= tokens:
+    count = _words_in(inputs, words) if tagging else 0
+    if count > tokens:  # a word has a token at least, so that there is nothing to look up
+        raise _too_many_words(f"{count:,} words", tokens)
+    if count * len(tagging) <= answers and sum(map(_bound, inputs)) <= tokens:
         return
     reading = loaded.summaries.apart({name: loaded.tasks[name] for name in tasks})[0]
     readings = readings_of(inputs, {name: loaded.tasks[name] for name in reading}, loaded.tokenizer, words)
@@ -135,11 +135,11 @@ def _too_many_words(got: str, most: int) -> BadValue:
 
 
 def _words_in(inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None] | None) -> int:
-    """Words of all single texts, or those that were given in their place."""
+    """The number of words of all single texts; of words that a caller gives, these."""
     singles = [number for number, its_type in enumerate(types_of_inputs(inputs)) if its_type == "text"]
-    given = {} if words is None else {number: own for number in singles if (own := words[number]) is not None}
-    found = words_in_each([texts_of(plain(inputs[number])) for number in singles if number not in given])
-    return sum(map(len, found)) + sum(map(len, given.values()))
+    own_words = {} if words is None else {number: own for number in singles if (own := words[number]) is not None}
+    read = words_in_each([texts_of(plain(inputs[number])) for number in singles if number not in own_words])
+    return sum(map(len, read)) + sum(map(len, own_words.values()))
 
 
 def check_cut(ticket: Ticket) -> None:

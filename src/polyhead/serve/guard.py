@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.serve.exchange import EXCHANGE, Exchange
 from polyhead.serve.http import CONNECTION, GONE, HttpError, status_of
-from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, NO_KEYS, Keys, host_in, is_name
+from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, NO_KEYS, Keys, host_in, is_host_name
 from polyhead.serve.paths import NOWHERE, Paths, Place
 
 log = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ class Guard:
     """Refuses paths that no route has, whoever has no key, and bodies of more than so many bytes.
 
     Where a request needs no key, it refuses what a page of another site made a browser ask: by another origin than the
-    server, or by a host name that is not the server's. A fault is logged, not shown. Errors are told in the form of the
-    format whose path was asked.
+    server, or by a host name that is not the server's. A fault is logged, not shown. Errors have the form of the
+    format that the path belongs to.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Guard:
                 observer(exchange)
 
     def _admit(self, scope: Scope, exchange: Exchange, place: Place) -> None:
-        """Notes whose request it is; raises HttpError for one that is nobody's, or a foreign page's."""
+        """Notes who asks; raises HttpError for a request without a key, or one that a foreign page made."""
         access, headers = place.access(exchange.method), dict(scope["headers"])
         host, scope[HAS_KEYS] = headers.get(b"host", b"").decode("latin-1"), bool(self._keys)
         name = host_in(host)
@@ -92,7 +92,7 @@ class Guard:
             if origin is not None and not self._is_own(origin.decode("latin-1"), host):
                 do = "ask from a page of this server, from a program, or give it keys"
                 raise HttpError(403, "a page of another site asks", got=origin.decode("latin-1")[:200], do=do)
-            if self._hosts is not None and is_name(name) and name and not self._is_allowed(name):
+            if self._hosts is not None and is_host_name(name) and name and not self._is_allowed(name):
                 raise HttpError(
                     403,
                     "the server does not know this name as its own",
@@ -102,7 +102,7 @@ class Guard:
                 )
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Whether a page's origin is the host that is asked, or one of the server's names."""
+        """Whether a page's origin is the host of the request, or one of the server's names."""
         authority = origin.partition("://")[2]
         if authority == host:
             return bool(host)
@@ -143,7 +143,7 @@ class Guard:
 
 
 def no_route(scope: Scope) -> HttpError:
-    """What is told of a path that no route has."""
+    """The error for a path that no route has."""
     got = f"{scope['method']} {scope['path'][:200]}"
     return HttpError(404, "there is no such route", got=got, do="see /docs for all routes")
 

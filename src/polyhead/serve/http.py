@@ -48,7 +48,7 @@ STATUS: Mapping[type[PolyheadError], int] = {
 
 MOST_VALUES = 131_072  # in all its lists and objects: more would take the decoder, which nothing interrupts, too long
 AT_ONCE = 8192  # values of a list that are written before other threads may run
-MOST_TOLD = 100  # values of an error's list that are told
+MOST_TOLD = 100  # values of an error's list that an answer shows
 # A path of two parts or more, unless it is a route that is named with its method.
 _FILE = re.compile(
     r"(?<!GET )(?<!POST )(?<!PUT )(?<!DELETE )(?<![\w./:])(?:[A-Za-z]:\\|/)[^\s'\",:;()/\\]+[/\\][^\s'\",:;()]*"
@@ -103,12 +103,12 @@ def _divided(value: object) -> object:
 
 
 async def decoded(request: Request, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
-    """The body as a value; raises what `parsed` raises."""
+    """The body as a value; raises what `json_value` raises."""
     body = await request.body()
-    return await beside(len(body), parsed, body, decoder)
+    return await beside(len(body), json_value, body, decoder)
 
 
-def parsed(body: bytes, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
+def json_value(body: bytes, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
     """A value of JSON; raises HttpError 400 for what is no JSON or has too many parts, 422 for JSON of another form."""
     check_parts(body)
     try:
@@ -164,7 +164,7 @@ def body_of(error: Exception) -> ErrorBody:
 
 
 def _told(fact: object, clean: Callable[[str], str]) -> str | list[str] | None:
-    """A fact of an error: several values as a list, of which the first ones are told."""
+    """A fact of an error: several values as a list, of which the first ones are shown."""
     if fact is None:
         return None
     if not isinstance(fact, SEVERAL):

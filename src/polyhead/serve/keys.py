@@ -123,7 +123,7 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost" if address is None else address.is_loopback
 
 
-def is_name(host: str) -> bool:
+def is_host_name(host: str) -> bool:
     """Whether a host is a name that a web page may point at any machine: neither an address nor 'localhost'."""
     return _address(host) is None and host.lower() != "localhost"
 

@@ -66,14 +66,14 @@ def curl_of(path: str, method: str, body: Mapping[str, Any] | None) -> str:
 
 
 def _contents(answer: Mapping[str, Any], schemas: Schemas, status: str) -> str:
-    """The fields of an answer; those of errors, which are always the same, are not repeated."""
+    """The fields of an answer; errors, which always have the same fields, are left out."""
     if status != "200":
         return ""
     return "".join(_table(content["schema"], schemas) for content in answer.get("content", {}).values())
 
 
 def _table(schema: Mapping[str, Any], schemas: Schemas) -> str:
-    """The fields of an object, those of objects in it below theirs; of anything else its type."""
+    """The fields of an object, with the fields of inner objects below; of anything else its type."""
     rows = "".join(
         f"<tr><td style='padding-left:{1.2 * level:.1f}em'><code>{escape(name)}</code><td>{escape(words)}"
         f"<td>{'needed' if is_needed else ''}"

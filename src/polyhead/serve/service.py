@@ -115,7 +115,7 @@ class Service:
         self.is_ready = True
 
     def drain(self) -> None:
-        """The server is told to stop: from the first call on `drain_seconds` are counted."""
+        """The server begins to stop: from the first call on `drain_seconds` are counted."""
         if self._ends is None:
             self._ends = monotonic() + CLOSED_BY * self.settings.drain_seconds
 

@@ -63,7 +63,7 @@ class Similarity:
         self.vectors, self.fitted = vectors, Fit()
         self._trunk, self._most = trunk.encode(), kept
         self._kept: OrderedDict[bytes, OptionVector] = OrderedDict()
-        self._lock = threading.Lock()  # of the same
+        self._lock = threading.Lock()  # of what is kept, which several threads read and write
 
     def fit(self, queue: Queue, bundle: Bundle) -> None:
         """Fits the temperature to what the bundle's own tasks answer to their own probes; see `fitted_to`.

@@ -82,7 +82,7 @@ def plain(value: object) -> object:
                 break
     if isinstance(value, (tuple, set, frozenset)):
         return list(value)
-    if isinstance(value, Decimal):
+    if isinstance(value, Decimal) and value.is_finite():
         value = int(value) if value == value.to_integral_value() else float(value)
     return None if is_missing(value) else value
 
@@ -95,7 +95,7 @@ def is_missing(value: object) -> bool:
         return False
     try:
         return bool(value != value)  # as NaN alone is
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, ArithmeticError):  # the last of a Decimal that signals
         return False
 
 

@@ -134,7 +134,7 @@ def in_roles(texts: Sequence[str], kind: str | None) -> str:
         return "".join(f"text: '{name}'" for name in texts)
     if kind == SPAN or texts[1].lower() in CONTEXTS:
         return f"question: '{texts[0]}', its context: '{texts[1]}'"
-    return f"pair: '{texts[0]}' and '{texts[1]}' are two texts that are asked about together"
+    return f"pair: '{texts[0]}' and '{texts[1]}' are two texts of one question"
 
 
 def _rank(name: str) -> int:

@@ -23,7 +23,7 @@ WORDS = (
     "\u202e \x00 \x7f \ufffd \ufeff \ue000 \U0010ffff",
     "\t\n\r\x0b\x0c\u2028 <s> </s> [CLS] [SEP] <unk> [UNK] <pad>",
 )
-MOST_CHANGES = 128  # replacements of a normaliser; those of real ones are fewer than 20
+MOST_CHANGES = 128  # replacements of a normaliser; real ones have fewer than 20
 MOST_LITERALS = 1000  # texts of a normaliser that are tried
 RUNS = (*"aAx0 _-.!\n\t'\"(</\u00e9\u65e5", "ab", "a ", "0,", "a1", "\r\n")
 

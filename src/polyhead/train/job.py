@@ -242,7 +242,7 @@ class Trainer(ABC):
 
 
 def _check_labels_stay(job: Job) -> None:
-    """Raises BundleError for a task to train whose live version knows labels that have no row now."""
+    """Raises BundleError for a task to train if its live version knows labels that have no row now."""
     for p in job.prepared:
         if p.task.name in job.todo and p.task.name in job.bundle.lines:
             check_labels_stay(

@@ -24,7 +24,7 @@ from polyhead.serve.admin import Admin, ChangeAnswer
 from polyhead.serve.beside import beside
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import HttpError, encoded, parsed
+from polyhead.serve.http import HttpError, encoded, json_value
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowState
@@ -161,7 +161,7 @@ async def _delete(admin: Admin, request: Request) -> Response:
 
 async def _roll_back(admin: Admin, request: Request) -> Response:
     body, name = await request.body(), request.path_params["name"]
-    asked = await beside(len(body), parsed, body, _ROLLBACK) if body else RollbackRequest()
+    asked = await beside(len(body), json_value, body, _ROLLBACK) if body else RollbackRequest()
     if len(asked.version or "") > LONGEST_NAME:
         raise HttpError(422, "the version has too many characters", allowed=f"{LONGEST_NAME:,}")
     return _answered(await admin.roll_back(name, asked.version, actor=_actor(request)))

@@ -131,7 +131,7 @@ class ClassifyFormat:
     def operations(self) -> Sequence[Operation]:
         """What each takes and gives."""
         table: list[tuple[str, str, Any, str]] = [
-            ("/classify", "Labels of texts, in the form of whose body it is.", None, "inputs"),
+            ("/classify", "Labels of texts, in the form of the server that the body is written for.", None, "inputs"),
             ("/vllm/classify", "Labels of texts, as vLLM answers.", ClassesAnswer, "input"),
             ("/infinity/classify", "Labels of texts, as Infinity answers.", RankedAnswer, "input"),
         ]

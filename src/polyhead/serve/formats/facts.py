@@ -1,4 +1,4 @@
-"""What is told of tasks: `/v1/tasks`, and one of them with its card, scores and path."""
+"""Facts about tasks: `/v1/tasks`, and one task with its card, scores and path."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
 from polyhead.errors import BadValue
 from polyhead.serve.beside import beside
-from polyhead.serve.checks import characters_of, check_deadline, release, size_of
+from polyhead.serve.checks import characters_of, check_deadline, forget_results, size_of
 from polyhead.serve.explain import Why, explained
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.facts import Tasks, task, tasks
-from polyhead.serve.http import body_of, encoded, gone, parsed, raw
+from polyhead.serve.http import body_of, encoded, gone, json_value, raw
 from polyhead.serve.service import Names, Served, Service
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
 from polyhead.tasks.task import Answer
@@ -165,7 +165,7 @@ async def _read(service: Service, request: Request) -> _Asked:
 
 
 def _read_now(service: Service, body: bytes) -> _Asked:
-    asked = parsed(body, _DECODER)
+    asked = json_value(body, _DECODER)
     listed, options = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs], asked.options
     service.check_count(len(listed), len(asked.tasks or ()))
     names = service.named(asked.tasks)
@@ -191,7 +191,7 @@ def _check_wishes(service: Service, names: Names, options: Options) -> None:
 
 def _told(service: Service, ticket: Ticket, options: Options) -> Response:
     answer = _answer(service, ticket, options)
-    release(ticket)
+    forget_results(ticket)
     return encoded(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))
 
 
@@ -330,7 +330,7 @@ def _stage(asked: _Asked, stage: TaskResults) -> bytes:
 def _end(service: Service, ticket: Ticket, options: Options) -> bytes:
     """The answer in JSON without the answers, which were sent."""
     answer = _answer(service, ticket, msgspec.structs.replace(options, calibrated=True))
-    release(ticket)
+    forget_results(ticket)
     results = [{name: value for name, value in fields.items() if name != "answers"} for fields in answer.results]
     return msgspec.json.encode(msgspec.structs.replace(answer, results=raw(results)))
 

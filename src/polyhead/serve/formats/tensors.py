@@ -15,7 +15,7 @@ from starlette.responses import Response
 from polyhead.config import Value
 from polyhead.errors import BadValue
 from polyhead.serve.formats.asking import Foreign
-from polyhead.serve.http import JSON, HttpError, parsed, raw
+from polyhead.serve.http import JSON, HttpError, json_value, raw
 
 LENGTH_HEADER = "Inference-Header-Content-Length"  # bytes of JSON before the data
 MOST_TENSORS = 8  # of a request: a text has one, a pair two
@@ -97,7 +97,7 @@ def request_in(body: bytes, json_bytes: str | None) -> tuple[InferRequest, bytes
                 got=json_bytes[:40],
                 allowed=f"0 to {len(body)}",
             )
-    return parsed(body[:size], _DECODER), body[size:]
+    return json_value(body[:size], _DECODER), body[size:]
 
 
 def texts_in(asked: InferRequest, binary: bytes, *, most: int) -> dict[str, list[str]]:

@@ -72,7 +72,7 @@ def fragments_in(dataset: Any, location: str) -> tuple[LanceFragment, ...]:
 
 
 def schema_in(about: bytes, location: str) -> Schema:
-    """What a store keeps, of a version whose seal was checked; StoreError names a codec that nothing registers."""
+    """The schema of a version with a checked seal; StoreError names a codec that nothing registers."""
     try:
         return from_json(about, Schema, source=location)
     except PolyheadError as error:

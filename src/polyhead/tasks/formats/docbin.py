@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,8 @@ def _documents(packed: Mapping[str, Any]) -> tuple[dict[int, str], list[tuple[np
     texts = {hash_of(text): text for text in packed["strings"]}
     documents = []
     for end, length, flag, own in zip(ends, lengths, flags, cats, strict=True):
-        some = spaces[end - length : end]
-        documents.append((tokens[end - length : end], some | bool(flag.get("has_unknown_spaces")), own))
+        follows = spaces[end - length : end] | bool(flag.get("has_unknown_spaces"))
+        documents.append((tokens[end - length : end], follows, own))
     return texts, documents
 
 
@@ -110,13 +111,8 @@ def _row(
     tokens: np.ndarray, spaces: np.ndarray, texts: Mapping[int, str], attributes: Sequence[int]
 ) -> dict[str, object]:
     words = [texts[int(key)] for key in tokens[:, attributes.index(ORTH)]]
-    begins, text = list[int](), ""
     parts = [word + (" " if space else "") for word, space in zip(words, spaces, strict=True)]
-    place = 0
-    for part in parts:
-        begins.append(place)
-        place += len(part)
-    text = "".join(parts)
+    text, begins = "".join(parts), [*accumulate(map(len, parts), initial=0)][:-1]
     if ENT_IOB not in attributes or ENT_TYPE not in attributes:
         return {"text": text}
     marks = tokens[:, attributes.index(ENT_IOB)].tolist()
@@ -124,9 +120,13 @@ def _row(
     if len(marks) and not any(marks):
         return {"text": text, "spans": None}  # nobody said of any word whether it is one
     spans: list[dict[str, Any]] = []
+    before = None
     for word, begin, mark, name in zip(words, begins, marks, names, strict=True):
         if mark == BEGINS:
             spans.append({"start": begin, "end": begin + len(word), "label": texts[name]})
-        elif mark == INSIDE and spans:
+        elif mark == INSIDE:
+            if before not in (BEGINS, INSIDE):  # spaCy itself refuses it too
+                raise BadValue("an entity goes on that did not begin", got=word, do="correct the document")
             spans[-1]["end"] = begin + len(word)
+        before = mark
     return {"text": text, "spans": spans}

@@ -15,7 +15,7 @@ from polyhead.tasks.limits import lines_of
 LARGEST_DOCUMENT = 2**28  # bytes of a file that is read as a whole
 HEAD_RECORDS, HEAD_BYTES = 200, 2**20  # of lines, from which a format is known
 HOLDERS = ("data", "records", "rows", "examples", "items", "instances", "samples", "entries")
-SERVED = {"row", "row_idx", "truncated_cells"}
+SERVED = {"row", "row_idx", "truncated_cells"}  # keys of a record as servers of data sets give it
 SPLIT_NAMES = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval")
 AS_LINES = "save it as JSON Lines: an object on each line, in a file named .jsonl"
 BY_PANDAS = "write it anew: frame.to_json('rows.jsonl', orient='records', lines=True)"
@@ -103,9 +103,7 @@ def _are_records(value: object) -> bool:
 
 def _unwrapped(records: Sequence[dict[str, Any]]) -> list[Any]:
     """Records, each of which may stand under `row`, as servers of data sets give them."""
-    if all(
-        isinstance(each.get("row"), dict) and set(each) <= {"row", "row_idx", "truncated_cells"} for each in records
-    ):
+    if all(isinstance(each.get("row"), dict) and set(each) <= SERVED for each in records):
         return [each["row"] for each in records]
     return list(records)
 
@@ -125,13 +123,12 @@ def _of_parts(value: Mapping[str, Any], path: str) -> list[Any]:
         (records,) = value.values()
         return list(records) if isinstance(records, list) else _records(records, path)
     sizes = [f"{name} ({len(part):,})" if isinstance(part, list) else name for name, part in value.items()]
-    first = next(iter(value))
     raise DataError(
         f"{path} holds several splits, and a file is one",
         got=", ".join(sizes),
         do=f"write a file of each: python -c \"import json; d = json.load(open('{path}')); "
         f"[json.dump(d[k], open(k + '.json', 'w')) for k in d]\"; then give them together: "
-        f"polyhead init {' '.join(f'{name}.json' for name in dict.fromkeys((first, *value)))}",
+        f"polyhead init {' '.join(f'{name}.json' for name in value)}",
     )
 
 

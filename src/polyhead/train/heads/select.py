@@ -183,7 +183,7 @@ class Trials:
         )
         sides = [(self._inputs(module, train), self._inputs(module, held)) for train, held in pairs]
         first: Swept | None = None
-        least, prior = list[Swept](), 0.0  # the head of the least loss, and those of weaker penalties
+        least, prior = list[Swept](), 0.0  # the heads of the least loss, then heads of weaker penalties
         for strength in self._strengths(module):
             drawn = [(self._drawn(module, train, strength), held) for train, held in sides]
             for number, step in enumerate(swept(drawn), start=1):

@@ -52,7 +52,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     folds: int = 0  # that stand in for a validation split
     refitted: bool = False  # whether it learned from the validation rows too, after they had chosen it
     baselines: Baselines = {}  # simple answers -> split -> metric -> value
-    held: HeldRows | None = None  # whose looks are kept with the task, and whose outputs in the cache
+    held: HeldRows | None = None  # their looks are kept with the task, their outputs in the cache
 
     def notes(self) -> dict[str, Any]:
         """The notes beside the part: scores, scores of the baselines, heads that were tried, the course of training.
