@@ -84,7 +84,7 @@ def request_bytes(body, *, path="/v1/predict", close=False):
     """A POST as it goes over the wire."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     end = "Connection: close\r\n" if close else ""
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n{end}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n{end}\r\n"
     return head.encode() + content
 
 

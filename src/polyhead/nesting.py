@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from polyhead.errors import ConfigError
 
 DEEPEST = 64  # levels of lists and tables in JSON or TOML that somebody else wrote
@@ -57,6 +55,8 @@ def levels_and_values(body: bytes) -> tuple[int, int]:
 
     The body is read in parts, between which other threads run.
     """
+    import numpy as np  # nothing else here needs it, and `polyhead --help` reads this file
+
     deepest = values = level = 0
     is_outside = True
     for part in _parts(body):

@@ -66,7 +66,7 @@ def test_wrong_command_line_ends_with_2(words, home):
 
 def test_a_folder_in_place_of_a_file_is_a_wrong_command_line(tmp_path):
     assert run("train", tmp_path).code == 2
-    assert run("init", tmp_path, "--kind", "regression").code == 2
+    run("init", tmp_path, "--kind", "regression").refuses("give a file, or the folder above the classes")
 
 
 def test_a_file_in_place_of_a_folder_is_a_wrong_command_line(tmp_path):

@@ -136,7 +136,7 @@ ROWS = [{"text": f"lamp {i}", "mood": ("good", "bad")[i % 2]} for i in range(20)
         ("x.jsonl", '{"txt": "a", "mood": "good"}\n', ["MissingColumn", "did you mean 'txt'?"]),
         ("x.jsonl", '{"text": "a", "mood": "great"}\n', ["UnknownLabel", "'great'", "row 1", "good"]),
         ("x.jsonl", '{"text": "a", "mood": 0.5}\n', ["BadValue", "row 1"]),
-        ("x.jsonl", '{"text": "a", "mood": ["good"]}\n', ["BadValue", "row 1"]),
+        ("x.jsonl", '{"text": "a", "mood": ["good", "bad"]}\n', ["BadValue", "row 1"]),
         ("x.jsonl", '{"text": 5, "mood": "good"}\n', ["BadValue", "row 1", "'text'"]),
         ("x.jsonl", '{"text": " ", "mood": "good"}\n', ["EmptyData", "1 without a text"]),
         ("x.jsonl", '{"text": "a", "mood": null}\n', ["EmptyData", "1 without a label"]),

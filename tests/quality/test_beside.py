@@ -135,7 +135,7 @@ def test_outputs_that_change_put_the_bundle_back(root, monkeypatch):
 def test_a_record_without_calibration_is_written_as_before(root):
     record = json.loads((root / "tasks" / "mood" / "v0001" / "task.json").read_text())
     assert "calibration" not in record
-    assert set(TaskRecord.__struct_fields__) - set(record) == {"calibration", "needs"}
+    assert set(TaskRecord.__struct_fields__) - set(record) == {"calibration", "needs", "plugins"}
 
 
 def test_a_calibration_of_another_task_is_refused(root):

@@ -59,7 +59,7 @@ def body(content):
 
 def test_headers_that_do_not_end_in_time_are_refused(port):
     with connected(port) as own:
-        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\n")
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\n")
         content = read_all(own)
     assert status(content) == 408 and "took too long" in body(content)["error"]["message"]
 
@@ -90,10 +90,10 @@ def test_a_connection_that_says_nothing_is_closed(port, service):
 
 def test_a_body_that_does_not_come_in_time_is_refused(port):
     with connected(port) as own:
-        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
         assert status(read_all(own)) == 408
     with connected(port) as own:
-        own.sendall(b'POST /v1/predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"inp')
+        own.sendall(b'POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"inp')
         assert status(read_all(own)) == 408
 
 
@@ -129,7 +129,7 @@ def test_headers_without_end_are_refused(patient):
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "begun"])
 def test_headers_that_come_at_once_are_counted_too(patient, is_whole):
     """In one read of the socket: what came with a request's first bytes was not counted."""
-    head = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: "
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: "
     room = QUICK.header_bytes - len(head)
     with connected(patient) as own:
         own.sendall(head + b"a" * (room - 100) + b"\r\n\r\n")
@@ -226,7 +226,7 @@ def test_a_body_is_cut_off_while_it_streams(port, service):
     """Chunks without end, and no declared size; what is beyond the limit is never kept."""
     most = service.settings.limits.body_bytes
     with connected(port) as own:
-        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         sent = 0
         while not select.select([own], [], [], 0.01)[0] and sent < 40 * most:
             own.sendall(b"2000\r\n" + b"a" * 0x2000 + b"\r\n")
@@ -241,7 +241,7 @@ def test_a_large_body_that_comes_steadily_has_its_time(tmp_path):
     limits = ConnectionLimits(body_seconds=0.5)
     with listening(service_of(tiny_root(tmp_path / "b")), limits=limits) as port, connected(port) as own:
         content = json.dumps(ASKED).encode().ljust(4 * 65536)
-        own.sendall(f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n".encode())
+        own.sendall(f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode())
         for start in range(0, len(content), 65536):
             assert not select.select([own], [], [], 0.3)[0]
             own.sendall(content[start : start + 65536])
@@ -253,7 +253,7 @@ def test_a_refused_body_does_not_stream_on_for_ever(tmp_path):
     settings = ServeSettings(limits=RequestLimits(body_bytes=1000))
     limits = ConnectionLimits(body_seconds=0.5)
     with listening(service_of(tiny_root(tmp_path / "b"), settings), limits=limits) as port, connected(port) as own:
-        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         with pytest.raises(ConnectionError):
             for _ in range(3000):
                 own.sendall(b"10000\r\n" + b"a" * 0x10000 + b"\r\n")
@@ -273,7 +273,7 @@ def test_a_request_that_drips_behind_another_spoils_no_answer(port, service, mon
 
 def test_a_declared_size_is_refused_before_any_of_it_comes(port):
     with connected(port) as own:
-        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\n\r\n")
+        own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\n\r\n")
         assert status(read_answer(own)) == 413
 
 

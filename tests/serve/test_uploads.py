@@ -71,12 +71,14 @@ def test_a_packed_task_is_read_back_byte_for_byte_however_it_is_cut(tmp_path, co
     read(tmp_path / "in", content, step=step)
     root = next(tmp_path.glob("mood-3-*"))
     version = root / "tasks" / "mood" / "v0001"
-    assert files(tmp_path / "in") == {f"tasks/mood/v0001/{path.name}": path.read_bytes() for path in version.iterdir()}
+    theirs = {f"tasks/mood/v0001/{path.name}": path.read_bytes() for path in version.iterdir()}
+    trunk = {"trunk/trunk.json": (root / "trunk" / "trunk.json").read_bytes()}  # which says of what trunk the task is
+    assert files(tmp_path / "in") == theirs | trunk
 
 
 def test_other_programs_read_and_write_the_same(tmp_path, content):
     theirs = members(content)
-    assert set(theirs) == {"task.json", "part.safetensors", "scores.json", "probes.jsonl", "README.md"}
+    assert set(theirs) == {"task.json", "part.safetensors", "scores.json", "probes.jsonl", "README.md", "trunk.json"}
     read(tmp_path / "in", archive(theirs))
     assert {name.rpartition("/")[2]: raw for name, raw in files(tmp_path / "in").items()} == theirs
 

@@ -135,7 +135,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
 def _check_texts(rows: list[list[Any]], *, whole: bool) -> None:
     """Raises ValueError that names the rows without a text, and those with what is none.
 
-    Each row has cells, of which one at least holds visible text; all of them with `whole`.
+    Each row has cells, of which one at least holds visible text, or all of them where `whole` is true.
     """
     faults: dict[str, list[int]] = {"a missing value": [], "neither texts nor numbers": [], "no visible text": []}
     for number, row in enumerate(rows):

@@ -139,8 +139,8 @@ def texts_in(asked: InferRequest, binary: bytes, *, most: int) -> dict[str, list
 def _limited(texts: Iterator[str], name: str, most: int) -> list[str]:
     listed = list(islice(texts, most + 1))
     if len(listed) > most:
-        do = "send several requests"
-        raise BadValue(f"input '{name}' holds too many texts", got=f"over {most:,}", allowed=f"{most:,}", do=do)
+        what, do = f"the request holds too many inputs: the texts of '{name}'", "send several requests"
+        raise BadValue(what, got=f"over {most:,}", allowed=f"{most:,}", do=do)
     return listed
 
 
