@@ -207,6 +207,18 @@ def test_files_are_tasks_and_splits_of_one_go_together(tmp_path):
     run("init", *names, "--task", "x", "-o", "y.toml", cwd=tmp_path).refuses("one task", code=2)
 
 
+def test_shards_of_a_split_are_no_tasks_of_their_own(tmp_path):
+    """As data sets of hubs are stored; a task of a test file would learn from it."""
+    train, test = "train-00000-of-00002.csv", "test-00000-of-00001.csv"
+    for name in (train, test, "train-00001-of-00002.csv"):
+        write(tmp_path / name, rows_of(text=WORDS, label=MARKS))
+    done = run("init", train, "train-00001-of-00002.csv", test, cwd=tmp_path)
+    done.refuses("both called the train split", "join such files", code=2)
+    assert run("init", test, train, cwd=tmp_path).code == 0
+    (task,) = read_project(tmp_path / "polyhead.toml").tasks
+    assert (task.train, task.test) == (train, test)
+
+
 PROJECT = """# the head
 bundle = "bundle"  # kept
 

@@ -506,6 +506,15 @@ RULES = {
         {"a.txt": "Ann", "a.ann": "T1\tPER 0 3\tAnn\nR1\tOf Arg1:T1 Arg2:T1\nA1\tNegation T1\n"},
         [{"spans": spans((0, 3, "PER"))}, "annotations that are no spans of text, left out"],
     ),
+    ("brat", "folders in the folder, notes without a text"): (
+        "x",
+        {"a.txt": "Ann", "a.ann": "T1\tPER 0 3\tAnn\n", "b.ann": "", "more/c.txt": "Ben", "more/c.ann": ""},
+        [
+            {"spans": spans((0, 3, "PER"))},
+            "folders inside the folder, left out",
+            "files of annotations without a text, left out",
+        ],
+    ),
     ("folders", "a folder for each class, a file for each text"): (
         "x",
         {"neg/1.txt": "bad\n", "pos/1.txt": "good", "pos/2.txt": "fine"},

@@ -180,6 +180,23 @@ def test_marks_between_thousands_never_become_other_numbers(labels):
     assert caught.value.got in labels
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([[1, 0], [0, 1]], "what it is called"),
+        (np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]), "what it is called"),
+        ([[True, False], [False, False]], "what it is called"),
+        ([{"sport": 1, "trade": 0}, {"sport": 0, "trade": 1}], "objects or lists"),
+        ([[(0, 3, "name")], []], "objects or lists"),
+        ([[["Hardware", "Other"]], [["Software", "Other"]]], "objects or lists"),
+    ],
+    ids=["marks", "marks of numpy", "bools", "cats", "places without names", "paths"],
+)
+def test_lists_and_objects_that_name_no_label_are_refused(labels, said):
+    with pytest.raises(ConfigError, match=said):
+        kind_of_labels(labels)
+
+
 def test_a_separator_is_certain_where_labels_come_in_several_combinations():
     assert separator_of(["x;y", "y"]) == (";", True)
     assert separator_of(["x;y", "z"]) == (";", False)

@@ -263,6 +263,17 @@ def test_multi_label_gives_labels_from_the_threshold_on():
     }
 
 
+def test_zeros_and_ones_are_no_names_of_labels_where_a_list_repeats_them():
+    """A list of marks, one for each label, would say both '0' and '1' of nearly every row."""
+    task = Task(name="t", kind="multi_label", labels=("0", "1"))
+    example = Example(source="train.jsonl", row=3)
+    for marks in ([1, 0, 0], [0.0, 0.0], [True, True, False]):
+        with pytest.raises(BadValue, match=r"train.jsonl row 3: a list of 0 and 1"):
+            kind_of(task).encode(task, marks, example)
+    for names, wanted in (([0], [1, 0]), ([1, 0], [1, 1]), (["1", "1"], [0, 1]), ([], [0, 0])):
+        assert kind_of(task).encode(task, names, example).tolist() == wanted
+
+
 def test_regression_answers_are_clipped_to_the_range():
     task = Task(name="t", kind="regression", range=(1.0, 5.0))
     kind = kind_of(task)

@@ -169,7 +169,7 @@ def gold_out_of_reach(part: Part) -> Iterator[Finding]:
         spans += inside
         indices += [index] if inside else []
     if indices:
-        what = f"labelled spans that do not begin and end with words: {spans:,}, in {counted(len(indices), 'row')}"
+        what = f"{counted(spans, 'labelled span')} in {counted(len(indices), 'row')} not made of whole words"
         do = "correct their offsets (no space at an end, no half of a word); as they are, scores count them as missed"
         yield part.found("lost_span", "hint", what, do=do, indices=indices)
 

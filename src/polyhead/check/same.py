@@ -43,7 +43,7 @@ def conflicting(parts: Sequence[Part]) -> Iterator[Finding]:
                 other = f"{where.split} row {where.rows[before]}: {where.label_of(before) or 'another answer'}"
                 told.append(part.place(index, other=other))
     if told:
-        what = f"{counted(len(told), 'row')} have the text of another row and another label"
+        what = f"{counted(len(told), 'row')} with the text of another row and another label"
         yield parts[0].found("conflict", "fault", what, do="decide for one label, or remove the rows", places=told)
 
 
@@ -69,7 +69,7 @@ def leaking(parts: Sequence[Part]) -> Iterator[Finding]:
             else:
                 known.setdefault(key, (part, index))
         if told:
-            what = f"{counted(len(told), 'row')} have a text that {' and '.join(sorted(sources))} has too"
+            what = f"{counted(len(told), 'row')} with a text that {' and '.join(sorted(sources))} has too"
             do = "remove them from one of the two: the score counts what was learned by heart"
             yield part.found("leak", "fault", what, do=do, places=told)
 
@@ -97,7 +97,7 @@ def near(parts: Sequence[Part]) -> Iterator[Finding]:
         for places, level in ((across.get(id(part), []), "fault"), (inside.get(id(part), []), "hint")):
             if len(places) >= max(NEAR_LEAST, NEAR_SHARE * len(part)):
                 where = "of an earlier split" if level == "fault" else "of the split"
-                what = f"{counted(len(places), 'text')} nearly say what another one {where} says"
+                what = f"{counted(len(places), 'text')} with nearly the words of another one {where}"
                 do = "keep the rows of one source or template in one split"
                 kind = "near_leak" if level == "fault" else "near_duplicate"
                 yield part.found(kind, "fault" if level == "fault" else "hint", what, do=do, places=places)

@@ -35,6 +35,7 @@ from polyhead.text.question import Question, texts_of
 SPLITS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation"}
 SPLITS |= {"dev": "validation", "test": "test"}
 SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
+SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}")  # part of a split, as data sets of hubs are stored
 SHOWN, WIDTH = 3, 72  # rows, and characters of a text
 NAMES_OF_NOTHING = ("nan", "null", "<na>", "nat", "na", "n/a", "\\n")  # how programs write a missing value
 SHORT = 60  # characters of the text to ask
@@ -124,6 +125,7 @@ def groups_of(data: Sequence[str]) -> list[dict[str, Any]]:
     alone: list[dict[str, Any]] = []
     for path in data:
         stem, _, ending = Path(path).name.partition(".")
+        stem = SHARD.sub("", stem)
         part = SPLIT.search(stem)
         if len(data) == 1 or path.startswith(DATASETS) or part is None:
             alone.append({"data": path, "validation": None, "test": None})
@@ -131,7 +133,9 @@ def groups_of(data: Sequence[str]) -> list[dict[str, Any]]:
         split, rest = SPLITS[part[1].lower()], stem[: part.start()] + stem[part.end() :]
         group = groups.setdefault((Path(path).parent, rest, ending), {})
         if split in group:
-            raise click.UsageError(f"{group[split]} and {path} are both called the {split} split of one task")
+            raise click.UsageError(
+                f"{group[split]} and {path} are both called the {split} split of one task; join such files to one"
+            )
         group[split] = path
     whole = []
     for (_, rest, _), group in groups.items():

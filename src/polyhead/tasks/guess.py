@@ -9,7 +9,7 @@ from decimal import Decimal
 from polyhead.config import Value
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.tasks.kinds.base import listed, spelled
-from polyhead.tasks.kinds.multi_label import MultiLabel
+from polyhead.tasks.kinds.multi_label import BY_NAMES, NAMELESS, NAMES, MultiLabel, are_marks
 from polyhead.tasks.kinds.regression import NUMBER, Regression
 from polyhead.tasks.kinds.single_label import SingleLabel
 from polyhead.tasks.kinds.span import Span
@@ -142,10 +142,22 @@ def separator_between(cells: Sequence[str], labels: Collection[str]) -> str | No
 
 def _of_lists(values: Sequence[object]) -> Guess:
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
-    if items and all(isinstance(item, Mapping) for item in items):
-        if all({"start", "end", "label"} <= set(item) for item in items if isinstance(item, Mapping)):
+    objects = [set(item) for item in items if isinstance(item, Mapping)]
+    if items and len(objects) == len(items):
+        if all({"start", "end", "label"} <= keys for keys in objects):
             return Guess(kind=TAGGING, why="each label is a list of {start, end, label}")
-        return Guess(kind=SPAN, why="each label is a list of answers with their places")
+        if all("text" in keys and keys & {"start", "answer_start"} for keys in objects):
+            return Guess(kind=SPAN, why="each label is a list of answers with their places")
+    if objects or any(isinstance(item, (list, tuple)) for item in items):
+        raise ConfigError(
+            "the labels are objects or lists of values, which no kind of task reads so",
+            got=values[0],
+            allowed="names of labels; lists of {start, end, label}, of {text, start} or of names",
+            do="write labels so",
+        )
+    rows = [value for value in values if isinstance(value, list)]
+    if len(rows) == len(values) and all(map(are_marks, rows)) and len(set(map(len, rows))) == 1:
+        raise ConfigError(NAMELESS, got=rows[0], allowed=NAMES, do=BY_NAMES)
     names = {item for item in items if isinstance(item, str)}
     if names and all(name == "O" or name[:2] in ("B-", "I-") for name in names):
         return Guess(kind=TAGGING, why="each label is a list of B-, I- and O tags")

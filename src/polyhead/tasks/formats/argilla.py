@@ -19,7 +19,7 @@ SUGGESTIONS = (".suggestion", "-suggestion")
 ENDS_OF_COLUMNS = (RESPONSES, SUGGESTIONS[1])  # which tell a table of this tool
 TAKEN = ("fields", "responses", "suggestions", "vectors", "metadata", "status", "_server_id")
 FIRST = ("annotation", "prediction", "status", "inputs")  # columns of the first versions
-OF_FIRST = ("prediction_agent", "annotation_agent", "multi_label", "explanation", "metrics", "search_keywords")
+KEPT_OF_FIRST = ("id", "text")  # the others say who annotated, and how
 TIMES = ("inserted_at", "updated_at", "event_timestamp")
 
 
@@ -48,8 +48,8 @@ class Argilla(RecordFormat):
         """A column for each field and each question."""
         fields = record.get("inputs" if _is_first(record) else "fields")
         own = dict(fields) if isinstance(fields, dict) else {}
-        left_out = OF_FIRST if _is_first(record) else ()
-        own |= {name: value for name, value in record.items() if self._is_kept(name) and name not in left_out}
+        names = [name for name in record if self._is_kept(name)]
+        own |= {name: record[name] for name in (KEPT_OF_FIRST if _is_first(record) else names) if name in record}
         texts = [value for value in own.values() if isinstance(value, str)]
         given: dict[str, list[Any]] = {name: [] for name in sorted(self._questions)}
         for name, value in _responses(record):

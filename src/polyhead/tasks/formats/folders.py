@@ -30,7 +30,12 @@ class Brat(FileFormat):
         return os.path.isdir(path) and any(name.endswith(NOTES) for name in os.listdir(path))
 
     def rows(self, path: str) -> Numbered:
-        """`text`, `spans`, and `file`; relations, events and attributes are left out and counted."""
+        """`text`, `spans`, and `file`; relations, events, attributes and folders are left out and counted."""
+        names = [name for name in os.listdir(path) if not name.startswith(".")]
+        self.counts["folders inside the folder, left out"] += sum(os.path.isdir(os.path.join(path, n)) for n in names)
+        alone = {name.removesuffix(NOTES) for name in names if name.endswith(NOTES)}
+        alone -= {name.removesuffix(".txt") for name in names if name.endswith(".txt")}
+        self.counts["files of annotations without a text, left out"] += len(alone)
         for number, file in enumerate((each for each in _files(Path(path)) if each.suffix == ".txt"), start=1):
             text = _text(file, path, number)
             if isinstance(text, BadValue):

@@ -16,6 +16,14 @@ from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
 
 OUTCOMES = ("rightly given", "wrongly given", "missed", "rightly left out")
 
+NAMELESS = "a list of 0 and 1 says of each label whether it applies, but not what it is called"
+NAMES, BY_NAMES = "the names of the labels that apply", "write names, or a column of 0 and 1 for each label"
+
+
+def are_marks(row: Sequence[object]) -> bool:
+    """Whether a list holds 0 and 1 alone, as numbers or bools, and at least two of them."""
+    return len(row) > 1 and all(isinstance(mark, (int, float)) and mark in (0, 1) for mark in row)
+
 
 class MultiLabel(RowKind):
     """A sigmoid for each label; the answer holds those that reach the task's threshold."""
@@ -61,6 +69,8 @@ class MultiLabel(RowKind):
                 allowed=task.labels,
                 do="write a list, or declare the separator of the column",
             )
+        if are_marks(label) and len(set(label)) < len(label):
+            raise base.bad_value(task, example, NAMELESS, got=label, allowed=NAMES, do=BY_NAMES)
         target = np.zeros(len(task.labels), np.float32)
         for name in label:
             target[base.label_index(task, name, example)] = 1.0
