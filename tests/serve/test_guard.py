@@ -18,7 +18,9 @@ from polyhead.errors import BackendError, CorruptFile
 from polyhead.nesting import DEEPEST, PART
 from polyhead.serve.app import application
 from polyhead.serve.formats import FORMATS, register_format
+from polyhead.serve.guard import Guard
 from polyhead.serve.http import MOST_VALUES, HttpError, check_parts, replaced, without_files
+from polyhead.serve.paths import Paths
 from polyhead.serve.settings import RequestLimits, ServeSettings
 
 LIMITS = RequestLimits(body_bytes=40_000, inputs=8, characters=5_000, tokens=200, answers=20, options=5)
@@ -440,3 +442,31 @@ def test_an_error_in_an_answer_that_has_begun_is_counted_and_logged_by_the_serve
         with TestClient(application(service)) as client, pytest.raises(RuntimeError, match="in the middle"):
             client.get("/breaks")
     assert service.metrics.requests["/breaks", 500] == 1
+
+
+def test_a_request_that_a_server_stops_is_answered_and_no_fault():
+    """Cancelled before its answer begins it is 503; afterwards what was begun is cut off, and nothing is raised."""
+
+    async def told(begins):
+        asked, sent, routes = asyncio.Event(), [], Faulty().routes(None)
+
+        async def never(scope, receive, send):
+            if begins:
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+            asked.set()
+            await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+
+        guard = Guard(never, paths=Paths([(Faulty(), routes)]), body_bytes=1000)
+        scope = {"type": "http", "method": "GET", "path": "/fault", "headers": []}
+        request = asyncio.ensure_future(guard(scope, asyncio.Event().wait, send))
+        await asked.wait()
+        request.cancel("the server stops")
+        await request
+        return sent
+
+    start, body = asyncio.run(told(begins=False))
+    assert start["status"] == 503 and "the server stops" in json.loads(body["body"])["error"]["message"]
+    assert [message["type"] for message in asyncio.run(told(begins=True))] == ["http.response.start"]

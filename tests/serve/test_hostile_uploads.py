@@ -1,5 +1,6 @@
 """Uploads of bad intent: each is refused with its reason before it is understood, and none holds the server's end."""
 
+import asyncio
 import contextlib
 import json
 import re
@@ -7,14 +8,18 @@ import signal
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.silent_uploads import bundle_of, hostile, members_of, put, server, tar, with_file, with_record
+from changing import served
 from polyhead.bundle import format
 from polyhead.bundle.seen import MOST
+from polyhead.certify import Prover
 from polyhead.errors import PolyheadError
 from polyhead.nesting import DEEPEST
 from polyhead.plan.nodes import MOST_HIDDEN
+from polyhead.serve.orders import Order, told
 from polyhead.serve.uploads import Receiver, staged
 from polyhead.tasks.limits import CHARACTERS_OF_LABEL, LABELS_OF_TASK, MOST_VALUES
 from polyhead.text.trial import MOST_CHANGES
@@ -99,6 +104,26 @@ def test_the_page_of_the_format_tells_every_limit():
     told = dict(re.findall(r"^\| (.*?) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     for name, numbers in rows.items():
         assert [f"{number:,}" for number in numbers] == re.findall(r"\d[\d,]*\d|\d", told[name]), name
+
+
+def test_a_refusal_names_the_file_of_the_upload_and_no_folder_of_the_server(tmp_path):
+    """Of the server's own process and of its process of changes, also where the folder's name has a blank."""
+    target = bundle_of(tmp_path / "a b")
+    members = members_of(target)
+
+    async def scenario():
+        async with served(target) as (client, _):
+            for name in ("scores.json", "probes.jsonl", "part.safetensors"):
+                answer = await client.put("/v1/tasks/mood", content=tar(with_file(members, name, b"{")))
+                message = answer.json()["error"]["message"]
+                assert answer.status_code == 422 and f"the upload/tasks/mood/v0001/{name}" in message, message
+                assert str(tmp_path) not in answer.text and "(a file)" not in message
+
+    asyncio.run(scenario())
+    (target / "bundle.json").write_bytes(b"{")
+    order = Order(operation="remove", root=str(target), name="mood")
+    message = json.loads(told(json.dumps(msgspec.to_builtins(order)).encode(), Prover()))["error"]["message"]
+    assert "the bundle/bundle.json" in message and "a b" not in message
 
 
 @pytest.mark.slow

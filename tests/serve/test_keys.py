@@ -177,7 +177,17 @@ def asked_by_name(root):
 
 
 @pytest.mark.parametrize(
-    "name", ["evil.example", "evil.example:8000", "localhost.evil.example", "shop.example.evil", "x"]
+    "name",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "localhost.evil.example",
+        "shop.example.evil",
+        "x",
+        ".",
+        "evil.example.",
+        "x..:1",
+    ],
 )
 def test_a_name_that_is_not_the_servers_own_is_refused(asked_by_name, name):
     """A page whose name is pointed at this machine would else ask it as its own."""
@@ -193,6 +203,8 @@ def test_a_name_that_is_not_the_servers_own_is_refused(asked_by_name, name):
         "192.168.1.7",
         "localhost",
         "LOCALHOST:1",
+        "localhost.",
+        "Polyhead.Example.:8000",
         "polyhead.example",
         "a.shop.example:80",
     ],

@@ -119,6 +119,11 @@ def test_both_text_formats_are_spoken(root):
         new = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
         assert new.headers["content-type"].startswith("application/openmetrics-text")
         assert new.text.endswith("# EOF\n")
+        for version in ("x", "1.x", "9" * 5000, "\u00ff", "", " 1.0.0", "1.0.0.0.0.0", "1.0.0\u00b2", "-1", "2.0.0 "):
+            for rest in ("", ";q=1", ";escaping=x", ";escaping=dots"):
+                for media in ("application/openmetrics-text", "text/plain"):
+                    accept = f"{media};version={version}{rest}".encode("latin-1")
+                    assert client.get("/metrics", headers={"Accept": accept}).status_code == 200, accept
 
 
 def test_two_services_count_apart(root):

@@ -299,7 +299,9 @@ class Admin:
         except PolyheadError as error:
             is_upload = staging is not None and not isinstance(error, UnknownTask)
             status = status_of_change(error)
-            raise as_http(body_of(error), 422 if is_upload and status in (400, 409) else status, places) from None
+            raise as_http(
+                body_of(error, places), 422 if is_upload and status in (400, 409) else status, places
+            ) from None
         except OSError as error:
             raise HttpError(
                 507, "the server cannot write", got=error.strerror, do="make room on its disk, or give it access"

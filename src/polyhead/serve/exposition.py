@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -20,6 +21,7 @@ from polyhead.serve.metrics import Histogram, Metrics
 from polyhead.serve.service import Service
 
 TASK = ("task", "version")
+_VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2} *")  # of a media type
 WITHOUT = {
     "failed": ("failures", "Answers that could not be computed"),
     "late": ("late", "Answers that were not done by the deadline"),
@@ -42,11 +44,15 @@ class _Given(Collector):
 
 
 def written(families: Sequence[Metric], accept: str) -> tuple[bytes, str]:
-    """These families and the process's own, as text, and its media type; reads files of /proc."""
+    """These families and the process's own, as text, and its media type; reads files of /proc.
+
+    `accept` are the media types that the caller reads; where a version in it is none, it counts as left out.
+    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Given(families))
     ProcessCollector(registry=registry)
-    encode, media = choose_encoder(accept)
+    is_read = all(_VERSION.fullmatch(version) for version in re.findall(r"version=([^;,]*)", accept))
+    encode, media = choose_encoder(accept if is_read else "")
     return encode(registry), media
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
@@ -71,6 +72,9 @@ class Guard:
                 exchange.status = status_of(error)
                 raise
             await self._refuse(error, place, scope, receive, noted)
+        except asyncio.CancelledError:  # the server ends and waits no longer; an answer that had begun is cut off
+            if not exchange.status:
+                await self._refuse(_stopped(), place, scope, receive, noted)
         finally:
             exchange.status = exchange.status or GONE  # it was stopped before it was answered
             exchange.seconds = monotonic() - exchange.began
@@ -146,6 +150,11 @@ def no_route(scope: Scope) -> HttpError:
     """The error for a path that no route has."""
     got = f"{scope['method']} {scope['path'][:200]}"
     return HttpError(404, "there is no such route", got=got, do="see /docs for all routes")
+
+
+def _stopped() -> HttpError:
+    what, do = "the server stops, and this was not done in the time that it had left", "ask again when it is back"
+    return HttpError(503, what, do=do)
 
 
 def _too_large(most: int, got: str | None = None) -> HttpError:

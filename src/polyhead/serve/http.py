@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -150,13 +151,19 @@ def status_of(error: Exception) -> int:
     return next((STATUS[each] for each in type(error).__mro__ if each in STATUS), INTERNAL)
 
 
-def body_of(error: Exception) -> ErrorBody:
-    """What is told of an error; of a fault of the server's own nothing but that there was one."""
+def body_of(error: Exception, places: Mapping[str, str] = MappingProxyType({})) -> ErrorBody:
+    """What is told of an error; of a fault of the server's own nothing but that there was one.
+
+    `places` are paths that callers know by other words: they are told by those, other paths not at all.
+    """
     if not isinstance(error, PolyheadError):
         what = "nobody waits for this any longer" if status_of(error) == GONE else "the server failed"
         return ErrorBody(type="ServerError", message=what)
     is_own = isinstance(error, HttpError)  # which speaks of requests and routes alone
-    clean = str if is_own else without_files
+
+    def clean(words: str) -> str:
+        return words if is_own else without_files(replaced(words, places))
+
     got, allowed = (_told(fact, clean) for fact in (error.got, error.allowed))
     name, message = "HttpError" if is_own else type(error).__name__, clean(str(error))
     do = None if error.do is None else clean(error.do[:1000])

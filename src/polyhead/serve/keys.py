@@ -131,12 +131,13 @@ def is_host_name(host: str) -> bool:
 def host_in(authority: str) -> str:
     """The host of `HOST` or `HOST:PORT`, without the brackets of an address; raises HttpError 400 for what is neither.
 
-    Of no characters it is "".
+    A name that ends with a dot is the same without it. Of no characters it is "".
     """
     fit = _AUTHORITY.fullmatch(authority)
     if fit is None:
         raise HttpError(400, "the header 'Host' is no address", got=authority[:100], allowed="HOST or HOST:PORT")
-    return fit["address"] or fit["name"] or ""
+    name = fit["address"] or fit["name"] or ""
+    return name.removesuffix(".") or name
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:

@@ -235,10 +235,12 @@ def _perform_model(order: Order, root: FilePath) -> Outcome:
 
 def told(raw: bytes, prover: Prover, check: Callable[[], None] = lambda: None) -> bytes:
     """What a process of changes prints for an order as JSON: a `Told` as JSON; `check` as `perform` calls it."""
+    order = msgspec.json.decode(raw, type=Order)
+    places = {order.root: "the bundle"} | ({order.source: "the upload"} if order.source else {})
     try:
-        return msgspec.json.encode(Told(outcome=perform(msgspec.json.decode(raw, type=Order), prover, check)))
+        return msgspec.json.encode(Told(outcome=perform(order, prover, check)))
     except PolyheadError as error:
-        return msgspec.json.encode(Told(error=body_of(error), status=status_of_change(error)))
+        return msgspec.json.encode(Told(error=body_of(error, places), status=status_of_change(error)))
 
 
 def status_of_change(error: PolyheadError) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -89,7 +90,7 @@ def request_in(body: bytes, json_bytes: str | None) -> tuple[InferRequest, bytes
     """A request and the binary data behind its JSON; raises HttpError for what is neither."""
     size = len(body)
     if json_bytes is not None:
-        size = int(json_bytes) if json_bytes.isascii() and json_bytes.isdigit() else -1
+        size = int(json_bytes) if re.fullmatch("[0-9]{1,18}", json_bytes) else -1
         if not 0 <= size <= len(body):
             raise HttpError(
                 400,
