@@ -91,6 +91,17 @@ def test_after_a_rest_it_ends_and_another_begins(telling):
     asyncio.run(scenario())
 
 
+def test_a_server_that_ends_does_not_wait_until_a_resting_process_has_put_its_things_away(telling):
+    async def scenario():
+        process = ChangeProcess()
+        await number(process)
+        resting = process._running
+        await process.close()
+        assert resting.code == -signal.SIGKILL
+
+    asyncio.run(scenario())
+
+
 def test_a_process_that_was_killed_while_it_rested_is_replaced(telling):
     async def scenario():
         process = ChangeProcess()

@@ -218,9 +218,13 @@ RULES = {
                 tags={"choices": ["a", "b"]},
                 topic=[{"taxonomy": [["A", "B"]]}],
                 stars=[{"rating": 3}],
-            )
+            ),
+            short(id=2, text="nowhere", mood="bad"),
         ],
-        [{**OSLO, "mood": "good", "tags": ["a", "b"], "topic": ["A > B"], "stars": 3, "annotator": None}],
+        [
+            {**OSLO, "mood": "good", "tags": ["a", "b"], "topic": ["A > B"], "stars": 3, "annotator": None},
+            {"text": "nowhere", "ner": [], "mood": "bad"},
+        ],
     ),
     ("Label Studio", "JSON-MIN: a second annotation of a text"): (
         "x.json",
@@ -311,10 +315,7 @@ RULES = {
     ),
     ("Prodigy", "one proposed `label` of several"): (
         "x.jsonl",
-        lines(
-            {"text": "a", "label": "SPAM", "answer": "accept", "_task_hash": 1},
-            {"text": "b", "label": "HAM", "answer": "reject", "_task_hash": 2},
-        ),
+        lines({"text": "a", "label": "SPAM", "answer": "accept"}, {"text": "b", "label": "HAM", "answer": "reject"}),
         [{"label": ["SPAM"]}, {"label": None}, "records with the answer 'reject', left out"],
     ),
     ("spaCy", "`cats`"): (
@@ -667,6 +668,54 @@ def test_classes_of_a_hub_file_have_their_names_and_minus_one_is_none(tmp_path):
     for damaged in ("{", "3", '{"info": 3}', '{"info": {"features": [1]}}', "[" * 9999):
         parquet.write_table(table.replace_schema_metadata({"huggingface": damaged}), tmp_path / "x.parquet")
         assert [row.values["label"] for row in Rows(str(tmp_path / "x.parquet"), ("label",))] == [1, 0, -1]
+
+
+def test_argillas_first_versions_give_the_annotation_alone(tmp_path):
+    """Of a record's columns about who annotated it none is a label; entities are `[label, start, end]`."""
+    agents = {
+        "prediction_agent": "m",
+        "annotation_agent": "u",
+        "multi_label": False,
+        "explanation": None,
+        "metrics": {},
+    }
+    entities = [{"text": "\U0001f44d to Oslo", "annotation": [["LOC", 5, 9]]}, {"text": "nowhere", "annotation": []}]
+    rows = [{**each, "prediction": [["LOC", 0, 1, 0.4]], "status": "Validated", **agents} for each in entities]
+    file = tmp_path / "x.jsonl"
+    file.write_text(lines(*rows))
+    read = [row.values for row in Rows(str(file), ())]
+    assert read == [
+        {"text": entities[0]["text"], "annotation": spans((5, 9, "LOC"))},
+        {"text": "nowhere", "annotation": []},
+    ]
+
+
+def test_suggestions_in_argillas_older_hub_files_are_no_labels(tmp_path):
+    """Responses are lists of objects, or objects of lists, as versions of the `datasets` library write them."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    listed = [[said("x")], [said("y", "draft")], [said("y"), said("y"), said("x")]]
+    keys = ("value", "user_id", "status")
+    turned = [{key: [each[key] for each in answers] for key in keys} for answers in listed]
+    for number, answers in enumerate((listed, turned)):
+        columns = {"text": ["a", "b", "c"], "mood": answers, "mood-suggestion": ["z"] * 3}
+        path = str(tmp_path / f"{number}.parquet")
+        parquet.write_table(arrow.table(columns), path)
+        read = [dict(row.values) for row in Rows(path, ("text", "mood"))]
+        assert read == [{"text": text, "mood": mood} for text, mood in zip("abc", ("x", None, "y"), strict=True)]
+
+
+def test_a_span_outside_its_text_is_no_matter_of_emoji(tmp_path):
+    for name, record in [
+        ("doccano", {"text": "Anna", "label": [[2, 99, "per"]]}),
+        ("doccano", {"text": "Anna", "label": [[2, 2, "per"]]}),
+        ("Argilla", argilla("Anna", ner=[said(spans((2, 99, "per")))])),
+        ("doccano", {"text": "\U0001f44d Anna", "label": [[2, 99, "per"]]}),
+    ]:
+        file = tmp_path / "x.jsonl"
+        file.write_text(lines(record))
+        with pytest.raises(BadValue, match=r"x.jsonl row 1: a span is empty, or ends outside its text") as caught:
+            list(Rows(str(file), ()))
+        assert "emoji" not in str(caught.value), name
 
 
 def test_argillas_columns_in_a_hub_file_are_read_together(tmp_path):

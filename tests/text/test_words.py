@@ -10,6 +10,8 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from cases import cases
+from polyhead.text import words
+from polyhead.text.characters import word_pattern
 from polyhead.text.tokenize import Tokenizer, Windows
 from polyhead.text.words import (
     GOES_ON,
@@ -94,11 +96,41 @@ def test_no_letter_digit_or_mark_is_outside_the_words_and_none_is_in_two(seed):
     assert all(start == 0 or not text[start - 1].isalpha() for start in marked)
 
 
-def test_a_million_marks_and_joiners_are_read_as_words_once():
-    size = 200_000
+def test_marks_and_joiners_are_read_as_words_once():
+    size = 10_000
     for text in ("a" + "\u200d" * size + "b", "a\u200d\u0301" * size, "e\u0301" * size):
         assert words_of(text).tolist() == [[0, len(text)]]
+    size = 200_000
     assert len(words_of("漢\u0301" * size)) == size and len(words_of("\u200d" * size)) == 0
+
+
+@pytest.mark.parametrize("size", [3, 8, 21])
+def test_a_text_that_is_read_in_parts_has_the_words_of_the_whole(monkeypatch, size):
+    monkeypatch.setattr(words, "AT_ONCE", size)
+    chance = random.Random(size)
+    pieces = ["e", "e\u0301", "\u200d", "\u0301", " ", "   ", "12", "mg", "漢", "\u0e01\u0e33", "☺", "☺\ufe0f\u200d"]
+    pieces += ["\u1780\u17d2", "\u1161", "#", "\u00ad", "\ufeff", "_", "\n"]
+    for _ in range(300):
+        text = "".join(chance.choices(pieces, k=chance.randrange(1, 60)))
+        whole = [list(match.span()) for match in word_pattern(text).finditer(text)]
+        assert words_of(text).tolist() == whole, ascii(text)
+
+
+@pytest.mark.parametrize("unit", ["e\u0301", "a\u200d", "☺\u200d", "\u1780\u17d2", "x", "\u2003", "\u200d"])
+def test_no_search_for_words_keeps_other_threads_for_longer_than_that_of_the_longest_word(monkeypatch, unit):
+    searched, pattern = [], word_pattern(unit)
+
+    class Watched:
+        def finditer(self, text, start=0, stop=10**9):
+            searched.append(min(stop, len(text)) - start)
+            return pattern.finditer(text, start, stop)
+
+    monkeypatch.setattr(words, "word_pattern", lambda text: Watched())
+    text = unit * (300_000 // len(unit))
+    spans = words_of(text).tolist()
+    assert max(searched) <= words.LONGEST_WORD and sum(searched) < 4 * len(text)
+    inside = {place for start, stop in spans for place in range(start, stop)}
+    assert all(place in inside or not char.isprintable() for place, char in enumerate(text))
 
 
 def test_each_word_has_its_first_subtoken():

@@ -357,6 +357,28 @@ def test_epochs_that_are_given_are_exact(steps):
     assert (schedule.passes, schedule.rounds, schedule.patience) == (1, 4, 2)
 
 
+@pytest.mark.parametrize("share", [0.1, None], ids=["folds", "rows of validation"])
+def test_labels_inside_tokens_are_told_once_whichever_head_learns(home, tmp_path, brief, share):
+    """Thai letters are one token here: no answer can begin at the second of them."""
+    row = {"text": "my กขค", "spans": [{"start": 4, "end": 5, "label": "person"}]}
+    data = tmp_path / "names.jsonl"
+    data.write_text("".join(json.dumps({**row, "text": f"{row['text']} {i}"}) + "\n" for i in range(12)))
+    project = tiny.project(home, "names", strategy=AUTO, training=QUICK)
+    entry = msgspec.structs.replace(
+        project.tasks[0],
+        train=str(data),
+        validation=share or str(data),
+        test=None,
+        tokens=None,
+        tags=None,
+        spans="spans",
+    )
+    project, told = msgspec.structs.replace(project, tasks=(entry,), bundle=str(tmp_path / "b")), []
+    train_project(project, folder=home, cache=tmp_path / "cache", events=Events(say=told.append))
+    begins = "names: in 12 of 12 training texts a label changes inside a token"
+    assert [line.startswith(begins) for line in told].count(True) == 1, told
+
+
 def test_the_cosine_of_texts_is_answered_where_few_pairs_are_labelled(home, tmp_path, brief):
     """On three rows nothing but the cosine can be learned: answers rise with it."""
     data = tmp_path / "pairs.jsonl"

@@ -149,7 +149,7 @@ class Admin:
         for running in self._running:
             running.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await self._process.close(self.service.seconds_left())
+        await self._process.close()
         if self.shadows in self.service.hidden_tasks:
             self.service.hidden_tasks.remove(self.shadows)
         for name in list(self.shadows.candidates):

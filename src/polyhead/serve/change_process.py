@@ -20,7 +20,6 @@ COMMAND = ("-m", "polyhead", "tasks", "apply")
 LONGEST = 1800.0  # seconds that a change may take
 REST = 60.0  # seconds without an order, after which the process ends; until then the next proof is quick
 LARGEST_ANSWER = 2**26  # bytes
-PATIENCE = 10.0  # seconds that the process may take to end
 SHOWN = 4000  # bytes, the last, of what it wrote about problems
 
 
@@ -69,15 +68,11 @@ class ChangeProcess:
             do="ask for the same again: what was done is found, and not done twice",
         )
 
-    async def close(self, seconds: float = PATIENCE) -> None:
-        """Ends the process once the order under way is done; kills it where it does not end in so many seconds."""
+    async def close(self) -> None:
+        """Ends the process once the order under way is done: at once where it rests, since it has nothing to finish."""
         async with self._alone:
             self._wake()
-            if self._running is not None:
-                self._running.end()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._running.ended(), min(seconds, PATIENCE))
-                await self._killed()
+            await self._killed()
 
     def _wake(self) -> None:
         if self._resting is not None:

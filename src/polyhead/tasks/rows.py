@@ -16,7 +16,7 @@ from polyhead.config import Value
 from polyhead.errors import BadValue, DataError, EmptyData
 from polyhead.files import open_plain
 from polyhead.tasks.formats import AnnotationFormat, RecordFormat, dialect, documents, sheets
-from polyhead.tasks.formats.argilla import RESPONSES
+from polyhead.tasks.formats.argilla import ENDS_OF_COLUMNS
 from polyhead.tasks.formats.base import file_format, record_format
 from polyhead.tasks.formats.hub import DATASETS as DATASETS
 from polyhead.tasks.formats.hub import dataset_rows, parquet_rows
@@ -147,7 +147,7 @@ class Rows:
         """The columns to read of those that are there: of an export all, as they belong together."""
         self._check_once(names, f"the schema of {self.path}", "write it again with a name for each")
         self.columns.update(dict.fromkeys(names))
-        is_export = any(name.endswith(RESPONSES) for name in names)
+        is_export = any(name.endswith(ENDS_OF_COLUMNS) for name in names)
         return [name for name in names if is_export or name in self.wanted]
 
     def _numbered(self, rows: Iterable[dict[str, object]]) -> Iterator[Row]:
@@ -210,7 +210,7 @@ class Rows:
     def _of_table(self, rows: Iterator[Row | BadValue]) -> Iterator[Row | BadValue]:
         """The rows of a table, or what it says as a tool of annotation saved it, of which its columns tell."""
         head = list(islice(rows, 1))
-        if not any(name in SHORT or name.endswith(RESPONSES) for name in self.columns):
+        if not any(name in SHORT or name.endswith(ENDS_OF_COLUMNS) for name in self.columns):
             yield from chain(head, rows)
             return
         head += islice(rows, documents.HEAD_RECORDS)

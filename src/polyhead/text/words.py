@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from polyhead.text.tokenize import AT_ONCE, Encoded, encoded_at
 
 GOES_ON = -2  # in place of a token: that of the word before, of which this word is the next part
 NOWHERE = (-1, -1)  # the offsets of "no answer" among the places of a text
+LONGEST_WORD = 4 * AT_ONCE  # characters: nothing interrupts the search for the end of one
 
 
 def words_of(text: str) -> np.ndarray:
     """Character offsets int32 (words, 2): runs of letters, digits and `_`, other visible characters alone.
 
     Each with its marks; digits before letters, and letters of scripts without spaces, are words of their own (see
-    `text.characters`).
+    `text.characters`). A word of more than LONGEST_WORD characters is several.
     """
     return np.array(_flat_spans(text), np.int32).reshape(-1, 2)
 
@@ -48,10 +49,22 @@ def words_in_each(inputs: Sequence[Sequence[str]]) -> list[np.ndarray]:
 
 
 def _flat_spans(text: str) -> array[int]:
-    """Beginning and end of each word, one after the other; some at a time, so that other threads run meanwhile."""
-    flat, words = array("i"), word_pattern(text).finditer(text)
-    while part := list(chain.from_iterable(match.span() for match in islice(words, AT_ONCE))):
-        flat.fromlist(part)
+    """Beginning and end of each word, one after the other; a part of the text at a time.
+
+    Other threads run between two parts. The last word of a part may go on behind it, so it is looked for again.
+    """
+    flat, pattern, start, size = array("i"), word_pattern(text), 0, AT_ONCE
+    while start < len(text):
+        stop = min(start + size, len(text))
+        spans = [match.span() for match in pattern.finditer(text, start, stop)]
+        if stop < len(text) and len(spans) > 1:
+            stop, size = spans.pop()[0], AT_ONCE
+        elif stop < len(text) and spans and size < LONGEST_WORD:
+            stop, size = spans.pop()[0], 2 * size
+        else:
+            size = AT_ONCE
+        flat.fromlist(list(chain.from_iterable(spans)))
+        start = stop
     return flat
 
 

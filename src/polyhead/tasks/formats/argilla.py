@@ -16,8 +16,10 @@ SUBMITTED = "submitted"
 RESPONSES = ".responses"
 BESIDE = (".users", ".status")
 SUGGESTIONS = (".suggestion", "-suggestion")
+ENDS_OF_COLUMNS = (RESPONSES, SUGGESTIONS[1])  # which tell a table of this tool
 TAKEN = ("fields", "responses", "suggestions", "vectors", "metadata", "status", "_server_id")
 FIRST = ("annotation", "prediction", "status", "inputs")  # columns of the first versions
+OF_FIRST = ("prediction_agent", "annotation_agent", "multi_label", "explanation", "metrics", "search_keywords")
 TIMES = ("inserted_at", "updated_at", "event_timestamp")
 
 
@@ -46,7 +48,8 @@ class Argilla(RecordFormat):
         """A column for each field and each question."""
         fields = record.get("inputs" if _is_first(record) else "fields")
         own = dict(fields) if isinstance(fields, dict) else {}
-        own |= {name: value for name, value in record.items() if self._is_kept(name)}
+        left_out = OF_FIRST if _is_first(record) else ()
+        own |= {name: value for name, value in record.items() if self._is_kept(name) and name not in left_out}
         texts = [value for value in own.values() if isinstance(value, str)]
         given: dict[str, list[Any]] = {name: [] for name in sorted(self._questions)}
         for name, value in _responses(record):
@@ -96,9 +99,9 @@ def _responses(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             if _is_submitted(state):
                 yield from _value(name.removesuffix(RESPONSES), value)
     if _is_first(record) and record["status"] != "Discarded":
-        yield from _value(FIRST[0], record[FIRST[0]])
-    for name in _listed(record):
-        for each in record[name]:
+        yield from _value(FIRST[0], _entities(record[FIRST[0]]))
+    for name, answers in _listed(record).items():
+        for each in answers:
             if _is_submitted(each.get("status")):
                 yield from _value(name, each.get("value"))
 
@@ -121,15 +124,32 @@ def _flat(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _listed(record: Mapping[str, Any]) -> list[str]:
-    """Columns of hub data sets of versions before 2.0: lists of `{user_id, value, status}`."""
-    return [
-        name
-        for name, value in record.items()
+def _listed(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Columns of hub data sets of versions before 2.0: lists of `{user_id, value, status}`, or of each key."""
+    columns = {name: _turned(value) if isinstance(value, dict) else value for name, value in record.items()}
+    return {
+        name: value
+        for name, value in columns.items()
         if isinstance(value, list)
         and value
         and all(isinstance(each, dict) and {"user_id", "value", "status"} <= set(each) for each in value)
-    ]
+    }
+
+
+def _turned(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Objects from lists of their values."""
+    if not all(isinstance(values, list) for values in columns.values()) or len(set(map(len, columns.values()))) != 1:
+        return []
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _entities(value: object) -> object:
+    """Spans that the first versions wrote as `[label, start, end]`; any other value as it is."""
+    if not isinstance(value, list) or not all(
+        isinstance(e, list) and [type(x) for x in e[1:3]] == [int] * 2 for e in value
+    ):
+        return value
+    return [{"label": each[0], "start": each[1], "end": each[2]} for each in value]
 
 
 def _is_first(record: Mapping[str, Any]) -> bool:
@@ -140,11 +160,5 @@ def _span(value: Mapping[str, Any], places: Places | None) -> dict[str, object]:
     start, end = value.get("start"), value.get("end")
     if type(start) is not int or type(end) is not int:
         raise BadValue("a span cannot be read", got=value, allowed="{start, end, label}", do="correct the record")
-    place = (start, end) if places is None else places.of_edges(start, end)
-    if place is None:
-        raise BadValue(
-            "nobody can tell what a span covers: an emoji before it may count as one or as two",
-            got=f"{start} to {end}",
-            do="label this text again without the emoji before it, or remove the record",
-        )
-    return {"start": place[0], "end": place[1], "label": value.get("label")}
+    first, last = (start, end) if places is None else places.of_edges(start, end)
+    return {"start": first, "end": last, "label": value.get("label")}

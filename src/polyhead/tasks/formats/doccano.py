@@ -72,12 +72,5 @@ def _span(value: Any, places: Places) -> dict[str, object]:
     if not _is_span(value):
         raise BadValue("a span cannot be read", got=value, allowed="[start, end, label]", do="correct the record")
     start, end, label = value if isinstance(value, list) else (*(value[key] for key in OFFSETS), value["label"])
-    place = places.of_edges(start, end)
-    if place is None:
-        raise BadValue(
-            "nobody can tell what a span covers: doccano counts an emoji as one or two, and both are possible here",
-            got=f"{start} to {end} in {places.text!r}",
-            allowed="a span that begins and ends at edges of words by one of the two counts alone",
-            do="label this text again without the emoji before it, or remove the record",
-        )
-    return {"start": place[0], "end": place[1], "label": label}
+    first, last = places.of_edges(start, end)
+    return {"start": first, "end": last, "label": label}

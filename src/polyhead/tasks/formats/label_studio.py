@@ -90,7 +90,9 @@ class LabelStudioShort(RecordFormat):
                 self.counts["further annotations of a text, left out"] += 1
                 return
         texts = {name: value for name, value in record.items() if isinstance(value, str)}
-        reading, row = _Reading(texts, self.counts), dict(record)
+        # A text whose annotator marked nothing has no column of spans, where the file has one.
+        unmarked = {name: [] for name in self._spans if annotation is not None and name not in record}
+        reading, row = _Reading(texts, self.counts), dict(record) | unmarked
         for name, value in record.items():
             values = _listed(_parsed(value))
             if name in self._spans and not values:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import cached_property
 from itertools import accumulate
 
+from polyhead.errors import BadValue
+
 
 class Places:
     """The characters of a text by the units in which browsers count: those of UTF-16, line ends as one of them."""
@@ -33,16 +35,31 @@ class Places:
                 return place
         return None
 
-    def of_edges(self, start: int, end: int) -> tuple[int, int] | None:
+    def of_edges(self, start: int, end: int) -> tuple[int, int]:
         """The characters between two offsets where only one unit, UTF-16's or Python's, ends them at edges of words.
 
-        None where the units differ, and both do or neither does.
+        Raises BadValue where the units differ, and both do or neither does, and where there are no such characters.
         """
         wide, plain = self.of_units(start, end), self._inside(start, end)
-        if wide == plain:
+        got = f"{start} to {end} in {self.text!r}"
+        if wide is None and plain is None:
+            raise BadValue(
+                "a span is empty, or ends outside its text",
+                got=got,
+                allowed=f"0 <= start < end <= {len(self.text)}",
+                do="label this text again, or remove the record",
+            )
+        if wide == plain and wide is not None:
             return wide
         fitting = [place for place in (wide, plain) if place is not None and self._has_edges(*place)]
-        return fitting[0] if len(fitting) == 1 else None
+        if len(fitting) != 1:
+            raise BadValue(
+                "nobody can tell what a span covers: an emoji before it may count as one or as two",
+                got=got,
+                allowed="a span that begins and ends at edges of words by one of the two counts alone",
+                do="label this text again without the emoji before it, or remove the record",
+            )
+        return fitting[0]
 
     def _inside(self, start: int, end: int) -> tuple[int, int] | None:
         return (start, end) if 0 <= start < end <= len(self.text) else None

@@ -11,7 +11,7 @@ from polyhead.tasks.formats.base import RecordFormat, are_objects
 VERDICTS = ("accept", "reject", "ignore")
 MARKS_OF_PRODIGY = ("_view_id", "_task_hash", "_input_hash", "_timestamp", "_session_id", "_annotator_id")
 NO_ANSWER = "records without an answer, left out"
-SHAPES = ("spans", "accept", "options")
+SHAPES = ("spans", "accept", "options", "label")
 TAKEN_APART = ("answer", "accept", "options", "tokens", "spans", "label", "relations", "config", "html", "meta")
 
 

@@ -71,6 +71,7 @@ class Trials:
         self._prepared, self._source, self._threads = prepared, source, threads
         self._checkpoints, self._events = checkpoints, events
         self._folds: list[tuple[Split, Split]] = []
+        self._is_untold = prepared.train.examples.words is not None
         self._linear: list[Trial] = []  # tried so far
         self._priors: dict[Path, Tensor | None] = {}
         self.held = prepared.validation.examples
@@ -102,6 +103,7 @@ class Trials:
 
     def tried(self, candidate: Candidate, path: Path) -> Trial:
         """The candidate, fitted without the rows that choose."""
+        self._tell_unread(path)
         if candidate.solver == "linear":
             trial = self._shifted(self._solved(candidate, path))
             self._linear.append(trial)
@@ -253,7 +255,6 @@ class Trials:
             return self._trained_by_folds(candidate, path)
         prepared, module = self._prepared, self._module(path)
         train, validation = self._examples(prepared.train, path), self._examples(prepared.validation, path)
-        self._tell_unread(prepared.train, train)
         kept = self._checkpoints / f"{prepared.task.name}-{candidate.name}{SUFFIX}" if self._checkpoints else None
         course = self._course(module, train, validation, checkpoint=kept, events=self._events)
         raced = math.ceil(course.most * RACED)
@@ -327,14 +328,17 @@ class Trials:
         """Trained on all rows for as many updates as were best."""
         module = self._module(trial.path)
         examples = self._examples(everything, trial.path)
-        self._tell_unread(everything, examples)
         course = self._course(module, examples, None, events=self._events)
         course.advance(max(1, round(trial.setting / course.steps)))
         return module, course.finish()
 
-    def _tell_unread(self, split: Split, examples: FeatureExamples) -> None:
-        prepared = msgspec.structs.replace(self._prepared, train=split)
-        tell_unread(prepared, examples, self._source.facts.settings.max_tokens, self._events)
+    def _tell_unread(self, path: Path) -> None:
+        """Tells once, before anything is learned of words or places, what of them no answer can give."""
+        if self._is_untold:
+            self._is_untold, whole = False, self._prepared.whole
+            split = _split(whole) if whole is not None and self._folds else self._prepared.train
+            prepared = msgspec.structs.replace(self._prepared, train=split)
+            tell_unread(prepared, self._examples(split, path), self._source.facts.settings.max_tokens, self._events)
 
     def _course(
         self,
