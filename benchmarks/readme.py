@@ -153,7 +153,7 @@ def pages() -> dict[FilePath, str]:
         reference / "python-api.md": {"api": lambda _: list(api_reference.lines())},
         guides / "operations.md": {"limits": limit_table},
         guides / "conditioning.md": {"costs": lambda _: cost_table()},
-        guides / "scale-out.md": {"scale": lambda _: store_scale.table()},
+        project_pages / "billion-documents.md": {"scale": lambda _: store_scale.table()},
     }
     return {page: filled(page, made) for page, made in parts.items()}
 

@@ -1,6 +1,6 @@
 """What a corpus of a billion documents takes, as arithmetic: bytes, machine hours and dollars, from measured rates.
 
-    python -m benchmarks.store_scale                prints the table of docs/guides/scale-out.md
+    python -m benchmarks.store_scale                prints the table of docs/project/billion-documents.md
 
 Bytes follow from shapes. Rates are those of `results/store_backfill.json`, medians of its repeats on one machine; where
 there is none, the table says so.

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from polyhead.bundle.notes import Probe
 from polyhead.project.recipes import Training
 from polyhead.strategies import Pooled
+from polyhead.tasks.gold import TaggedSpan, cut_words
 from polyhead.tasks.read import Examples, ReadReport
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
-from polyhead.text.words import places_of
+from polyhead.text.words import places_of, words_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.record.draft import PROBES, probes_of
 
@@ -170,3 +171,16 @@ def test_probes_of_a_span_task_show_an_answer_and_none():
     assert len(probes) == PROBES and {0, 1001} <= set(rows_of(probes)) and 1003 not in rows_of(probes)
     one = msgspec.convert(probes[0], Probe)
     assert (one.input, one.words) == (inputs[0], ((-1, -1), (0, 1), (2, 3))) and one.fits(task)
+
+
+def test_a_probe_has_the_words_that_answers_have_where_gold_cut_them():
+    """A caller gives no gold, so the bundle is proven on the text's own words."""
+    text = "the Donaudampf ships"
+    gold = (TaggedSpan(start=4, end=9, label="who"),)
+    cut = cut_words(words_of(text), gold)
+    task = Task(name="t", kind="tagging", labels=("O", "B-who", "I-who"))
+    made = prepared(task, [(text,)], [np.array([0, 1, 0, 0])], [cut])
+    split = made.validation
+    split = msgspec.structs.replace(split, examples=msgspec.structs.replace(split.examples, gold=[gold]))
+    (line,) = probes_of(msgspec.structs.replace(made, validation=split))
+    assert len(cut) == 4 and [list(word) for word in line["words"]] == words_of(text).tolist()

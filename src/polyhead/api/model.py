@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
-from polyhead.api.asked import as_input, cells_by_task, is_alone, word_places
 from polyhead.api.given import Table, inputs_of
+from polyhead.api.predicting import as_input, cells_by_task, is_alone, word_places
 from polyhead.api.rows import (
     Labelled,
     check_first,

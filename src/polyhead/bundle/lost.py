@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.errors import BundleError
+from polyhead.bundle.read import Bundle
+from polyhead.errors import BundleError, PolyheadError
 from polyhead.tasks.kinds.tagged import is_bio
 from polyhead.tasks.task import Task, kind_of
 
@@ -40,6 +41,18 @@ def check_labels_stay(
             task=live.task.name,
             lost=lost,
         )
+
+
+def check_replacement(bundle: Bundle, name: str, new: TaskRecord, *, do: str, where: str) -> None:
+    """The same for a version that was trained elsewhere and takes the place of a task's live one.
+
+    A live version that cannot be read is replaced whatever it knew.
+    """
+    try:
+        live = bundle.record(name)
+    except PolyheadError:
+        return
+    check_labels_stay(live, new.task, without_rows(new), version=bundle.version(name), do=do, where=where)
 
 
 def _taught(task: Task, without: Collection[str]) -> dict[str, None]:

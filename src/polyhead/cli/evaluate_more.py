@@ -139,7 +139,7 @@ def _explanations(session: Session, evaluation: Evaluation) -> list[Explanation 
     words = None
     if examples.words is not None:
         place = {row: number for number, row in enumerate(examples.rows)}
-        words = [examples.words[place[error.row]] for error in short]
+        words = [examples.whole_words(place[error.row]) for error in short]
     found = iter(explained(session, [error.input for error in short], [task], words=words) if short else [])
     return [next(found).get(task) if fits else None for fits in is_short]
 

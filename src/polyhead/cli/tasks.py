@@ -25,7 +25,7 @@ from polyhead.cli.output import Printer, counted, json_option
 from polyhead.cli.uploads import apply, pack
 
 if TYPE_CHECKING:
-    from polyhead.bundle.manifest import Live, TaskRecord
+    from polyhead.bundle.manifest import Live
     from polyhead.bundle.read import Bundle
     from polyhead.certify import Verification
 
@@ -156,6 +156,7 @@ def update(
     """
     from polyhead.bundle.format import TASKS
     from polyhead.bundle.journal import finish
+    from polyhead.bundle.lost import check_replacement
     from polyhead.bundle.merge import copy_tasks
     from polyhead.bundle.read import Bundle
     from polyhead.bundle.versions import next_version
@@ -174,7 +175,8 @@ def update(
     new = {name: _known(theirs, other, ours) for other, name in called.items()}
     after = {name: record.task.labels for name, record in new.items()}
     for name, record in new.items() if not allow_lost_labels else ():
-        _check_labels_stay(ours, name, record)
+        do = "update from a version that learned these labels too, or let them go with --allow-lost-labels"
+        check_replacement(ours, name, record, do=do, where="what the new one learned from")
     renamed = {other: name for other, name in called.items() if other != name}
     done = certified_once(
         bundle,
@@ -332,25 +334,6 @@ def _labels(bundle: Bundle, name: str, live: Live) -> tuple[str, ...] | None:
         return bundle.view({name: live}).tasks[name].task.labels
     except BundleError:
         return None
-
-
-def _check_labels_stay(ours: Bundle, name: str, new: TaskRecord) -> None:
-    """Raises BundleError for labels that only the live version learned; one that cannot be read has none."""
-    from polyhead.bundle.lost import check_labels_stay, without_rows
-    from polyhead.errors import BundleError
-
-    try:
-        live = ours.record(name)
-    except BundleError:
-        return
-    check_labels_stay(
-        live,
-        new.task,
-        without_rows(new),
-        version=ours.version(name),
-        do="update from a version that learned these labels too, or let them go with --allow-lost-labels",
-        where="what the new one learned from",
-    )
 
 
 def _labels_changed(before: tuple[str, ...] | None, after: tuple[str, ...]) -> list[str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from polyhead.bundle.format import TASKS
 from polyhead.bundle.journal import finish
-from polyhead.bundle.lost import check_labels_stay, without_rows
+from polyhead.bundle.lost import check_replacement
 from polyhead.bundle.manifest import TaskRecord, renamed
 from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.models import Models, model_names, remove_models, set_models
@@ -141,7 +141,8 @@ def _put(order: Order, root: FilePath, prover: Prover | None, check: Callable[[]
         return Outcome(task=name, before=before, after=before, is_changed=False, certificate=_certified_now(root))
 
     if live is not None and not order.allow_lost_labels:
-        _check_labels_stay(theirs.record(name), ours, name)
+        do = "send a version that learned these labels too, or say allow_lost_labels=true to let them go"
+        check_replacement(ours, name, theirs.record(name), do=do, where="what the upload learned from")
 
     def copy(_: Mapping[str, str] | None = None) -> None:
         check()
@@ -164,22 +165,6 @@ def _put(order: Order, root: FilePath, prover: Prover | None, check: Callable[[]
         finish(root, done.begun)
     after = certificate.after[name].version
     return Outcome(task=name, before=before, after=after, is_changed=True, certificate=Proof.of(certificate))
-
-
-def _check_labels_stay(theirs: TaskRecord, ours: Bundle, name: str) -> None:
-    """Raises BundleError for labels that only the live version learned from rows."""
-    try:
-        live = ours.record(name)
-    except PolyheadError:
-        return  # a damaged version is replaced
-    check_labels_stay(
-        live,
-        theirs.task,
-        without_rows(theirs),
-        version=ours.version(name),
-        do="send a version that learned these labels too, or say allow_lost_labels=true to let them go",
-        where="what the upload learned from",
-    )
 
 
 def _is_same(theirs: TaskRecord, ours: Bundle, name: str) -> bool:

@@ -98,6 +98,12 @@ class Examples(Value, eq=False):
         """Every metric of the task's kind for these outputs, one for each example."""
         return kind_of(task).evaluate(task, outputs, self.targets, self.each())
 
+    def whole_words(self, index: int) -> np.ndarray | None:
+        """The words of a row, int32 (words, 2), without the cuts that gold made in them; None where it has none."""
+        if self.words is None or self.gold is None:
+            return None if self.words is None else self.words[index]
+        return words_in(texts_of(self.inputs[index]))
+
     def each(self) -> list[Example]:
         """The examples one by one, without their labels."""
         parts = zip(self.inputs, self.words or repeat(None), self.gold or repeat(None), strict=False)

@@ -184,8 +184,7 @@ def _spread(rows: Sequence[int], count: int) -> list[int]:
 
 def _probe(prepared: Prepared, index: int) -> dict[str, object]:
     examples = prepared.validation.examples
-    words = None if examples.words is None else examples.words[index]
-    return Probe.of(examples.inputs[index], words).line()
+    return Probe.of(examples.inputs[index], examples.whole_words(index)).line()
 
 
 def card_of(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Plan, *, learned: bool = False) -> str:

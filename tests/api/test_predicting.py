@@ -8,7 +8,7 @@ import pytest
 
 from moods import Quick, texts_of
 from polyhead import Task, errors
-from polyhead.api.asked import cells_by_task
+from polyhead.api.predicting import cells_by_task
 from tiny import write_trunk
 
 pytest.importorskip("torch")
