@@ -114,7 +114,7 @@ def test_heads_are_believed_as_far_as_they_find_changed_labels(kind):
         task,
         "train",
         Source(path="rows"),
-        Reading(examples=examples, wrong=(), empty=(), unlabelled=(), columns=(), rows=400),
+        Reading(examples=examples, wrong=(), empty=(), unlabelled=(), overlapping=(), columns=(), rows=400),
     )
     rows = Rows(places=[(part, row) for row in range(400)], examples=examples)
     trials = planted(rows)
