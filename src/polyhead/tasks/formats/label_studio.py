@@ -91,7 +91,9 @@ class LabelStudioShort(RecordFormat):
                 return
         texts = {name: value for name, value in record.items() if isinstance(value, str)}
         # A text whose annotator marked nothing has no column of spans, where the file has one.
-        unmarked = {name: [] for name in self._spans if annotation is not None and name not in record}
+        unmarked: dict[str, object] = {
+            name: [] for name in self._spans if annotation is not None and name not in record
+        }
         reading, row = _Reading(texts, self.counts), dict(record) | unmarked
         for name, value in record.items():
             values = _listed(_parsed(value))
