@@ -19,7 +19,8 @@ SUGGESTIONS = (".suggestion", "-suggestion")
 ENDS_OF_COLUMNS = (RESPONSES, SUGGESTIONS[1])  # which tell a table of this tool
 TAKEN = ("fields", "responses", "suggestions", "vectors", "metadata", "status", "_server_id")
 FIRST = ("annotation", "prediction", "status", "inputs")  # columns of the first versions
-OF_FIRST = ("prediction_agent", "annotation_agent", "multi_label", "explanation", "metrics", "search_keywords")
+_MORE = "prediction_agent annotation_agent multi_label explanation metrics search_keywords"
+OF_FIRST = tuple(_MORE.split())  # further columns of these, of which one is called like a kind of ours
 TIMES = ("inserted_at", "updated_at", "event_timestamp")
 
 
