@@ -213,7 +213,8 @@ def test_addresses_and_own_names_are_answered(asked_by_name, name):
     assert asked_by_name("/v1/tasks", Host=name) == 200
     assert asked_by_name("/v1/tasks", Host=name, Origin=f"http://{name}") == 200
     assert asked_by_name("/v1/tasks", Host=name, Origin="https://polyhead.example") == 200
-    for origin in ("https://evil.example", "null", "", f"http://{name}.evil.example", "http://[::1"):
+    foreign = ("https://evil.example", "null", "", f"http://{name}.evil.example", "http://[::1")
+    for origin in (*foreign, "http://127.0.0.1:9", "http://localhost:9"):  # pages of other programs of this machine
         assert asked_by_name("/v1/tasks", Host=name, Origin=origin) == 403, origin
 
 

@@ -106,14 +106,15 @@ class Guard:
                 )
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Whether a page's origin is the host of the request, or one of the server's names."""
+        """Whether a page's origin is the host of the request, port included, or one of the server's public names."""
         authority = origin.partition("://")[2]
         if authority == host:
             return bool(host)
         try:
-            return bool(self._hosts) and self._is_allowed(host_in(authority))
+            name = host_in(authority)
         except HttpError:
             return False
+        return bool(self._hosts) and is_host_name(name) and self._is_allowed(name)
 
     def _is_allowed(self, name: str) -> bool:
         name = name.lower()
