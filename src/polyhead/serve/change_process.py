@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
@@ -155,9 +156,13 @@ class _Running:
             self._held = -1
 
     async def kill(self) -> None:
-        """Ends it now."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        """Ends it now.
+
+        `Process.kill` looks first whether it has ended, and so takes the exit code from asyncio, which waits for it.
+        """
+        if self.code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
         await self.ended()
 
     async def _read_problems(self) -> None:
