@@ -29,7 +29,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.quantize.calibrate import calibrated
 from polyhead.engine.session import Session
-from polyhead.processor import CAPS, processor
+from polyhead.machine import CAPS, processor
 from polyhead.project.tables import DataFile, Project, read_project
 from studies.results import Claim, Study
 from studies.settings import ROOT, parsed, report, say, study_arguments

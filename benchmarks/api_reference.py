@@ -31,7 +31,7 @@ RETURNED = {  # what public calls give, by where it lies
     "Receipt": "polyhead.engine.receipt",
     "Changes": "polyhead.engine.loaded",
     "Outcome": "polyhead.train.training",
-    "Cost": "polyhead.cost",
+    "Cost": "polyhead.plan.cost",
 }
 WIDTH = 100  # of a signature in one line
 

@@ -2,7 +2,7 @@
 
 Minutes on one core; nothing is trained. Each bundle has the shape of BERT-base with drawn weights, tasks of two labels
 and one text of as many tokens as a row says. Four numbers must be the same: what the papers' formulas give (written out
-here), what `polyhead.cost` counts from the plan, what the receipt of a Session says, and what torch counts while it
+here), what `plan.cost` counts from the plan, what the receipt of a Session says, and what torch counts while it
 answers (its own counter of matrix products, less those of isolated prompts with each other, which are masked out).
 Poolers read the mean of all positions: where the first alone is read, the last layer of a part computes it alone, which
 is less than is counted.
@@ -19,20 +19,19 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from polyhead import cost
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
-from polyhead.config import Value
-from polyhead.cost.allocate import by_rule
+from polyhead.encoder.data import TextSettings, TrunkData
+from polyhead.encoder.shape import trunk_arrays
 from polyhead.engine.session import Result, Session
-from polyhead.plan import Path, merge
-from polyhead.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy, prompt_groups
+from polyhead.plan import Path, cost, merge
+from polyhead.plan.cost.allocate import by_rule
+from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy, prompt_groups
 from polyhead.tasks.task import Task
 from polyhead.testing.tiny import tiny_part, tiny_tokenizer
-from polyhead.trunk.data import TextSettings, TrunkData
-from polyhead.trunk.shape import trunk_arrays
+from polyhead.values import Value
 from studies.huang2022.counts import BERT_BASE
 from studies.results import Claim, results, write_results
 from studies.settings import RESULTS

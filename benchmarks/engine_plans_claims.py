@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.results import Claim
 from studies.settings import within
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from polyhead import cost
-from polyhead.config import Value
+from polyhead.encoder.data import TextSettings, TrunkData
+from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
@@ -19,12 +19,11 @@ from polyhead.engine.batch import batched, readings_of
 from polyhead.engine.compile.encoder import Span, span_graph
 from polyhead.engine.compile.layout import Layout, Shape
 from polyhead.engine.compile.ops import Runtime
-from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Pool, merge
-from polyhead.strategies import Strategy, prompt_groups
+from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Pool, cost, merge
+from polyhead.project.strategies import Strategy, prompt_groups
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Tokenizer
-from polyhead.trunk.data import TextSettings, TrunkData
-from polyhead.trunk.shape import Architecture, trunk_arrays
+from polyhead.values import Value
 
 SPREAD = 0.02  # of drawn weights, as BERT's are begun with: activations stay in range
 Run = Callable[[], object]

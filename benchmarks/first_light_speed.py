@@ -13,23 +13,23 @@ from pathlib import Path
 
 import torch
 
-from polyhead.nn.load import load_trunk
+from polyhead.deep.examples import TextExamples
+from polyhead.deep.extract import TOKEN_BUDGET, Extractor
+from polyhead.deep.features import examples_of
+from polyhead.deep.heads.baseline import paths_of
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.loss import LOSSES
+from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint, Training
-from polyhead.sharing.part import PooledPart
-from polyhead.strategies import Pooled
-from polyhead.strategies.base import with_codec
+from polyhead.project.strategies import Pooled
+from polyhead.project.strategies.base import with_codec
 from polyhead.text.batch import batches
-from polyhead.train.data.examples import TextExamples
-from polyhead.train.data.extract import TOKEN_BUDGET, Extractor
-from polyhead.train.data.features import examples_of
 from polyhead.train.data.source import FeatureRequest
-from polyhead.train.heads.baseline import paths_of
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.fit import Course
-from polyhead.train.loop.loss import LOSSES
-from polyhead.train.loop.numerics import precision_of
-from polyhead.train.recipes.together import JointModel
 from studies.du2020.run_poolers import entry, prepared
 from studies.results import Claim, results, write_results
 from studies.settings import RESULTS

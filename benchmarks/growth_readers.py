@@ -35,7 +35,10 @@ from polyhead.bundle.seen import seen_of
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
 from polyhead.cli.main import main
 from polyhead.cli.project_text import with_task
-from polyhead.config import to_json
+from polyhead.data.columns import Source
+from polyhead.data.guess_table import Given, layout_of, table_of
+from polyhead.data.read import read
+from polyhead.encoder.configs import architecture_of
 from polyhead.engine.pinned import Answered, probes_of
 from polyhead.engine.session import Session
 from polyhead.errors import DataError, nearest
@@ -52,15 +55,12 @@ from polyhead.serve.uploads import Receiver, staged
 from polyhead.serve.workers import joined_counts
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema, document_id
 from polyhead.store.corpus.plain import PlainStore
-from polyhead.tasks.columns import Source
-from polyhead.tasks.guess_table import Given, layout_of, table_of
 from polyhead.tasks.kinds.base import listed
-from polyhead.tasks.read import read
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tokenizer, tiny_trunk
 from polyhead.text import trial
 from polyhead.text.words import words_in
-from polyhead.trunk.configs import architecture_of
+from polyhead.values import to_json
 
 Work = Callable[[], object]
 Prepare = Callable[[Path, int], Work]
@@ -691,7 +691,7 @@ def _(folder: Path, n: int) -> Work:
 
 
 def classifier(folder: Path, **keys: Any) -> Work:
-    from polyhead.importing.hugging_face import read_head
+    from polyhead.convert.hugging_face import read_head
 
     config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], **keys}
     (folder / "config.json").write_text(json.dumps(config))
@@ -706,7 +706,7 @@ def _(folder: Path, n: int) -> Work:
 
 @reader("weights: tensors of a file", 2000)
 def _(folder: Path, n: int) -> Work:
-    from polyhead.nn.load import open_checkpoint
+    from polyhead.deep.nn.load import open_checkpoint
 
     save_file({f"a{number}": np.ones(1, np.float32) for number in range(n)}, folder / "model.safetensors")
     return lambda: open_checkpoint(folder)
@@ -714,7 +714,7 @@ def _(folder: Path, n: int) -> Work:
 
 @reader("weights: tensors of an index", 2000)
 def _(folder: Path, n: int) -> Work:
-    from polyhead.nn.load import open_checkpoint
+    from polyhead.deep.nn.load import open_checkpoint
 
     names = [f"a{number}" for number in range(n)]
     save_file({name: np.ones(1, np.float32) for name in names}, folder / "model-1.safetensors")
@@ -725,7 +725,7 @@ def _(folder: Path, n: int) -> Work:
 
 @reader("weights: files of an index", 100)
 def _(folder: Path, n: int) -> Work:
-    from polyhead.nn.load import open_checkpoint
+    from polyhead.deep.nn.load import open_checkpoint
 
     for number in range(n):
         save_file({f"a{number}": np.ones(1, np.float32)}, folder / f"m{number}.safetensors")
@@ -735,7 +735,7 @@ def _(folder: Path, n: int) -> Work:
 
 
 def adapter(folder: Path, **keys: Any) -> Work:
-    from polyhead.importing.peft import read_lora
+    from polyhead.convert.peft import read_lora
 
     config = {
         "peft_type": "LORA",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.results import Claim
 from studies.settings import within
 

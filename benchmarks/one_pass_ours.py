@@ -112,7 +112,7 @@ def torch_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     """The trunk in torch, on the processor or on CUDA: from a padded batch to the first positions' last states."""
     import torch
 
-    from polyhead.nn.trunk import Trunk
+    from polyhead.deep.nn.trunk import Trunk
 
     trunk = bundle.trunk()
     device = "cuda" if backend == "torch-cuda" else "cpu"

@@ -20,12 +20,12 @@ import msgspec
 
 from benchmarks.first_light_eight_tasks import PROJECT, SEEDS, polyhead
 from polyhead.bundle.read import Bundle
+from polyhead.data.read import read
 from polyhead.engine.backends import open_runtime
-from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.quantize.calibrate import Row, calibrated
 from polyhead.engine.session import Session
+from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.tables import DataFile, Project, read_project
-from polyhead.tasks.read import read
 from studies.results import Claim, Study
 from studies.settings import ROOT, RUNS, parsed, report, say, study_arguments
 

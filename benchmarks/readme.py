@@ -22,15 +22,15 @@ import click
 import msgspec
 
 from benchmarks import api_reference, one_pass_claims, store_scale
-from polyhead import cost, errors
-from polyhead import strategies as strategy
+from polyhead import errors
 from polyhead.cli.main import VERBS, commands
-from polyhead.plan import Embed, Layers, Path, Plan, merge
+from polyhead.encoder import summarizer as seq2seq_data
+from polyhead.encoder.shape import Architecture
+from polyhead.plan import Embed, Layers, Path, Plan, cost, merge
 from polyhead.project import recipes as recipe
+from polyhead.project import strategies as strategy
 from polyhead.project import tables as project
-from polyhead.seq2seq import data as seq2seq_data
 from polyhead.tasks.task import Task, owner_of
-from polyhead.trunk.shape import Architecture
 from studies.results import Claim, Results, read_results
 from studies.sample.table import count_table, score_table
 from studies.sample.texts import sample_rows

@@ -22,7 +22,7 @@ from studies.results import Claim
 from studies.settings import ROOT, command, report, say
 
 KINDS = {
-    "files of others: folders of pieces": ("tests/test_folders.py", "tests/scoring/test_pieces.py"),
+    "files of others: folders of pieces": ("tests/test_folders.py", "tests/store/scoring/test_pieces.py"),
     "files of others: links": ("tests/bundle/test_links.py",),
     "code of models": ("tests/formats/hostile/test_hostile_summarizers.py",),
     "numbers that are not finite": ("tests/engine/test_finite.py",),
@@ -30,7 +30,7 @@ KINDS = {
     "damaged features": ("tests/store/test_layout.py",),
     "sizes, patterns, pipes": (
         "tests/formats/hostile/test_hostile_sizes.py",
-        "tests/nn/test_patterns.py",
+        "tests/deep/nn/test_patterns.py",
         "tests/tasks/test_limits.py",
     ),
     "forged bundles": ("tests/formats/hostile/test_hostile_bundles.py",),

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from polyhead.processor import CAPS
+from polyhead.machine import CAPS
 from studies.results import Claim
 from studies.settings import ROOT, command, report, say
 

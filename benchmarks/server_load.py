@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.one_pass import BATCH, worker_of
 from benchmarks.one_pass_tasks import FOLDER, bundle_of, train, tweets
 from benchmarks.server_shapes import bert_base
-from polyhead.processor import processor, processors
+from polyhead.machine import processor, processors
 from studies.results import Claim
 from studies.settings import ROOT, command, report, say
 

@@ -12,15 +12,14 @@ import numpy as np
 
 from benchmarks.engine_plans_made import drawn_trunk
 from benchmarks.one_pass_tasks import FOLDER, TASKS, bundle_of
-from polyhead import cost
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
-from polyhead.plan import Embed, Layers
+from polyhead.encoder.shape import Architecture
+from polyhead.plan import Embed, Layers, cost
 from polyhead.plan import Path as TaskPath
 from polyhead.tasks.task import owner_of
-from polyhead.trunk.shape import Architecture
 
 BERT_BASE = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 

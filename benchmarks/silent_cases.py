@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyhead.cli.main import main as polyhead
+from polyhead.data.read import Examples, read
 from polyhead.project.tables import read_project
-from polyhead.tasks.read import Examples, read
 from polyhead.tasks.task import Task
 from polyhead.text.question import texts_of
 from studies.results import Claim

@@ -28,11 +28,11 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold
 from transformers import AutoModel, AutoTokenizer
 
-from polyhead.nn.load import find_encoder
-from polyhead.tasks.read import Examples, ReadReport
+from polyhead.data.read import Examples, ReadReport
+from polyhead.deep.heads.choice import best_penalty
+from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, solutions, swept
+from polyhead.deep.nn.load import find_encoder
 from polyhead.tasks.task import Task
-from polyhead.train.heads.choice import best_penalty
-from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, solutions, swept
 from studies.results import Claim
 from studies.settings import DATA, RUNS, command, report, resumed, say
 

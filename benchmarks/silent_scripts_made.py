@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterator
 from itertools import product
 
-from polyhead.config import Value
+from polyhead.values import Value
 
 Row = tuple[str, list[dict[str, object]]]
 """A text, and its spans `{start, end, label}`."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from polyhead.config import Value
 from polyhead.serve.http import MOST_VALUES
 from polyhead.serve.settings import RequestLimits
+from polyhead.values import Value
 
 LIMITS = RequestLimits()
 WORDS = "good lamp is late and the phone is bad , "

@@ -48,18 +48,18 @@ from benchmarks.store_made import (
     write_texts,
 )
 from polyhead.bundle.read import Bundle
+from polyhead.codecs import ONE_BIT
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.quantize.calibrate import Row as Calibrating
 from polyhead.engine.quantize.calibrate import calibrated
 from polyhead.engine.session import Session
-from polyhead.jobs.backfill import BackfillRequest, backfill
-from polyhead.jobs.executors import HERE, SEVERAL
-from polyhead.jobs.executors.processes import THREADS
-from polyhead.jobs.extract import ExtractRequest, extract
 from polyhead.plan import Codec
-from polyhead.store.codecs import ONE_BIT
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
 from polyhead.store.corpus.open import create_corpus, open_corpus
+from polyhead.store.jobs.backfill import BackfillRequest, backfill
+from polyhead.store.jobs.executors import HERE, SEVERAL
+from polyhead.store.jobs.executors.processes import THREADS
+from polyhead.store.jobs.extract import ExtractRequest, extract
 from studies.results import Claim
 from studies.settings import ROOT, say, within
 
@@ -355,7 +355,7 @@ class Cheap:
 
 
 def extracting(location: str, file: str) -> Row:
-    from polyhead.jobs.taps import Tap
+    from polyhead.store.jobs.taps import Tap
 
     encoder = trunk()
     began = time.perf_counter()

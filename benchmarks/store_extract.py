@@ -29,11 +29,11 @@ from benchmarks.store_made import (
     trunk,
     write_texts,
 )
-from polyhead.engine.fill import batches
-from polyhead.jobs.extract import PIECE_ROWS, TOKEN_BUDGET, ExtractRequest, extract
+from polyhead.codecs import ONE_BIT
 from polyhead.plan import Embed, Layers, Pool
 from polyhead.plan import Path as TaskPath
-from polyhead.store.codecs import ONE_BIT
+from polyhead.store.fill import batches
+from polyhead.store.jobs.extract import PIECE_ROWS, TOKEN_BUDGET, ExtractRequest, extract
 from polyhead.text.tokenize import Tokenizer
 from studies.results import Claim
 from studies.settings import say

@@ -27,12 +27,12 @@ from benchmarks.store_made import KINDS, Place, Row, options_of, write_texts
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.errors import StoreError
-from polyhead.jobs import extract as extraction
-from polyhead.jobs.backfill import BackfillRequest, backfill
-from polyhead.jobs.executors import HERE
-from polyhead.jobs.executors.processes import THREADS
 from polyhead.store.corpus.base import CorpusStore, Schema
 from polyhead.store.corpus.open import create_corpus, open_corpus
+from polyhead.store.jobs import extract as extraction
+from polyhead.store.jobs.backfill import BackfillRequest, backfill
+from polyhead.store.jobs.executors import HERE
+from polyhead.store.jobs.executors.processes import THREADS
 from studies.results import Claim
 from studies.settings import ROOT, say
 
@@ -40,7 +40,7 @@ sys.path.insert(0, str(ROOT / "tests"))  # what tests of backfills make stores w
 
 NAME, KILLS = "store_kills", 20
 DOCUMENTS, EACH = 2000, 25  # and documents of an append
-PRELOADED = ["benchmarks.store_made", "polyhead.jobs.backfill", "polyhead.store.corpus.lance"]
+PRELOADED = ["benchmarks.store_made", "polyhead.store.jobs.backfill", "polyhead.store.corpus.lance"]
 PARTS = 6  # a job of its whole duration would be met by so many kills
 JOBS = ("extract", "append", "compact", "backfill")
 WISH = BackfillRequest(tasks=("mood",), executor=HERE)

@@ -23,18 +23,18 @@ import numpy as np
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
+from polyhead.codecs import HALF, ONE_BIT
+from polyhead.deep.nn.load import load_trunk
+from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import open_backend
-from polyhead.jobs.extract import ExtractRequest, extract
-from polyhead.jobs.taps import Tap
-from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
-from polyhead.store.codecs import HALF, ONE_BIT
+from polyhead.project.strategies import Pooled
 from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.open import create_corpus, open_corpus
-from polyhead.strategies import Pooled
+from polyhead.store.jobs.extract import ExtractRequest, extract
+from polyhead.store.jobs.taps import Tap
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part
-from polyhead.trunk.data import TrunkData
 from studies.results import Claim, Study
 from studies.settings import DATA, RUNS, command, report, say
 

@@ -12,10 +12,10 @@ import json
 import statistics
 from pathlib import Path
 
-from polyhead.config import Value
+from polyhead.codecs import CODECS, HALF, ONE_BIT
 from polyhead.plan import Codec
-from polyhead.store.codecs import CODECS, HALF, ONE_BIT
 from polyhead.store.corpus.base import ID_BYTES, FeatureColumn
+from polyhead.values import Value
 from studies.settings import RESULTS
 
 MEASURED = "store_backfill.json"

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
+from polyhead.deep.loop.feed import Batch
+from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.paths import joint_paths
+from polyhead.deep.recipes.sampling import MixedFeed
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.loop.feed import Batch
-from polyhead.train.recipes.course import JointCourse
-from polyhead.train.recipes.paths import joint_paths
-from polyhead.train.recipes.sampling import MixedFeed
 from studies.aghajanyan2021.mixes import JOINT, LEARNING, Mix, folders
 from studies.aghajanyan2021.runs import Runs
 from studies.results import Claim, Study, results, write_results

@@ -24,16 +24,16 @@ from benchmarks.workbench_rows import HOME, rows_of, shuffled, trained, write_ro
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.certify.beside import keep_beside
-from polyhead.config import Value
+from polyhead.data.columns import Source
+from polyhead.data.read import read
 from polyhead.engine.answers import Columns
 from polyhead.engine.session import Session
-from polyhead.quality.calibrate import CalibrateRequest, measures
-from polyhead.quality.measures import answered, error_of, of_truth
-from polyhead.quality.run import calibrated_task, told
-from polyhead.strategies import Pooled
+from polyhead.evaluate.calibrate import CalibrateRequest, measures
+from polyhead.evaluate.measures import answered, error_of, of_truth
+from polyhead.evaluate.run import calibrated_task, told
+from polyhead.project.strategies import Pooled
 from polyhead.tasks.calibration import KEY, Calibration
-from polyhead.tasks.columns import Source
-from polyhead.tasks.read import read
+from polyhead.values import Value
 from studies.results import Claim, Study
 from studies.settings import DATA, command, parsed, report, say, study_arguments
 

@@ -25,7 +25,7 @@ from polyhead.advise.clock import Clock
 from polyhead.advise.compare import Compared, Comparing, Comparison, Settings
 from polyhead.advise.tables import drawn, page
 from polyhead.advise.ways import read_task_set
-from polyhead.train.loop.events import Events
+from polyhead.deep.loop.events import Events
 from studies.results import Claim, results, write_results
 from studies.settings import RESULTS, checked_names, command, say
 

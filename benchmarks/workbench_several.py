@@ -19,9 +19,9 @@ import numpy as np
 from benchmarks.one_pass_tasks import filled
 from polyhead.check.doubted import doubted, rows_of
 from polyhead.check.run import read_parts
+from polyhead.deep.heads.held_out import features_for, held_out, whole_of
+from polyhead.deep.loop.events import Events
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.train.heads.held_out import features_for, held_out, whole_of
-from polyhead.train.loop.events import Events
 from studies.results import Claim
 from studies.settings import DATA, RUNS, command, parsed, report, resumed, say, study_arguments
 from studies.settings import rows_of as rows_in

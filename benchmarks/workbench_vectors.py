@@ -12,18 +12,18 @@ import torch
 
 from polyhead.check.part import Part
 from polyhead.check.run import read_parts
-from polyhead.nn.load import load_trunk
+from polyhead.codecs import HALF
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import examples_of, wanted_of
+from polyhead.deep.heads.held_out import whole_of
+from polyhead.deep.heads.linear import inputs_of
+from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec
 from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.sharing.part import PooledPart
-from polyhead.store.codecs import HALF
-from polyhead.strategies import Pooled
-from polyhead.train.data.extract import Extractor
-from polyhead.train.data.features import examples_of, wanted_of
-from polyhead.train.heads.held_out import whole_of
-from polyhead.train.heads.linear import inputs_of
-from polyhead.train.loop.numerics import precision_of
 from studies.settings import DATA, RUNS, say
 
 MAX_TOKENS = 128

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from polyhead.config import Value, to_json
 from polyhead.errors import DataError
 from polyhead.files import remove_leftovers, replace_file
-from polyhead.processor import processor, processors
+from polyhead.machine import processor, processors
+from polyhead.values import Value, to_json
 
 PACKAGES = ("polyhead", "numpy", "torch", "transformers", "tokenizers", "scikit-learn")
 

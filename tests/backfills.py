@@ -8,10 +8,10 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.prefix import stored_layers, stored_paths
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.fill import batch_values, batches
 from polyhead.plan import Codec, Pool
-from polyhead.store.codec import encode
+from polyhead.plan.coding import encode
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema, document_id
+from polyhead.store.fill import batch_values, batches
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_tasks, tiny_trunk
 from polyhead.testing.tiny import WORDS, tiny_path

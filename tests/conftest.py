@@ -49,7 +49,7 @@ os.fsync = disk.fsync  # what is written is not waited for: that decides after a
 
 
 def pytest_report_header():
-    from polyhead.processor import processor
+    from polyhead.machine import processor
 
     here = processor()
     return f"processor: {here.label}; 8-bit weights of {here.weight_bits} bits"

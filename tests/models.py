@@ -5,11 +5,11 @@ import numpy as np
 import torch
 
 from polyhead import plan
+from polyhead.deep.model import Model, TextBatch
+from polyhead.deep.nn.trunk import Trunk
+from polyhead.deep.sharing.make import make_families, make_part
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.model import Model, TextBatch
-from polyhead.nn.trunk import Trunk
-from polyhead.sharing.make import make_families, make_part
-from polyhead.strategies import prompt_groups
+from polyhead.project.strategies import prompt_groups
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_batch, tiny_owned, tiny_tasks
 

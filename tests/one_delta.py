@@ -1,8 +1,8 @@
 """The adapters of an owner that has one delta, in some layers."""
 
-from polyhead.sharing.in_layer import Adapters
-from polyhead.strategies.base import DeltaStart
-from polyhead.trunk.shape import Architecture
+from polyhead.deep.sharing.in_layer import Adapters
+from polyhead.encoder.shape import Architecture
+from polyhead.project.strategies.base import DeltaStart
 
 
 class OneDelta(Adapters):

@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from polyhead.engine.queue.batch import SharedBatch
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
+from polyhead.project.strategies import Pooled
 from polyhead.serve.app import application
 from polyhead.serve.run import Listener, bound, serve
 from polyhead.serve.service import Service
 from polyhead.serve.settings import ConnectionLimits, ServeSettings
-from polyhead.strategies import Pooled
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
 

@@ -14,11 +14,11 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
+from polyhead.project.strategies import Pooled
 from polyhead.serve.app import application
 from polyhead.serve.run import bound
 from polyhead.serve.service import Service
 from polyhead.serve.settings import RequestLimits, ServeSettings
-from polyhead.strategies import Pooled
 from polyhead.tasks.task import Task
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 

@@ -14,7 +14,7 @@ import tiny
 LIMIT = 120  # seconds that one run may take before it counts as hanging
 MEETING = 20  # seconds in which two processes form their group; gloo's sockets now and then fail to meet
 TRIES = 3  # of forming it
-PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "polyhead.train.recipes.course"]  # once for all processes
+PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "polyhead.deep.recipes.course"]  # once for all processes
 
 
 class Pair:
@@ -87,7 +87,7 @@ def _serve(rank, pipe):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
 
-    from polyhead.train.loop.devices import Place, joined
+    from polyhead.deep.loop.devices import Place, joined
 
     torch.set_num_threads(1)
     gc.freeze()  # whoever leaves a group collects garbage, and need not look through all that was imported
@@ -125,11 +125,11 @@ class Stopped(Exception):
 
 
 def course_of(job, place):
-    from polyhead.nn.load import load_trunk
+    from polyhead.deep.loop.events import Events
+    from polyhead.deep.nn.load import load_trunk
+    from polyhead.deep.recipes.course import JointCourse
+    from polyhead.deep.recipes.paths import joint_paths
     from polyhead.train.data.prepare import prepare
-    from polyhead.train.loop.events import Events
-    from polyhead.train.recipes.course import JointCourse
-    from polyhead.train.recipes.paths import joint_paths
 
     home = Path(job.home)
     project = tiny.project(home, *job.names, training=job.training)
@@ -154,7 +154,7 @@ def course_of(job, place):
 
 def learn(place, job):
     """What a training leaves: arrays by name, the history, the scores; None where it was stopped."""
-    from polyhead.train.loop import fit
+    from polyhead.deep.loop import fit
 
     course, save, saved = course_of(job, place), fit.Curriculum.save, []
 

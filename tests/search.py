@@ -10,7 +10,7 @@ _known, _own = {}, {}
 
 def shorten(monkeypatch):
     """Linear heads are tried with three penalties in place of all, in two folds in place of five, in few steps each."""
-    from polyhead.train.heads import linear, select
+    from polyhead.deep.heads import linear, select
 
     few = linear.PENALTIES[2:8:2]
 
@@ -38,13 +38,13 @@ def hurry(monkeypatch):
 
 def remember(monkeypatch):
     """What depends on its inputs alone is computed once: most tests train heads of the same few texts."""
-    from polyhead.train.heads import linear
+    from polyhead.deep.heads import linear
 
     _replace(monkeypatch, lambda inputs, penalties=linear.PENALTIES: _remembered(inputs, penalties))
 
 
 def _replace(monkeypatch, solutions):
-    from polyhead.train.heads import linear, select
+    from polyhead.deep.heads import linear, select
 
     _own.setdefault("solutions", linear.solutions)
     monkeypatch.setattr(linear, "solutions", solutions)
@@ -52,7 +52,7 @@ def _replace(monkeypatch, solutions):
 
 
 def _remembered(inputs, penalties):
-    from polyhead.train.heads import linear
+    from polyhead.deep.heads import linear
 
     solutions = _own["solutions"]
     if inputs.values.numel() > MOST:

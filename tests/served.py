@@ -12,12 +12,12 @@ import uvicorn
 
 from polyhead.engine.queue import QueueLimits
 from polyhead.engine.session import Session
+from polyhead.project.strategies import Pooled
 from polyhead.serve.app import application
 from polyhead.serve.formats.asking import for_task
 from polyhead.serve.run import bound
 from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings
-from polyhead.strategies import Pooled
 from polyhead.testing import tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 

@@ -3,17 +3,17 @@
 import numpy as np
 
 from polyhead import plan
+from polyhead.encoder.shape import WORD_VECTORS
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.prefix import stored_layers
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.fill import batch_values, batches, fixed_codec, sample_values
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.store.codec import encode
+from polyhead.plan.coding import encode
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema, document_id
 from polyhead.store.corpus.open import create_corpus
+from polyhead.store.fill import batch_values, batches, fixed_codec, sample_values
 from polyhead.testing import tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of
-from polyhead.trunk.shape import WORD_VECTORS
 
 TOKENS = {"layers": "mean", "of": 2, "positions": "all"}  # what the attention heads of these tests read
 SIGN = Codec(name="sign")

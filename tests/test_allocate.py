@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import cases
-from polyhead.cost import cost_of
-from polyhead.cost.allocate import Option, Price, allocation_of, best_under, by_rule, frontier, greedy, price_of
+from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Layers, Path, merge
-from polyhead.trunk.shape import Architecture
+from polyhead.plan.cost import cost_of
+from polyhead.plan.cost.allocate import Option, Price, allocation_of, best_under, by_rule, frontier, greedy, price_of
 from studies.wei2021.published import TASKS, published_options
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)

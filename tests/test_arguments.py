@@ -27,14 +27,14 @@ from polyhead import (
     train_project,
 )
 from polyhead.arguments import check_fields, fits, typed
-from polyhead.config import Value
 from polyhead.errors import ConfigError, PolyheadError
-from polyhead.jobs import ScoreRequest, score
 from polyhead.plan import Pool
 from polyhead.project.tables import DataFile, TaskEntry, TrunkChoice
 from polyhead.project.tables import read_project as read
+from polyhead.store.jobs import ScoreRequest, score
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
+from polyhead.values import Value
 
 WRONG = {
     "None": None,

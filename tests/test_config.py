@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import cases
-from polyhead.config import Value, digested, from_json, read_toml, to_json, to_value
 from polyhead.errors import BadName, ConfigError
+from polyhead.values import Value, digested, from_json, read_toml, to_json, to_value
 from tiny import to_toml
 
 

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import cases
-from polyhead.cost import (
+from polyhead.encoder.shape import Architecture, embedding_arrays, trunk_arrays
+from polyhead.errors import PlanError
+from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, Plan, Pool, Prompt, merge
+from polyhead.plan.coding import encode
+from polyhead.plan.cost import (
     added,
     arrays_of,
     arrays_of_plan,
@@ -21,10 +25,6 @@ from polyhead.cost import (
     row_bytes,
     stored_bytes,
 )
-from polyhead.errors import PlanError
-from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, Plan, Pool, Prompt, merge
-from polyhead.store.codec import encode
-from polyhead.trunk.shape import Architecture, embedding_arrays, trunk_arrays
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 ROBERTA = Architecture(
@@ -631,7 +631,7 @@ def test_flops_equal_what_torch_counts_for_a_bert():
 def small_trunk():
     """A trunk of small layers that counts in plain products, its shape, and ids and mask of one text of 9 tokens."""
     torch = pytest.importorskip("torch")
-    from polyhead.nn.trunk import Trunk
+    from polyhead.deep.nn.trunk import Trunk
 
     torch.set_num_threads(1)
     shape = Architecture(layers=2, width=24, heads=4, feed_forward=40, vocabulary=50, positions=32)

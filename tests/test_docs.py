@@ -22,11 +22,11 @@ from benchmarks.words import user_pages, words_by_hand
 from cases import cases
 from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
+from polyhead.codecs import CODECS
 from polyhead.engine.backends import BACKENDS
 from polyhead.project.recipes import Training
+from polyhead.project.strategies import STRATEGIES, Strategy
 from polyhead.project.tables import Project, read_project
-from polyhead.store.codecs import CODECS
-from polyhead.strategies import STRATEGIES, Strategy
 from polyhead.tasks.kinds import KINDS
 from polyhead.testing import tiny_trunk
 
@@ -98,8 +98,8 @@ def quick(monkeypatch, tmp_path):
     """A folder to run blocks in, where every project trains for an epoch over a tiny trunk."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
+    from polyhead.deep.recipes import learned as lineage
     from polyhead.project import tables as project
-    from polyhead.train.recipes import learned as lineage
 
     search.shorten(monkeypatch)
     monkeypatch.setattr(lineage, "load_trunk", small_trunk)
@@ -310,10 +310,10 @@ def test_comments_after_prints_are_what_is_printed():
 def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
     """Drawn again from the packaged project file, the shape of `minilm` and the heads that training keeps."""
     pytest.importorskip("torch")
+    from polyhead.encoder.shape import Architecture
+    from polyhead.evaluate.report.tree import tree
     from polyhead.plan import merge
-    from polyhead.report.tree import tree
     from polyhead.train.data.prepare import prepare
-    from polyhead.trunk.shape import Architecture
 
     (shown,) = [b.body for b in blocks_of(ROOT / "docs" / "concepts.md") if b.body.startswith("Embed")]
     trunk = re.search(r"[0-9a-f]{12}", shown)[0] + "0" * 52
@@ -343,11 +343,11 @@ def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
 def test_the_layers_told_in_conditioning_are_those_of_its_projects(tmp_path):
     """Counted from the page's own project files, over the shape of `minilm`."""
     pytest.importorskip("torch")
-    from polyhead.cost import layer_evaluations
+    from polyhead.encoder.shape import Architecture
     from polyhead.plan import merge
+    from polyhead.plan.cost import layer_evaluations
+    from polyhead.project.strategies import prompt_groups
     from polyhead.project.tables import strategy_of
-    from polyhead.strategies import prompt_groups
-    from polyhead.trunk.shape import Architecture
 
     page = ROOT / "docs" / "guides" / "conditioning.md"
     tasks = []

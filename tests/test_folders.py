@@ -9,6 +9,9 @@ from disk import fsync
 from outside import PLANTS, listed, make_others, plant, untouched
 from polyhead.bundle.whole import remove_workspace
 from polyhead.cli.output import writing
+from polyhead.deep.extract import Journal
+from polyhead.deep.loop.checkpoint import cache_folder, read_checkpoint, write_checkpoint
+from polyhead.deep.recipes.learned import alone, building_of, remove_checkpoint
 from polyhead.errors import PolyheadError, StoreError, TrainError
 from polyhead.files import (
     is_temporary,
@@ -27,9 +30,6 @@ from polyhead.plan import Codec
 from polyhead.store.corpus.base import document_id
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.features import FeatureStore
-from polyhead.train.data.extract import Journal
-from polyhead.train.loop.checkpoint import cache_folder, read_checkpoint, write_checkpoint
-from polyhead.train.recipes.learned import alone, building_of, remove_checkpoint
 from studies.results import Results, write_results
 
 LINKS = PLANTS[:3]

@@ -12,8 +12,8 @@ import seqeval.metrics
 import sklearn.metrics
 
 from cases import cases
-from polyhead import metrics
 from polyhead.errors import DataError, EmptyData
+from polyhead.tasks import metrics
 
 ROUNDS = range(40)
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from polyhead import plan as planning
+from polyhead.deep.model import Model, TextBatch, coded, stored_value
+from polyhead.deep.nn.trunk import States, Trunk
+from polyhead.deep.sharing.part import PooledPart
 from polyhead.errors import PlanError
-from polyhead.model import Model, TextBatch, coded, stored_value
-from polyhead.nn.trunk import States, Trunk
 from polyhead.plan import Codec, Delta, Path, Pool
-from polyhead.sharing.part import PooledPart
-from polyhead.store.codec import calibrate, through
+from polyhead.plan.coding import calibrate, through
 from polyhead.testing import tiny_batch, tiny_path, tiny_tasks, tiny_trunk
 
 TASKS = {task.name: task for task in tiny_tasks()}

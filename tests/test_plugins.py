@@ -10,9 +10,9 @@ import pytest
 
 import tiny
 from cli.commands import SOURCE, run, shell
+from polyhead.codecs import CODECS, register_codec
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
-from polyhead.store.codecs import CODECS, register_codec
 from polyhead.store.corpus.base import FeatureColumn, Schema
 from polyhead.store.corpus.open import create_corpus, open_corpus
 
@@ -45,7 +45,7 @@ def own(tmp_path):
     for name in names:
         shutil.copy(OWN / f"{name}.py", site / f"own_{name}.py")
     with (site / "own_strategy.py").open("a") as file:
-        file.write("\n\nfrom polyhead.strategies import register_strategy\n\nregister_strategy(Bottleneck)\n")
+        file.write("\n\nfrom polyhead.project.strategies import register_strategy\n\nregister_strategy(Bottleneck)\n")
     return environment
 
 
@@ -83,8 +83,8 @@ def test_all_four_are_registered_and_the_log_names_them(own):
         "@atexit.register\n"
         "def told():\n"
         "    from polyhead.engine.backends import BACKENDS\n"
-        "    from polyhead.store.codecs import CODECS\n"
-        "    from polyhead.strategies import STRATEGIES\n"
+        "    from polyhead.codecs import CODECS\n"
+        "    from polyhead.project.strategies import STRATEGIES\n"
         "    from polyhead.tasks.kinds import KINDS\n"
         "    print([list(names)[-1] for names in (KINDS, STRATEGIES, CODECS, BACKENDS)])"
     )

@@ -5,6 +5,9 @@ import pytest
 
 from polyhead.errors import BadName, ConfigError, PolyheadError
 from polyhead.project.recipes import Training
+from polyhead.project.strategies import Branch, Pooled
+from polyhead.project.strategies.base import LIVE_TRAINING
+from polyhead.project.strategies.branch import BRANCH_TRAINING
 from polyhead.project.tables import (
     JOINT_TRAINING,
     Choice,
@@ -14,9 +17,6 @@ from polyhead.project.tables import (
     training_of,
     with_seed,
 )
-from polyhead.strategies import Branch, Pooled
-from polyhead.strategies.base import LIVE_TRAINING
-from polyhead.strategies.branch import BRANCH_TRAINING
 from tiny import to_toml
 
 TASK = '[[tasks]]\nname = "mood"\nkind = "single_label"\nlabels = ["a", "b"]\ntrain = "x.jsonl"\n'

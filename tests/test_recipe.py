@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from cases import cases
-from polyhead.config import Value, read_toml, to_value
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Recipe, Sampling, Smoothing, Weighting
+from polyhead.values import Value, read_toml, to_value
 from tiny import to_toml
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from polyhead.codecs import CODECS
 from polyhead.engine.backends import BACKENDS
 from polyhead.errors import BackendError, ConfigError, PlanError
+from polyhead.project.strategies import STRATEGIES
 from polyhead.registry import Registry
-from polyhead.store.codecs import CODECS
-from polyhead.strategies import STRATEGIES
 from polyhead.tasks.kinds import KINDS
 
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from models import answers, model_of, numbered, paths_of, texts_of
-from polyhead import cost, plan
-from polyhead import model as running
+from polyhead import plan
+from polyhead.deep import model as running
 from polyhead.errors import PlanError
-from polyhead.plan import TRUNK, Embed, Layers, Path, Pool, merge
+from polyhead.plan import TRUNK, Embed, Layers, Path, Pool, cost, merge
 from polyhead.plan.passes import legs, passes_of
-from polyhead.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
+from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 
 PAL = InLayer(adapters=(Adapter(size=6, heads=2),))

@@ -9,11 +9,11 @@ import numpy as np
 import tomli_w
 from safetensors.numpy import save_file
 
+from polyhead.encoder.names import to_hugging_face
 from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.strategies import Pooled
 from polyhead.testing import tiny_trunk
-from polyhead.trunk.names import to_hugging_face
 
 GOOD, BAD = ("good", "happy"), ("bad", "sad", "broken", "late")
 THINGS, PEOPLE = ("lamp", "kettle", "phone", "box"), ("anna", "ben")

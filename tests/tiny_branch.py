@@ -3,13 +3,13 @@
 import msgspec
 
 import tiny
-from polyhead.nn.load import load_trunk
+from polyhead.deep.branch.run import Branches
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import wanted_taps
+from polyhead.deep.nn.load import load_trunk
 from polyhead.project.recipes import Training
-from polyhead.strategies import Branch
+from polyhead.project.strategies import Branch
 from polyhead.testing import tiny_trunk
-from polyhead.train.branch.run import Branches
-from polyhead.train.data.extract import Extractor
-from polyhead.train.data.features import wanted_taps
 from polyhead.train.data.prepare import prepare
 
 DEPTH = 3

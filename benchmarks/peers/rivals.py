@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from polyhead.config import Value
+from polyhead.values import Value
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE / ".venvs"

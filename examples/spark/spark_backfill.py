@@ -2,7 +2,7 @@
 
 import spark_executor
 
-from polyhead.jobs.backfill import BackfillRequest, backfill
+from polyhead.store.jobs.backfill import BackfillRequest, backfill
 
 wish = BackfillRequest(tasks=("topic",), executor=spark_executor.Spark.name, workers=64)
 print(backfill("s3://bucket/corpus", "bundle", wish, tell=print))

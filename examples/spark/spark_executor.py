@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from polyhead.jobs.executors import Executor, register_executor
+from polyhead.store.jobs.executors import Executor, register_executor
 
 
 class Spark(Executor):

@@ -32,8 +32,8 @@ _HOMES = {
     "Session": "polyhead.engine.session",
     "Task": "polyhead.tasks.task",
     "TaskEntry": "polyhead.project.tables",
-    "cost_of": "polyhead.cost",
-    "load_trunk": "polyhead.nn.load",
+    "cost_of": "polyhead.plan.cost",
+    "load_trunk": "polyhead.deep.nn.load",
     "merge": "polyhead.plan",
     "read_project": "polyhead.project.tables",
 }
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     from polyhead.api.estimators import PolyheadClassifier, PolyheadRegressor
     from polyhead.api.model import Model
     from polyhead.bundle.read import Bundle
-    from polyhead.cost import cost_of
+    from polyhead.deep.loop.events import Events
+    from polyhead.deep.nn.load import load_trunk
     from polyhead.engine.inputs import Passage
     from polyhead.engine.session import Result, Session
     from polyhead.errors import PolyheadError
-    from polyhead.nn.load import load_trunk
     from polyhead.plan import Codec, Path, Plan, merge
+    from polyhead.plan.cost import cost_of
     from polyhead.project.tables import DataFile, Project, TaskEntry, read_project
     from polyhead.tasks.task import Task
     from polyhead.text.question import Question
-    from polyhead.train.loop.events import Events
     from polyhead.train.training import Outcome
 
 
@@ -75,7 +75,7 @@ def train_project(
     """Trains every declared task over the frozen trunk, and says on standard error how far it is.
 
     `data` holds rows in memory, task -> split -> a list of dicts or a frame, in place of files. `events` says
-    otherwise: `polyhead.train.loop.events.Events()` is silent. See `polyhead.train.run.train_project`.
+    otherwise: `polyhead.deep.loop.events.Events()` is silent. See `polyhead.train.run.train_project`.
     """
     import sys
     import tempfile
@@ -88,7 +88,7 @@ def train_project(
     if isinstance(project, Project):  # anything else is refused below, once torch is loaded
         several = counted(len(project.tasks), "task")
         display.line(f"training {several} into {FilePath(str(folder), str(project.bundle))}")
-    from polyhead.train.loop.events import Events
+    from polyhead.deep.loop.events import Events
     from polyhead.train.run import train_project as train
 
     with tempfile.TemporaryDirectory(prefix="polyhead-") as work:

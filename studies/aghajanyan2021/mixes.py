@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.project.recipes import Joint, Sampling, Training, Weighting
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
+from polyhead.values import Value
 from studies.aghajanyan2021.sets import MIX, NESTED
 
 MAX_TOKENS = 128

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.aghajanyan2021.table import Line, Table, before_and_after, table_of
 
 FamilyName = Literal["classification", "commonsense", "reading comprehension", "summarization"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polyhead.project.recipes import Training
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
 from studies.aghajanyan2021.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, WHOLE, Mix
 from studies.aghajanyan2021.sets import HELD_OUT, MIX
 from studies.shared import runs
@@ -24,9 +24,9 @@ from studies.shared.runs import Facts
 from studies.shared.steps import fine_tune, head, learn
 
 if TYPE_CHECKING:
-    from polyhead.train.data.extract import Extractor
+    from polyhead.deep.extract import Extractor
+    from polyhead.encoder.data import TrunkData
     from polyhead.train.data.prepared import Prepared
-    from polyhead.trunk.data import TrunkData
 
 HEAD = Pooled(positions="attention")
 HEADS = Training(epochs=30, patience=6)  # of tasks over a frozen trunk
@@ -69,7 +69,7 @@ class Runs(runs.Runs):
         lacking = [run for run in planned if not self.rows_of(run[2])]
         if not lacking:
             return
-        from polyhead.train.data.extract import Extractor
+        from polyhead.deep.extract import Extractor
 
         data = self._data(mix, seed)
         folder = self.folder / "features" / (f"{name}-{digest}-{seed}" if mix else "plain")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from polyhead.config import Value
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,8 +89,8 @@ def uniform_guesses() -> tuple[Guess, ...]:
 
 
 def _guess(kind: str, outcomes: str, loss: LossName, outputs: Tensor, targets: Tensor, *, spread: float = 1.0) -> Guess:
-    from polyhead.train.loop.loss import LOSSES
-    from polyhead.train.recipes.weighting import scaled_loss
+    from polyhead.deep.loop.loss import LOSSES
+    from polyhead.deep.recipes.weighting import scaled_loss
 
     return Guess(
         kind=kind,

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.errors import DataError
+from polyhead.values import Value
 from studies.aghajanyan2021.mixes import NATURAL_MIXES, NESTED_MIXES, ROWS, SMALL_MIXES, WHOLE_MIX
 from studies.aghajanyan2021.sets import HELD_OUT, NESTED
 from studies.shared.rows import BySeed, Split, Spread, over_seeds, paired, rows_of_files, seeds_with_all, typed_rows

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.shared.tables import differs
 
 AFTER = "+ MUPPET"  # a line of this name belongs to the one before it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.aghajanyan2021.mixes import ROWS
 from studies.aghajanyan2021.sets import MIX
 from studies.aghajanyan2021.study import BEST, Row, Trunk, gains, mean_by_seed, scores, tasks_of

@@ -11,28 +11,28 @@ import msgspec
 import numpy as np
 import torch
 
-from polyhead.nn.load import load_trunk
+from polyhead.codecs import EXACT, NO_TOKEN
+from polyhead.data.read import Examples, read
+from polyhead.deep.examples import FeatureExamples, outputs_of
+from polyhead.deep.extract import Extractor
+from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.loss import LOSSES
+from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.sharing.part import PooledPart
+from polyhead.encoder.shape import WORD_VECTORS
 from polyhead.plan import Codec
 from polyhead.plan import Path as TaskPath
+from polyhead.plan.coding import calibrate, through
 from polyhead.project.recipes import Training
-from polyhead.sharing.part import PooledPart
-from polyhead.store.codec import calibrate, through
-from polyhead.store.codecs import EXACT, NO_TOKEN
+from polyhead.project.strategies import Pooled
 from polyhead.store.features import FeatureBatch
-from polyhead.strategies import Pooled
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.read import Examples, read
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
-from polyhead.train.data.examples import FeatureExamples, outputs_of
-from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Split
 from polyhead.train.data.source import FeatureRequest
-from polyhead.train.loop.fit import Course
-from polyhead.train.loop.loss import LOSSES
-from polyhead.train.loop.numerics import precision_of
-from polyhead.trunk.shape import WORD_VECTORS
 from studies.shared.data import Set, drawn, entry_of
 
 MAX_TOKENS = 128

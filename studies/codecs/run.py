@@ -17,9 +17,9 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from polyhead.cost import row_bytes
+from polyhead.codecs import ONE_BIT
 from polyhead.plan import Codec
-from polyhead.store.codecs import ONE_BIT
+from polyhead.plan.cost import row_bytes
 from studies.codecs.kept import ATTENTION, Held, Kept, StudyTask, head_over
 from studies.codecs.tokens import TOKEN_BYTES, TokenMeans
 from studies.results import Claim

@@ -14,10 +14,10 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 
-from polyhead.cost import row_bytes
+from polyhead.codecs import EXACT, HALF
 from polyhead.plan import Codec
-from polyhead.store.codecs import EXACT, HALF
-from polyhead.strategies import Pooled
+from polyhead.plan.cost import row_bytes
+from polyhead.project.strategies import Pooled
 from studies.codecs.kept import ATTENTION, OF, Held, Kept, StudyTask, head_over
 from studies.codecs.run import TEXTS, WIDTH
 from studies.results import Claim

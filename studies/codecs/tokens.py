@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from polyhead.plan import Codec
-from polyhead.store.codec import calibrate, through
+from polyhead.plan.coding import calibrate, through
 
 TOKEN_BYTES = 2  # of a token's number, of up to 65,536
 PRIOR = 1.0  # a token's mean is drawn to that of all as if it had stood once more, with that vector

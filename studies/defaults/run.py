@@ -22,18 +22,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from polyhead import metrics
-from polyhead.nn.load import load_trunk
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import examples_of, wanted
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.strategies import Pooled
-from polyhead.train.data.extract import Extractor
-from polyhead.train.data.features import examples_of, wanted
+from polyhead.tasks import metrics
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared, Split
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.numerics import precision_of
 from polyhead.train.run import train_project
 from studies.results import Claim, Study
 from studies.settings import DATA, RUNS, checked_names, command, parsed, part_of, report, resumed, say, study_arguments
@@ -259,9 +259,9 @@ def cosine(compared: np.ndarray) -> np.ndarray:
 
 def vectors(ready: Prepared, split: Split) -> Vectors:
     """The inputs of a linear head over the last layer for a split: texts, pairs compared, or words."""
-    from polyhead.sharing.part import PooledPart
+    from polyhead.deep.heads.linear import inputs_of
+    from polyhead.deep.sharing.part import PooledPart
     from polyhead.tasks.kinds import kind_of
-    from polyhead.train.heads.linear import inputs_of
 
     extractor = opened()
     strategy = Pooled(layers="last", positions="mean", hidden=0)

@@ -8,11 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.config import Value
-from polyhead.cost import flops, stored_bytes
+from polyhead.encoder.shape import Architecture
 from polyhead.errors import MissingExtra, PlanError
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool, merge
-from polyhead.trunk.shape import Architecture
+from polyhead.plan.cost import flops, stored_bytes
+from polyhead.values import Value
 
 ROBERTA_LARGE = Architecture(
     family="roberta",
@@ -114,7 +114,7 @@ def figure4(tasks: Iterable[int] = range(1, TASKS + 1), tokens: int = TOKENS_WIT
 def scheme_flops(
     scheme: Scheme, tasks: int, tokens: int = TOKENS_WITH_START, *, shape: Architecture = ROBERTA_LARGE
 ) -> int:
-    """FLOPs of one text of `tokens` tokens for `tasks` tasks, by the rule of `polyhead.cost.flops`.
+    """FLOPs of one text of `tokens` tokens for `tasks` tasks, by the rule of `polyhead.plan.cost.flops`.
 
     `shape` is that of every encoder but the distilled one's.
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Tokenizer
+from polyhead.values import Value
 from studies.du2020.leave_out import OF_GROUP, OF_PLAIN, POOLERS, STAGE1, LeaveOut
 
 # Seconds of one thread of a core with bfloat16 arithmetic, a trunk of six layers 384 wide (rows of branches_quality)

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.project.recipes import Joint, Sampling, Training, Weighting
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
+from polyhead.values import Value
 from studies.shared import runs
 from studies.shared.data import Set, prepared_of
 from studies.shared.runs import Facts, Rows, Say, silent, whole_digest
 from studies.shared.steps import fine_tune, head, learn, read_once
 
 if TYPE_CHECKING:
+    from polyhead.encoder.data import TrunkData
     from polyhead.train.data.prepared import Prepared
-    from polyhead.trunk.data import TrunkData
 
 SETS = (
     Set(folder="glue_sst2", name="sst2", group="SA", metric="accuracy"),
@@ -219,7 +219,7 @@ class LeaveOut(runs.Runs):
 
     def _frozen(self, block: str, names: Iterable[str], dataset: Set, trunk: Callable[[], TrunkData]) -> None:
         """Poolers and heads of a task over a frozen trunk; its texts are read once for all that are lacking."""
-        from polyhead.train.data.extract import Extractor
+        from polyhead.deep.extract import Extractor
 
         lacking = [name for name in names if not self.rows_of(self._key(block, name, dataset))]
         if not lacking:
@@ -248,6 +248,6 @@ class LeaveOut(runs.Runs):
 
     @property
     def _precision(self) -> str:
-        from polyhead.train.loop.numerics import precision_of
+        from polyhead.deep.loop.numerics import precision_of
 
         return precision_of(self.settings.heads)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.config import Value
+from polyhead.encoder.shape import Architecture
 from polyhead.plan import Codec
 from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
-from polyhead.trunk.shape import Architecture
+from polyhead.values import Value
 from studies.du2020.counts import CODECS, ROBERTA_LARGE, TOKENS
 
 TEXTS = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.du2020.table import Line, Table
 
 CLEAR = 5.0  # points by which attention beats the mean of positions on plain features

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.du2020.counts import Scheme, scheme_flops
 from studies.du2020.table import Line, Printed, Table, table_of
 

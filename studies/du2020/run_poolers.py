@@ -13,21 +13,21 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
-from polyhead import metrics
-from polyhead.nn.load import load_trunk
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import wanted
+from polyhead.deep.heads.baseline import paths_of
+from polyhead.deep.heads.run import train_task
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.nn.load import load_trunk
 from polyhead.plan import Codec, Path
 from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.strategies import Pooled
-from polyhead.train.data.extract import Extractor
-from polyhead.train.data.features import wanted
+from polyhead.tasks import metrics
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest
-from polyhead.train.heads.baseline import paths_of
-from polyhead.train.heads.run import train_task
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.numerics import precision_of
 from studies.results import Claim, Study, results, write_results
 from studies.settings import DATA, RESULTS, RUNS
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.errors import DataError
+from polyhead.values import Value
 from studies.du2020.counts import MINILM, scheme_flops
 from studies.du2020.leave_out import FULL, FULL_LEARNED, MORE, OF_GROUP, OF_PLAIN, OWN, POOLERS, SETS
 from studies.du2020.published import BLOCKS, SCHEMES_OF, Block

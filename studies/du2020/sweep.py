@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.errors import DataError
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
+from polyhead.values import Value
 from studies.du2020.leave_out import LeaveOut, Settings
 from studies.shared import runs
 from studies.shared.drawing import sheet
@@ -28,7 +28,7 @@ from studies.shared.runs import Facts, Rows, Say, silent, whole_digest
 from studies.shared.steps import head, read_once
 
 if TYPE_CHECKING:
-    from polyhead.trunk.data import TrunkData
+    from polyhead.encoder.data import TrunkData
     from studies.shared.data import Set
 
 MAKE = "python -m studies du2020 run-sweep"
@@ -96,8 +96,8 @@ class Sweep(runs.Runs):
 
     def run(self, dataset: Set, seed: int) -> None:
         """All variants on one task; what is there already is not run again."""
-        from polyhead.train.data.extract import Extractor
-        from polyhead.train.loop.numerics import precision_of
+        from polyhead.deep.extract import Extractor
+        from polyhead.deep.loop.numerics import precision_of
 
         keys = {name: self._key(name, dataset, seed) for name in VARIANTS}
         lacking = [name for name, key in keys.items() if not self.rows_of(key)]

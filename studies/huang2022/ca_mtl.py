@@ -24,17 +24,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from polyhead.model import TextBatch, stored_value
-from polyhead.nn.dropout import fast_dropout
-from polyhead.nn.layer import Dense, Layer, SelfAttention, by_head, visible
-from polyhead.nn.trunk import Noise, States, Trunk
+from polyhead.deep.loop.feed import stream
+from polyhead.deep.model import TextBatch, stored_value
+from polyhead.deep.nn.dropout import fast_dropout
+from polyhead.deep.nn.layer import Dense, Layer, SelfAttention, by_head, visible
+from polyhead.deep.nn.trunk import Noise, States, Trunk
+from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.together import JointModel
+from polyhead.encoder.data import TrunkData
+from polyhead.encoder.shape import Architecture
 from polyhead.plan import Path
 from polyhead.project.recipes import Training
-from polyhead.train.loop.feed import stream
-from polyhead.train.recipes.course import JointCourse
-from polyhead.train.recipes.together import JointModel
-from polyhead.trunk.data import TrunkData
-from polyhead.trunk.shape import Architecture
 
 BLOCK = 16  # tokens
 NARROWER = 3  # the bottleneck, than the trunk

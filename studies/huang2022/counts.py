@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyhead.config import Value
-from polyhead.cost import added, flops, layer_evaluations, parameters
+from polyhead.encoder.shape import Architecture
 from polyhead.plan import Embed, Head, Layers, Path, Plan, Pool, Prompt, merge
-from polyhead.trunk.shape import Architecture
+from polyhead.plan.cost import added, flops, layer_evaluations, parameters
+from polyhead.values import Value
 
 BERT_BASE = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 ROWS = 2  # of a prompt

@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.config import Value
-from polyhead.strategies import Adapter, InLayer, Pooled, Prompted, Strategy
+from polyhead.project.strategies import Adapter, InLayer, Pooled, Prompted, Strategy
+from polyhead.values import Value
 
 Way = Literal["alone", "together", "conditioned", "frozen"]
 LEARNED: Mapping[Way, str] = {

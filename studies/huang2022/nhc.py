@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.errors import DataError
+from polyhead.values import Value
 
 CATEGORIES = ("politics", "wellness", "entertainment", "travel", "style & beauty", "parenting", "healthy living")
 SIZE = 2000  # of the paper: headlines of the category, and as many others

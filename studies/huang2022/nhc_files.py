@@ -10,8 +10,8 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.config import Value, to_json
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
+from polyhead.values import Value, to_json
 from studies.huang2022.nhc import HELD_OUT, STYLE, STYLE_LABELS, Headline, Nhc, Source, in_form, jsonl, letters
 
 OWN_FORM = "huffpost41"  # its headlines stay as they are, and its test split is what is reported

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polyhead.train.recipes.course import JointCourse
+from polyhead.deep.recipes.course import JointCourse
 
 
 class PrefixCourse(JointCourse):

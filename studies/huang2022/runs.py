@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.project.recipes import Joint, Training, Weighting
+from polyhead.project.strategies import Pooled, Prompted
 from polyhead.project.tables import DataFile, TaskEntry
-from polyhead.strategies import Pooled, Prompted
+from polyhead.values import Value
 from studies.huang2022.methods import SINGLE, Method
 from studies.huang2022.nhc import LABELS, TASKS, Nhc, build
 from studies.huang2022.nhc_files import digest_of, source_in, write
@@ -26,10 +26,10 @@ from studies.shared import runs
 from studies.shared.runs import Facts, Rows, Say, short_digest, silent
 
 if TYPE_CHECKING:
+    from polyhead.deep.recipes.course import JointCourse
+    from polyhead.encoder.data import TrunkData
     from polyhead.plan import Path
     from polyhead.train.data.prepared import Prepared
-    from polyhead.train.recipes.course import JointCourse
-    from polyhead.trunk.data import TrunkData
 
 MAX_TOKENS = 64  # the longest headline has fewer
 TOKENS = 15  # a headline's mean length, special tokens included
@@ -79,8 +79,8 @@ class Runs(runs.Runs):
 
     def paths(self, method: Method) -> dict[str, Path]:
         """Every task's path over the pre-trained trunk."""
-        from polyhead.strategies import prompt_groups
-        from polyhead.strategies.base import with_shared_pooler
+        from polyhead.project.strategies import prompt_groups
+        from polyhead.project.strategies.base import with_shared_pooler
 
         both = [(self._entry(task).task(), method.strategy_of(task)) for task in self.scale.tasks]
         groups, paths = prompt_groups(both), {}
@@ -91,8 +91,8 @@ class Runs(runs.Runs):
 
     def costs(self, method: Method) -> Facts:
         """Serving all tasks: passes, layers and FLOPs (in plain passes) for one headline, and parameters."""
-        from polyhead.cost import flops, flops_by_sharers, layer_evaluations, parameters
         from polyhead.plan import merge
+        from polyhead.plan.cost import flops, flops_by_sharers, layer_evaluations, parameters
 
         paths, shape = self.paths(method), self.plain.architecture
         if method.way == "alone":
@@ -117,7 +117,7 @@ class Runs(runs.Runs):
 
     def prepared(self, method: Method, task: str, seed: int) -> Prepared:
         """The task's rows, under the method's strategy and numbers."""
-        from polyhead.tasks.read import read
+        from polyhead.data.read import read
         from polyhead.train.data.prepared import Prepared, Split
 
         entry = self._entry(task)
@@ -143,7 +143,7 @@ class Runs(runs.Runs):
 
     def precision(self, method: Method) -> str:
         """The precision of the method's trunk on its device."""
-        from polyhead.train.loop.numerics import precision_of
+        from polyhead.deep.loop.numerics import precision_of
 
         return precision_of(self._training(method), "cpu" if _pools(method) else self.device)
 
@@ -219,8 +219,8 @@ class Runs(runs.Runs):
         }
 
     def _course(self, method: Method, prepared: Sequence[Prepared], checkpoint: FilePath) -> JointCourse:
-        from polyhead.train.loop.devices import Place
-        from polyhead.train.recipes.course import JointCourse
+        from polyhead.deep.loop.devices import Place
+        from polyhead.deep.recipes.course import JointCourse
 
         kind: Callable[..., JointCourse] = JointCourse
         if method.way == "conditioned":
@@ -246,7 +246,7 @@ class Runs(runs.Runs):
 
     def _start(self, course: JointCourse, method: Method) -> None:
         """Takes prompts and poolers from donors, as `train.starts` does, but each is trained once for all methods."""
-        from polyhead.train.recipes.course import take
+        from polyhead.deep.recipes.course import take
 
         strategy = method.strategy
         if not isinstance(strategy, Prompted) or not strategy.donor_arrays():
@@ -257,8 +257,8 @@ class Runs(runs.Runs):
     def _donor(self, course: JointCourse, prepared: Prepared, strategy: Prompted) -> Mapping[str, np.ndarray]:
         from safetensors.numpy import load_file, save_file
 
+        from polyhead.deep.recipes.course import donor
         from polyhead.train.data.prepare import alone
-        from polyhead.train.recipes.course import donor
 
         asking = msgspec.structs.replace(prepared, strategy=strategy)
         trained_alone = alone(asking)
@@ -275,9 +275,9 @@ class Runs(runs.Runs):
 
     def _pooled(self, method: Method, task: str, seed: int) -> Facts:
         """A pooler and a head over kept states of the frozen trunk."""
-        from polyhead.train.data.extract import Extractor
-        from polyhead.train.heads.run import train_task
-        from polyhead.train.loop.events import Events
+        from polyhead.deep.extract import Extractor
+        from polyhead.deep.heads.run import train_task
+        from polyhead.deep.loop.events import Events
         from studies.shared.steps import frozen_path, read_once
 
         prepared, clock = self.prepared(method, task, seed), time.monotonic()
@@ -322,9 +322,9 @@ def _from_random(prepared: Prepared) -> Prepared:
 
 def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
     """Each task's metrics by split; texts that all tasks are tested on are read once for all of them."""
-    from polyhead.train.data.examples import outputs_of
-    from polyhead.train.recipes.course import text_examples
-    from polyhead.train.recipes.refine import scores_of
+    from polyhead.deep.examples import outputs_of
+    from polyhead.deep.recipes.course import text_examples
+    from polyhead.deep.recipes.refine import scores_of
 
     tests = {p.task.name: p.test.examples for p in prepared if p.test is not None}
     first = next(iter(tests.values()))
@@ -345,6 +345,6 @@ def _measured(scores: Mapping[str, Mapping[str, float]]) -> Facts:
 
 
 def _over(path: Path, trunk: str) -> Path:
-    from polyhead.train.recipes.paths import with_trunk
+    from polyhead.deep.recipes.paths import with_trunk
 
     return with_trunk(path, trunk)

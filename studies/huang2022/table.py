@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.shared.tables import differs, mean
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Sequence
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.huang2022.methods import ABLATION, ABLATION_SEEDS, GRID, MAIN, METHODS, SEARCH, SEARCH_SEEDS, tried_for
 from studies.huang2022.study import Measure, Row, averages, missing, scores, tasks_of
 from studies.huang2022.table import Line, Table

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.errors import DataError
 from polyhead.project.tables import TaskEntry
+from polyhead.values import Value
 
 if TYPE_CHECKING:
+    from polyhead.data.read import Examples
     from polyhead.project.recipes import Training
-    from polyhead.strategies import Strategy
-    from polyhead.tasks.read import Examples
+    from polyhead.project.strategies import Strategy
     from polyhead.train.data.prepared import Prepared, Split
 
 PAIR = {"pair": "joined", "text": "text_a", "text_b": "text_b"}
@@ -109,8 +109,8 @@ def train_rows(data: FilePath, dataset: Set) -> int:
 
 @cache
 def _read(entry: TaskEntry, train: int, validation: int) -> tuple[tuple[Split, Split], Examples]:
-    from polyhead.tasks.read import read
-    from polyhead.train.loop.feed import stream
+    from polyhead.data.read import read
+    from polyhead.deep.loop.feed import stream
 
     task = entry.task()
     examples = read(entry.source(entry.train, FilePath()), task)

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.errors import DataError
+from polyhead.values import Value
 
 Split = Literal["test", "validation"]
 BySeed = dict[int, float]

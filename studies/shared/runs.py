@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from polyhead.config import digested
+from polyhead.values import digested
 
 if TYPE_CHECKING:
-    from polyhead.trunk.data import TrunkData
+    from polyhead.encoder.data import TrunkData
 
 Facts = dict[str, object]
 Say = Callable[[str], None]
@@ -47,7 +47,7 @@ class Runs:
     @cached_property
     def plain(self) -> TrunkData:
         """The pre-trained trunk."""
-        from polyhead.nn.load import load_trunk
+        from polyhead.deep.nn.load import load_trunk
 
         return self._given or load_trunk("minilm", max_tokens=self.max_tokens)
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
 from studies.shared.runs import Facts, Say, silent
 
 if TYPE_CHECKING:
+    from polyhead.deep.extract import Extractor
+    from polyhead.deep.loop.devices import Place
+    from polyhead.deep.recipes.course import JointCourse
+    from polyhead.encoder.data import TrunkData
     from polyhead.plan import Path
     from polyhead.project.recipes import Joint, Search
-    from polyhead.train.data.extract import Extractor
     from polyhead.train.data.prepared import Prepared
-    from polyhead.train.loop.devices import Place
-    from polyhead.train.recipes.course import JointCourse
-    from polyhead.trunk.data import TrunkData
 
 
 def learn(
@@ -49,10 +49,10 @@ def learn(
     tasks' strategies; a `frozen` trunk stays as it is.
     """
     from polyhead.bundle.create import write_bundle
+    from polyhead.deep.loop.events import Events
+    from polyhead.deep.recipes.course import JointCourse
+    from polyhead.deep.recipes.paths import joint_paths
     from polyhead.train.data.leaks import without_leaks
-    from polyhead.train.loop.events import Events
-    from polyhead.train.recipes.course import JointCourse
-    from polyhead.train.recipes.paths import joint_paths
 
     prepared, leaks = without_leaks(prepared, others=held)
     checkpoint = folder.with_name(folder.name + ".checkpoint")
@@ -89,7 +89,7 @@ def learn(
 
 def _own_scores(course: JointCourse) -> Facts:
     """Each task's own metric by split, and all its metrics on the reported split, as the course's module stands."""
-    from polyhead.train.recipes.refine import scores_of
+    from polyhead.deep.recipes.refine import scores_of
 
     scores_by_task = {name: scores_of(course, prepared) for name, prepared in course.prepared.items()}
     return {
@@ -100,9 +100,9 @@ def _own_scores(course: JointCourse) -> Facts:
 
 def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
     """The path of a pooled task; constants of uint8 come from its own training inputs."""
-    from polyhead.strategies.base import with_codec
+    from polyhead.deep.heads.baseline import paths_of
+    from polyhead.project.strategies.base import with_codec
     from polyhead.train.data.prepare import single_inputs
-    from polyhead.train.heads.baseline import paths_of
 
     strategy = prepared.strategy
     assert isinstance(strategy, Pooled)
@@ -116,15 +116,15 @@ def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
 
 def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
     """Keeps what all of these tasks read, from one pass over the texts."""
-    from polyhead.train.data.features import wanted
+    from polyhead.deep.features import wanted
 
     extractor.fill([request for p in prepared for request in wanted(p, frozen_path(p, extractor), extractor)])
 
 
 def head(prepared: Prepared, extractor: Extractor) -> Facts:
     """A pooler and a head over the frozen trunk."""
-    from polyhead.train.heads.run import train_task
-    from polyhead.train.loop.events import Events
+    from polyhead.deep.heads.run import train_task
+    from polyhead.deep.loop.events import Events
 
     read_once([prepared], extractor)
     clock = time.monotonic()
@@ -138,8 +138,8 @@ def fine_tune(
     prepared: Prepared, data: TrunkData, *, search: Search | None = None, precision: str = "bfloat16"
 ) -> Facts:
     """Full fine-tuning for one task; without a search, at the numbers of its own training alone."""
+    from polyhead.deep.recipes.refine import refine
     from polyhead.project.recipes import Search
-    from polyhead.train.recipes.refine import refine
 
     training = prepared.training
     alone = Search(learning_rates=(training.learning_rate,), epsilons=(1e-8,), dropouts=(training.dropout,))

@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.session import Session
-from polyhead.metrics import accuracy, macro_f1
 from polyhead.serve.questions import Asked
 from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.similarity import words_read
+from polyhead.tasks.metrics import accuracy, macro_f1
 from studies.results import Claim
 from studies.settings import DATA, RUNS, command, parsed, report, resumed, say, study_arguments
 from studies.settings import rows_of as rows_in

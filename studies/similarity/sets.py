@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.serve.questions import Asked, Form, Option
+from polyhead.values import Value
 
 SEED, TRIED = 0, 1000  # training rows on which words and temperatures are looked at
 

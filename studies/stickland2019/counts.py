@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from polyhead.config import Value
-from polyhead.cost import arrays_of_plan, flops, layer_evaluations, parameters
+from polyhead.encoder.shape import Architecture
 from polyhead.plan import TRUNK, Path, Plan, Pool, merge
-from polyhead.strategies import InLayer, Pooled, Strategy
+from polyhead.plan.cost import arrays_of_plan, flops, layer_evaluations, parameters
+from polyhead.project.strategies import InLayer, Pooled, Strategy
 from polyhead.tasks.task import Task
-from polyhead.trunk.shape import Architecture
+from polyhead.values import Value
 from studies.huang2022.counts import BERT_BASE
 from studies.stickland2019.methods import METHODS, TASKS, WIDTH, Method, in_proportion
 
@@ -149,7 +149,7 @@ def _plan(method: Method, shape: Architecture, tasks: int) -> Plan:
 
 
 def _paths(strategy: Strategy, shape: Architecture, tasks: Sequence[Task], trunk: str) -> dict[str, Path]:
-    from polyhead.strategies.base import with_shared_pooler
+    from polyhead.project.strategies.base import with_shared_pooler
 
     paths = {task.name: strategy.path(task, trunk=trunk, shape=shape) for task in tasks}
     if isinstance(strategy, Pooled):

@@ -10,10 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.config import Value
+from polyhead.encoder.shape import Architecture
 from polyhead.project.recipes import Sampling
-from polyhead.strategies import Adapter, InLayer, OnTop, Strategy
-from polyhead.trunk.shape import Architecture
+from polyhead.project.strategies import Adapter, InLayer, OnTop, Strategy
+from polyhead.values import Value
 from studies.huang2022.methods import FIRST
 
 Base = Literal["learned", "frozen", "scratch", "single"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.aghajanyan2021.table import Line, Table, table_of
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.project.recipes import Joint, Training, Weighting
 from polyhead.tasks.kinds import kind_of
+from polyhead.values import Value
 from studies.aghajanyan2021.mixes import Mix
 from studies.huang2022.counts import BERT_BASE
 from studies.shared import runs
@@ -27,9 +27,9 @@ from studies.stickland2019.counts import costs, paths_of, strategy_of
 from studies.stickland2019.methods import LEARNED, SAMPLINGS, SHARED, Method
 
 if TYPE_CHECKING:
+    from polyhead.encoder.data import TrunkData
     from polyhead.plan import Path
     from polyhead.train.data.prepared import Prepared
-    from polyhead.trunk.data import TrunkData
 
 # In the paper's order. The reported split is test where it has labels, else the published validation split
 GLUE = (
@@ -88,7 +88,7 @@ class Runs(runs.Runs):
         say: Say = silent,
     ) -> None:
         """`trunk` stands in for minilm; `device` is where it learns."""
-        from polyhead.train.loop.numerics import precision_of
+        from polyhead.deep.loop.numerics import precision_of
 
         super().__init__(data, folder, study, trunk=trunk, say=say)
         self.scale, self.device = scale or Scale(), device
@@ -197,7 +197,7 @@ class Runs(runs.Runs):
         recipe: Joint,
         paths: Mapping[str, Path],
     ) -> Facts:
-        from polyhead.train.loop.devices import Place
+        from polyhead.deep.loop.devices import Place
 
         folder = self.folder / "trunks" / name
         log = folder.with_name(f"{name}.jsonl")
@@ -223,8 +223,8 @@ class Runs(runs.Runs):
         """The trunk with random weights."""
         import torch
 
-        from polyhead.nn.trunk import Trunk
-        from polyhead.train.loop.feed import stream
+        from polyhead.deep.loop.feed import stream
+        from polyhead.deep.nn.trunk import Trunk
 
         generator = torch.Generator().manual_seed(stream(seed, "scratch"))
         arrays = Trunk(self.plain.architecture, generator=generator).to_arrays()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from polyhead.config import Value
+from polyhead.values import Value
 from studies.huang2022.counts import BERT_BASE
 from studies.shared.rows import BySeed, Split, seeds_with_all
 from studies.stickland2019.counts import costs

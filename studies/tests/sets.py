@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 import tiny
-from polyhead.train.recipes.course import JointCourse
+from polyhead.deep.recipes.course import JointCourse
 from studies.shared.data import Set
 
 SETS = (

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import tiny
+from polyhead.deep.recipes.sampling import Mixture
 from polyhead.project.recipes import Training
 from polyhead.testing import tiny_trunk
-from polyhead.train.recipes.sampling import Mixture
 from studies.results import Study
 from studies.wei2021 import missing, runs_of, table2
 from studies.wei2021.joint import RECIPE, TogetherRuns

@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional
 
 import tiny
-from polyhead.model import TextBatch
-from polyhead.nn.load import load_trunk
-from polyhead.nn.trunk import Trunk
+from polyhead.deep.model import TextBatch
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.nn.trunk import Trunk
+from polyhead.deep.recipes.paths import joint_paths
 from polyhead.project.recipes import Joint
 from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare
-from polyhead.train.recipes.paths import joint_paths
 from studies.huang2022.ca_mtl import BLOCK, BlockBias, Conditional, ConditionedCourse, Film, count_of
 from studies.huang2022.methods import FIRST
 

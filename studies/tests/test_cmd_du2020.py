@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead.config import to_json
+from polyhead.values import to_json
 from studies.tests.cells import rows
 from studies.tests.commands import run
 

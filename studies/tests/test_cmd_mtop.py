@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from polyhead.config import to_json
+from polyhead.data.read import read
 from polyhead.project.tables import TaskEntry
-from polyhead.tasks.read import read
+from polyhead.values import to_json
 from studies.huang2022.nhc import TASKS
 from studies.tests.commands import run
 from studies.tests.headlines import write_sets

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from polyhead.config import to_json
+from polyhead.values import to_json
 from studies.tests.cells import rows
 from studies.tests.commands import run, shell
 

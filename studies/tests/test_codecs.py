@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from polyhead.plan import Codec
-from polyhead.store.codec import through
+from polyhead.plan.coding import through
 from studies.codecs import run, run_vector
 from studies.codecs.kept import Values
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from polyhead.cost import layer_evaluations, parameters
-from polyhead.model import TextBatch
-from polyhead.nn.trunk import Trunk
+from polyhead.deep.examples import outputs_of
+from polyhead.deep.loop import numerics
+from polyhead.deep.model import TextBatch
+from polyhead.deep.nn.trunk import Trunk
+from polyhead.deep.recipes.course import text_examples
+from polyhead.deep.recipes.refine import scores_of
 from polyhead.plan import merge
+from polyhead.plan.cost import layer_evaluations, parameters
 from polyhead.project.recipes import Training
 from polyhead.testing import tiny_trunk
-from polyhead.train.data.examples import outputs_of
-from polyhead.train.loop import numerics
-from polyhead.train.recipes.course import text_examples
-from polyhead.train.recipes.refine import scores_of
 from studies.huang2022.ca_mtl import Conditional, flops_of
 from studies.huang2022.methods import (
     ABLATION,

@@ -7,7 +7,7 @@ import pytest
 
 from polyhead.errors import DataError
 from polyhead.plan import TRUNK, owners_of
-from polyhead.strategies import InLayer, OnTop
+from polyhead.project.strategies import InLayer, OnTop
 from polyhead.tasks.task import Task
 from studies import stickland2019 as paper
 from studies.du2020.counts import MINILM

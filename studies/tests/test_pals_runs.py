@@ -195,8 +195,7 @@ def test_means_have_their_spread_and_the_claim_waits_for_all_main_methods(monkey
 
 def test_the_papers_formulas_are_what_is_counted_for_any_number_of_tasks():
     from benchmarks import conditioning_costs as costs
-    from polyhead import cost
-    from polyhead.plan import merge
+    from polyhead.plan import cost, merge
     from polyhead.tasks.task import Task
 
     assert len(costs.WAYS) == 18

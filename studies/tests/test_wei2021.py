@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 import msgspec
 import pytest
 
-from polyhead.cost.allocate import allocation_of
 from polyhead.errors import DataError, MissingExtra
+from polyhead.plan.cost.allocate import allocation_of
 from studies import wei2021
 from studies.wei2021.published import OTHERS, PRINTED, TASKS
 from studies.wei2021.study import missing

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.nn.load import load_trunk
+from polyhead.deep.examples import TextExamples
+from polyhead.deep.loop.loss import distilled
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.recipes.together import JointModel
+from polyhead.encoder.data import arrays_digest
 from polyhead.plan import Embed, Head, Layers, Pool
 from polyhead.project.recipes import Joint
-from polyhead.strategies import Branch
+from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.data.examples import TextExamples
-from polyhead.train.loop.loss import distilled
-from polyhead.train.recipes.together import JointModel
-from polyhead.trunk.data import arrays_digest
 from studies.wei2021.whole import lowest, restore_whole, train_whole, whole_path
 from tiny_branch import DEPTH, TRAINING, extractor_of, home_in, prepared_of, seeded, untimed, weights_of
 

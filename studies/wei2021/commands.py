@@ -14,7 +14,7 @@ from polyhead.cli.output import Printer, table
 from studies.shared.lines import draw_study, missing_lines, number, otherwise_lines, study_options, tell_study, there
 
 if TYPE_CHECKING:
-    from polyhead.cost.allocate import Option
+    from polyhead.plan.cost.allocate import Option
     from studies.shared.rows import Split
     from studies.wei2021 import Line, Run, Statistic, Table
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.errors import DataError, MissingExtra
+from polyhead.values import Value
 from studies.shared.rows import Split
 from studies.wei2021.study import Run, tasks_of
 

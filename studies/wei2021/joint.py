@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polyhead.project.recipes import Joint, Sampling, Training, Weighting
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
 from studies.shared import runs
 from studies.shared.runs import Facts, Rows, Say, silent, whole_digest
 from studies.shared.steps import head, learn
@@ -25,9 +25,9 @@ from studies.wei2021.runs import MAX_TOKENS, SEEDS
 from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
 
 if TYPE_CHECKING:
+    from polyhead.encoder.data import TrunkData
     from polyhead.project.tables import TaskEntry
     from polyhead.train.data.prepared import Prepared
-    from polyhead.trunk.data import TrunkData
 
 RECIPE = Joint(
     families=(), sampling=Sampling(kind="shuffled"), weighting=Weighting(scaled=False), scheme="batch", micro_batches=1
@@ -57,7 +57,7 @@ class TogetherRuns(runs.Runs):
         say: Say = silent,
     ) -> None:
         """`trunk`, `tasks` and `training` stand in for minilm, the study's eight tasks and its numbers."""
-        from polyhead.train.loop.numerics import precision_of
+        from polyhead.deep.loop.numerics import precision_of
 
         self.size, self.training = size or Size(), training
         self.entries = entries(str(data)) if tasks is None else tasks
@@ -116,7 +116,7 @@ class TogetherRuns(runs.Runs):
 
     def _left_out(self, task: str, seed: int) -> Facts:
         from polyhead.bundle.read import Bundle
-        from polyhead.train.data.extract import Extractor
+        from polyhead.deep.extract import Extractor
 
         folder, facts = self._place(task, seed), Facts()
         if not (folder / "bundle.json").exists():  # a run that was stopped may have left it

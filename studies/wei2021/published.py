@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyhead.cost.allocate import Option, allocation_of, best_under, by_rule, greedy
+from polyhead.plan.cost.allocate import Option, allocation_of, best_under, by_rule, greedy
 from studies.shared.tables import mean
 from studies.wei2021.table import FULL, ONE_A_LAYER, Line, Printed, Table, table_of
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.cost.allocate import Allocation, best_under, price_of
-from polyhead.nn.load import load_trunk
-from polyhead.report.frontier import apart, plot_frontier
+from polyhead.deep.nn.load import load_trunk
+from polyhead.evaluate.report.frontier import apart, plot_frontier
+from polyhead.plan.cost.allocate import Allocation, best_under, price_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from studies.results import Claim, Study

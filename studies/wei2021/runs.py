@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from polyhead.strategies import Branch
+from polyhead.project.strategies import Branch
 from studies.shared.runs import Rows, Say, silent, whole_digest
 from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
 
 if TYPE_CHECKING:
-    from polyhead.train.branch.run import Branches, TrainedBranch
-    from polyhead.train.data.extract import Extractor
+    from polyhead.deep.branch.run import Branches, TrainedBranch
+    from polyhead.deep.extract import Extractor
     from polyhead.train.data.prepared import Prepared, Split
 
 SEEDS = (1, 2, 3)
@@ -35,9 +35,9 @@ class Runs:
     def __init__(
         self, data: FilePath, folder: FilePath, study: Rows, *, size: Size | None = None, say: Say = silent
     ) -> None:
-        from polyhead.nn.load import load_trunk
-        from polyhead.train.data.extract import Extractor
-        from polyhead.train.loop.numerics import precision_of
+        from polyhead.deep.extract import Extractor
+        from polyhead.deep.loop.numerics import precision_of
+        from polyhead.deep.nn.load import load_trunk
 
         self.data, self.study, self.size, self.say = data, study, size or Size(), say
         self.precision = precision_of(TRAINING)
@@ -124,7 +124,7 @@ class Runs:
 
     def branches(self, task: str, seed: int, *, init: str = "teacher") -> Branches:
         """The task's branches under this seed, their states kept."""
-        from polyhead.train.branch.run import Branches
+        from polyhead.deep.branch.run import Branches
 
         prepared = self.prepared(task)
         training = msgspec.structs.replace(prepared.training, seed=seed)
@@ -134,7 +134,7 @@ class Runs:
 
     def fill(self, branches: Branches, layers: Iterable[int]) -> None:
         """Keeps the states at the taps of these depths, from one pass over the texts."""
-        from polyhead.train.data.features import wanted_taps
+        from polyhead.deep.features import wanted_taps
 
         paths = [branches.path(n) for n in layers]
         self.extractor.fill([w for p in paths for w in wanted_taps(branches.prepared, p, self.extractor)])
@@ -162,8 +162,8 @@ class Runs:
         """CPU seconds of the whole search: the trunk's pass over train and validation, and every candidate."""
         import shutil
 
-        from polyhead.train.branch.run import halving
-        from polyhead.train.data.extract import Extractor
+        from polyhead.deep.branch.run import halving
+        from polyhead.deep.extract import Extractor
 
         branches = self.branches(task, seed)
         folder = self.folder / "search-features"

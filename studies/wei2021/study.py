@@ -10,9 +10,9 @@ from typing import Literal, get_args
 
 import msgspec
 
-from polyhead.config import Value
-from polyhead.cost.allocate import Allocation, Option, allocation_of, by_rule
 from polyhead.errors import DataError
+from polyhead.plan.cost.allocate import Allocation, Option, allocation_of, by_rule
+from polyhead.values import Value
 from studies.shared.rows import Split, rows_in, typed_row
 from studies.wei2021.table import ONE_A_LAYER
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from polyhead.config import Value
-from polyhead.cost.allocate import Option, Price
+from polyhead.plan.cost.allocate import Option, Price
+from polyhead.values import Value
 from studies.shared.tables import differs
 
 ONE_A_LAYER = Price(shared=1, private=1, unit="layers")

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.cost.allocate import Option, allocation_of, best_under, by_rule, greedy
+from polyhead.plan.cost.allocate import Option, allocation_of, best_under, by_rule, greedy
 from studies.shared.rows import Split, deviation_of
 from studies.shared.tables import mean
 from studies.wei2021.study import (

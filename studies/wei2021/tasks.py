@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.project.recipes import Training
+from polyhead.project.strategies import Branch
 from polyhead.project.tables import TaskEntry
-from polyhead.strategies import Branch
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.train.data.prepared import Prepared, Split
@@ -71,9 +71,9 @@ TASKS = tuple(entries(""))
 
 def prepared_for(entry: TaskEntry, size: Size) -> Prepared:
     """Training and validation rows are drawn from the train file by a fixed shuffle, the same for every seed."""
-    from polyhead.tasks.read import read
+    from polyhead.data.read import read
+    from polyhead.deep.loop.feed import stream
     from polyhead.train.data.prepared import Prepared, Split
-    from polyhead.train.loop.feed import stream
 
     task = entry.task()
     train = read(entry.source(entry.train, FilePath()), task)

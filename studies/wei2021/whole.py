@@ -12,21 +12,21 @@ import msgspec
 import numpy as np
 from torch import nn
 
+from polyhead.deep.examples import TextExamples, outputs_of
+from polyhead.deep.extract import Extractor
+from polyhead.deep.loop.checkpoint import read_checkpoint, write_checkpoint
+from polyhead.deep.loop.fit import Course, Fitted
+from polyhead.deep.loop.loss import LOSSES, distilled
+from polyhead.deep.recipes.together import JointModel
+from polyhead.encoder.data import TrunkData
+from polyhead.encoder.shape import trunk_arrays
 from polyhead.errors import TrainError
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.project.recipes import Joint
-from polyhead.strategies import Branch
+from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
-from polyhead.train.data.examples import TextExamples, outputs_of
-from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepared import Prepared, Split
-from polyhead.train.loop.checkpoint import read_checkpoint, write_checkpoint
-from polyhead.train.loop.fit import Course, Fitted
-from polyhead.train.loop.loss import LOSSES, distilled
-from polyhead.train.recipes.together import JointModel
-from polyhead.trunk.data import TrunkData
-from polyhead.trunk.shape import trunk_arrays
 
 
 class FullFineTuning(msgspec.Struct, frozen=True, kw_only=True):

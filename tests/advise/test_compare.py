@@ -11,8 +11,8 @@ from polyhead.advise.measure import Costs, Counted
 from polyhead.advise.prices import Corrections
 from polyhead.advise.rows import Kept, Row, TaskScore
 from polyhead.advise.tables import notes, page, table_rows, task_rows
+from polyhead.deep.loop.events import Events
 from polyhead.errors import ConfigError
-from polyhead.train.loop.events import Events
 
 ONLY = ("pooled-mean", "branch-1", "student-1", "prompted-isolated", "prompted-group", "on-top", "pooled-joint")
 ONLY += ("fine-tune",)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from polyhead import cost
 from polyhead.advise.copies import copied_arrays, copies
 from polyhead.advise.measure import counted_costs
 from polyhead.bundle.create import write_bundle
@@ -11,8 +10,8 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import TokenBatch
-from polyhead.plan import merge
-from polyhead.strategies import Branch, InLayer, OnTop, Pooled, Prompted, prompt_groups
+from polyhead.plan import cost, merge
+from polyhead.project.strategies import Branch, InLayer, OnTop, Pooled, Prompted, prompt_groups
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
 from polyhead.testing.tiny import tiny_owned

@@ -7,11 +7,11 @@ from advise.test_ways import tasks_in
 from polyhead.advise.choice import Budget, next_step, task_advice
 from polyhead.advise.labels import LearningCurve, curve_of
 from polyhead.advise.ladder import Ladder
-from polyhead.cost.allocate import Option, Price, allocation_of
+from polyhead.deep.loop.events import Events
 from polyhead.errors import ConfigError
+from polyhead.plan.cost.allocate import Option, Price, allocation_of
+from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import read_project
-from polyhead.strategies import Branch, Pooled
-from polyhead.train.loop.events import Events
 
 LAYER = Price(shared=1, private=1, unit="layers")
 
@@ -54,8 +54,8 @@ def test_the_choice_is_within_the_budget_and_its_project_reads(home, tmp_path):
 
 def test_the_same_call_trains_nothing_anew(home, tmp_path, monkeypatch):
     first = ladder(home, tmp_path, amount=3, frozen=True).run()
-    from polyhead.train.branch import task
-    from polyhead.train.heads import run
+    from polyhead.deep.branch import task
+    from polyhead.deep.heads import run
 
     for module, name in ((run, "train_task"), (task, "grow")):
         monkeypatch.setattr(module, name, lambda *a, **k: pytest.fail("trained again"))
@@ -121,7 +121,7 @@ def test_labels_are_weighed_against_layers(deeper, which):
 
 def test_a_curve_rises_where_labels_tell_more(home, tmp_path):
     """Its last point is learned from all rows, and draws are the same for the same seed."""
-    from polyhead.train.data.extract import Extractor
+    from polyhead.deep.extract import Extractor
 
     asked = ladder(home, tmp_path, amount=3)
     source = Extractor(asked.data, folder=tmp_path / "features", precision="float32")

@@ -10,8 +10,8 @@ import tiny
 from polyhead.advise.ways import ALL, ALONE, OWN, chosen_ways, declared, project_file, read_task_set, unfit, ways_of
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import FineTune, Joint, Training
+from polyhead.project.strategies import Branch, Pooled, Prompted
 from polyhead.project.tables import read_project
-from polyhead.strategies import Branch, Pooled, Prompted
 
 WAYS = ways_of(6)
 

@@ -16,12 +16,12 @@ from polyhead import Passage, Project, Question, Session, TaskEntry, errors, tra
 from polyhead.api.settings import settings_of
 from polyhead.bundle.read import Bundle
 from polyhead.project.recipes import Training
+from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import TrunkChoice
-from polyhead.strategies import Branch, Pooled
 from tiny import write_trunk
 
 pytest.importorskip("torch")
-from polyhead.train.loop.events import Events
+from polyhead.deep.loop.events import Events
 
 GOOD, BAD, THINGS = ("good", "happy"), ("bad", "sad", "broken", "late"), ("lamp", "kettle", "phone", "box")
 

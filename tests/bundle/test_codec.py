@@ -4,10 +4,10 @@ import pytest
 
 from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.read import Bundle
+from polyhead.codecs import pca, tables, token
 from polyhead.engine.session import Session
 from polyhead.errors import CorruptFile
 from polyhead.plan import Pool
-from polyhead.store.codecs import pca, tables, token
 from polyhead.testing import CODECS, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 

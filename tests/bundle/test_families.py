@@ -31,9 +31,9 @@ from polyhead.bundle.manifest import FIRST_KEYS, TaskRecord, task_json
 from polyhead.bundle.owners import check_family, new_names, owner_at, place_of
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import add_tasks
-from polyhead.config import from_json
+from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, WeightsMismatch
-from polyhead.trunk.data import arrays_digest
+from polyhead.values import from_json
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def test_a_changed_bit_of_a_source_family_is_found_and_the_file_is_named(bundle,
 
 def test_merging_costs_what_the_plan_says(bundle, tmp_path):
     """A family counts once, however many read it."""
-    from polyhead.cost import parameters
+    from polyhead.plan.cost import parameters
 
     merged = merge_bundles(tmp_path / "made", [bundle])
     together = plan.merge({name: record.path for name, record in merged.tasks.items()})

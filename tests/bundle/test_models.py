@@ -23,8 +23,8 @@ from polyhead.bundle.models import (
     set_models,
 )
 from polyhead.bundle.read import Bundle
+from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownFormat, UnknownTask
-from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
 

@@ -9,8 +9,7 @@ import tokenizers
 
 from cases import cases
 from polyhead.bundle.owners import owner_named
-from polyhead.errors import TrunkError
-from polyhead.importing.scan import (
+from polyhead.convert.scan import (
     apart,
     group_of,
     groups,
@@ -23,8 +22,9 @@ from polyhead.importing.scan import (
     together,
     tokenizer_digest,
 )
+from polyhead.errors import TrunkError
+from polyhead.evaluate.report.tree import tree
 from polyhead.plan import Head, Layers
-from polyhead.report.tree import tree
 from polyhead.testing import tiny_tokenizer, tiny_trunk
 
 BASE = tiny_trunk(layers=4)

@@ -13,13 +13,13 @@ from polyhead.bundle.manifest import FIRST_KEYS, read_bundle_file
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.write import Draft, add_tasks
+from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Path as TaskPath
 from polyhead.plan import Pool, digest
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny
-from polyhead.trunk.data import arrays_digest
 
 
 def record_named(name, trunk):

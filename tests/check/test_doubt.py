@@ -6,8 +6,8 @@ import pytest
 from polyhead.check.doubt import HITS, TIMES, doubts, doubts_of_each, neighbours, trusted
 from polyhead.check.doubted import Rows, planted, trusted_up_to
 from polyhead.check.part import Part
-from polyhead.tasks.columns import Source
-from polyhead.tasks.read import Examples, Reading, ReadReport
+from polyhead.data.columns import Source
+from polyhead.data.read import Examples, Reading, ReadReport
 from polyhead.tasks.task import Task
 
 

@@ -1,4 +1,4 @@
-"""`polyhead allocate`: what is printed is what `polyhead.cost.allocate` chooses, and wrong files are named."""
+"""`polyhead allocate`: what is printed is what `polyhead.plan.cost.allocate` chooses, and wrong files are named."""
 
 import json
 import re
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cli.commands import run, shell
-from polyhead.config import to_json
-from polyhead.cost.allocate import allocation_of, best_under, by_rule, frontier, greedy, price_of
-from polyhead.trunk.shape import Architecture
+from polyhead.encoder.shape import Architecture
+from polyhead.plan.cost.allocate import allocation_of, best_under, by_rule, frontier, greedy, price_of
+from polyhead.values import to_json
 from studies.wei2021.published import DEPTHS, TASKS, published_options
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)

@@ -9,8 +9,8 @@ import pytest
 
 from cli.commands import run
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
-from polyhead.config import to_json
 from polyhead.engine.pinned import AnswerChange, Answered
+from polyhead.values import to_json
 
 
 @pytest.fixture

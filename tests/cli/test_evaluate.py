@@ -12,8 +12,8 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.project.recipes import FineTune, LeaveOut, Search, TrunkOnly
+from polyhead.project.strategies import Branch
 from polyhead.project.tables import TaskEntry
-from polyhead.strategies import Branch
 from tiny import to_toml
 
 REFERENCE = ("--backend", "reference")

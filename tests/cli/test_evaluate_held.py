@@ -12,9 +12,9 @@ import search
 import tiny
 from cli.commands import run
 from polyhead.bundle.read import Bundle
-from polyhead.engine.held import held_file, read_held
+from polyhead.evaluate.held import held_file, read_held
 from polyhead.project.recipes import FineTune, Frozen, Joint, Search
-from polyhead.strategies import Branch, Prompted
+from polyhead.project.strategies import Branch, Prompted
 from tiny import to_toml
 
 KINDS = ("mood", "topics", "urgency", "names", "same", "alike")
@@ -248,9 +248,9 @@ def test_every_way_of_training_keeps_what_it_answered_rows_held_out(work, change
 def test_summaries_that_training_wrote_are_scored(work):
     pytest.importorskip("rouge_score")
     import summarizers
+    from polyhead.encoder.summarizer import Summarizer
     from polyhead.project.recipes import Training
     from polyhead.project.tables import TaskEntry
-    from polyhead.seq2seq.data import Summarizer
 
     rows = [{"text": text, "label": label} for text, label in summarizers.documents(20)]
     tiny.write_jsonl(work / "news.jsonl", rows)

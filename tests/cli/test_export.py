@@ -9,8 +9,8 @@ import pytest
 
 from cli.commands import run
 from polyhead.bundle.models import ModelDraft, add_model
+from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.engine.session import Session
-from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
 from polyhead.tasks.task import Task
 
 ort = pytest.importorskip("onnxruntime")

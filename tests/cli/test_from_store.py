@@ -8,7 +8,7 @@ import pytest
 import tiny
 from cli.commands import run
 from polyhead.bundle.read import Bundle
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
 
 UNNAMED = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8)
 

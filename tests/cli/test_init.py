@@ -11,11 +11,11 @@ import pytest
 
 import tiny
 from cli.commands import run
+from polyhead.data.read import read
 from polyhead.project.recipes import Training
+from polyhead.project.strategies.base import LIVE_TRAINING
+from polyhead.project.strategies.branch import BRANCH_TRAINING
 from polyhead.project.tables import JOINT_TRAINING, read_project, training_of
-from polyhead.strategies.base import LIVE_TRAINING
-from polyhead.strategies.branch import BRANCH_TRAINING
-from polyhead.tasks.read import read
 
 ROWS = tiny.messages(30)
 SPANS = [{**row, "spans": [{"start": 0, "end": len(row["tokens"][0]), "label": "first"}]} for row in ROWS]

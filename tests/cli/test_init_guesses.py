@@ -14,9 +14,9 @@ import tiny
 from cli.commands import run
 from polyhead.cli.given import given_in
 from polyhead.cli.lines import line_of
+from polyhead.data.guess import kind_of_labels
+from polyhead.data.read import read, read_each
 from polyhead.project.tables import read_project
-from polyhead.tasks.guess import kind_of_labels
-from polyhead.tasks.read import read, read_each
 
 REAL = Path(os.environ.get("POLYHEAD_DATA", Path(__file__).parents[3] / "shared" / "data"))
 ROWS = tiny.messages(40)

@@ -8,8 +8,8 @@ import pytest
 
 from bundle.groups import ADAPTED, ADAPTERS, GROUP, ROWS, make
 from cli.commands import run
-from polyhead.cost import cost_of
 from polyhead.plan import merge
+from polyhead.plan.cost import cost_of
 
 
 @pytest.fixture

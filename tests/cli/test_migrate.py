@@ -7,8 +7,8 @@ import pytest
 from backfills import append, make_bundle, schema, texts
 from cli.commands import run
 from polyhead.bundle.read import Bundle
-from polyhead.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.corpus.plain import PlainStore
+from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.testing import tiny_trunk
 
 OTHER = tiny_trunk(seed=6)

@@ -9,7 +9,7 @@ import pytest
 import search
 import tiny
 from cli.commands import run
-from polyhead.strategies import Branch, Prompted
+from polyhead.project.strategies import Branch, Prompted
 from tiny import to_toml
 
 

@@ -14,7 +14,7 @@ import tiny
 from cli.commands import environment, run, shell
 
 NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None"
-SMALL_PIECES = "from polyhead.jobs import score; score.__kwdefaults__['piece_rows'] = 16"
+SMALL_PIECES = "from polyhead.store.jobs import score; score.__kwdefaults__['piece_rows'] = 16"
 
 
 @pytest.fixture

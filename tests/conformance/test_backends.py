@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 import compiled
+from polyhead.codecs import EXACT
 from polyhead.engine.backends import BACKENDS, open_backend
-from polyhead.store.codecs import EXACT
 from polyhead.testing import BATCHES, CODECS, yield_backend_checks, yield_deterministic_checks
 
 CODED = tuple(

@@ -5,7 +5,7 @@ import typing
 import pytest
 
 from polyhead.plan.nodes import DeltaKind
-from polyhead.strategies import STRATEGIES, Adapter, Branch, InLayer, OnTop, Pooled, Prompted
+from polyhead.project.strategies import STRATEGIES, Adapter, Branch, InLayer, OnTop, Pooled, Prompted
 from polyhead.testing import tiny_tasks, yield_strategy_checks
 
 CHOICES = {

@@ -10,13 +10,13 @@ import pytest
 
 import tiny
 from cli.commands import run, shell
-from polyhead import Session, cost
+from polyhead import Session
 from polyhead.bundle.read import Bundle
+from polyhead.deep.loop import fit
 from polyhead.engine.inputs import input_of
-from polyhead.plan import TRUNK, Layers
-from polyhead.strategies.branch import private_layers, tap_of
+from polyhead.plan import TRUNK, Layers, cost
+from polyhead.project.strategies.branch import private_layers, tap_of
 from polyhead.testing import tiny_trunk
-from polyhead.train.loop import fit
 
 DEPTH = 3
 HEAD = """
@@ -233,7 +233,7 @@ def opened(bundle):
     "names", [n for size in range(1, 5) for n in itertools.combinations(SINGLE, size)], ids=",".join
 )
 def test_only_the_layers_of_asked_tasks_run_and_the_receipt_counts_them(opened, names):
-    """D + sum(l) of the asked tasks, by three counts: paths, `polyhead.cost`, and layers run by the backend."""
+    """D + sum(l) of the asked tasks, by three counts: paths, `polyhead.plan.cost`, and layers run by the backend."""
     session, before = opened, opened.backend.layers_run
     results = session.predict([TEXTS[0]], tasks=names)
     tap, own = depths(session, names)
@@ -282,7 +282,7 @@ KILL = """
 import os, signal
 import torch
 torch.set_num_threads(1)
-from polyhead.train.loop import fit
+from polyhead.deep.loop import fit
 fit.SAVE_SECONDS = 0.0
 saved, count = fit.Curriculum.save, [0]
 def save(run):

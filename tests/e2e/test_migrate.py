@@ -11,13 +11,13 @@ from cli.commands import run, shell
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import StoreError
-from polyhead.jobs.migrate import open_current
-from polyhead.jobs.stored import StoredAnswers, dual_answers
 from polyhead.project.recipes import Joint
+from polyhead.project.strategies import Pooled
 from polyhead.project.tables import TrunkChoice
 from polyhead.store.corpus.base import document_id
 from polyhead.store.corpus.open import open_corpus
-from polyhead.strategies import Pooled
+from polyhead.store.jobs.migrate import open_current
+from polyhead.store.jobs.stored import StoredAnswers, dual_answers
 from tiny import to_toml
 
 TASKS = ("mood", "topics", "urgency")
@@ -26,7 +26,7 @@ REFERENCE = ("--backend", "reference")
 # Extracts in pieces of a few texts, each appended at once, and dies without any cleaning up at the third append.
 DIES = """
 import os
-from polyhead.jobs import extract
+from polyhead.store.jobs import extract
 from polyhead.store.corpus.plain import PlainStore
 extract.PIECE_ROWS, extract.APPEND_BYTES = 8, 1
 append, calls = PlainStore.append, []

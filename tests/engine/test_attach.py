@@ -20,7 +20,7 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.session import Changes, Session
 from polyhead.errors import BackendError, CorruptFile, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Pool
-from polyhead.strategies import Pooled, Prompted
+from polyhead.project.strategies import Pooled, Prompted
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
 

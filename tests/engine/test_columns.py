@@ -12,7 +12,7 @@ from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.inputs import Passage
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, UnknownTask
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
 

@@ -8,9 +8,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from features import of_torch
-from polyhead import cost, plan
-from polyhead.engine.backends.torch import TorchBackend
+from polyhead import plan
+from polyhead.deep.backend import TorchBackend
 from polyhead.errors import BackendError
+from polyhead.plan import cost
 from polyhead.testing import tiny_batch, tiny_trunk
 from polyhead.testing.tiny import tiny_conditioned
 
@@ -129,9 +130,9 @@ class OneDevice(TorchDispatchMode):
 @pytest.mark.parametrize("stacked", [False, True])
 def test_all_ways_compute_on_the_device_of_their_texts(stacked, monkeypatch):
     """The device "meta" is there on every machine, and computes shapes."""
-    from polyhead.model import Model, TextBatch
-    from polyhead.nn.trunk import Trunk
-    from polyhead.sharing.make import make_families, make_part
+    from polyhead.deep.model import Model, TextBatch
+    from polyhead.deep.nn.trunk import Trunk
+    from polyhead.deep.sharing.make import make_families, make_part
 
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # it does not know "meta"
     paths = {name: task.path for name, task in TASKS.items()}

@@ -17,7 +17,7 @@ from polyhead.engine.export.record import Export
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError, UnknownTask
 from polyhead.plan import Codec, Pool
-from polyhead.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
+from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import CODECS, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths

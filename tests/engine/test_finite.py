@@ -13,25 +13,25 @@ from polyhead.bundle.files import write_arrays
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.certify import certified, checked
-from polyhead.config import to_json
+from polyhead.encoder import data as trunk_data
+from polyhead.encoder.shape import Architecture
+from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.inputs import Passage, input_type_of, input_types_of
 from polyhead.engine.quantize.files import CACHE, RECORD, Calibration, read_scales
 from polyhead.engine.quantize.scales import Scale
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, BundleError, CorruptFile, PlanError, TrunkError, WeightsMismatch
-from polyhead.jobs import ScoreRequest, score
+from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.plan import Codec, Delta, Pool
 from polyhead.project.tables import Project, TaskEntry
-from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
+from polyhead.store.jobs import ScoreRequest, score
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 from polyhead.testing.tiny import CODECS, PIECES
 from polyhead.text.question import Question
-from polyhead.trunk import data as trunk_data
-from polyhead.trunk.shape import Architecture
+from polyhead.values import to_json
 from tiny import write_jsonl
 
 NAN, INF = float("nan"), float("inf")

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from polyhead import plan
+from polyhead.encoder.data import TextSettings, TrunkData
+from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.testing import tiny_batch, tiny_owned
-from polyhead.trunk.data import TextSettings, TrunkData
-from polyhead.trunk.shape import Architecture, trunk_arrays
 
 pytest.importorskip("openvino")
 from polyhead.engine.backends.openvino import OpenVINORuntime

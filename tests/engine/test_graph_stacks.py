@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from graphs import NumpyRuntime
-from polyhead import cost, plan
+from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.compile import program
 from polyhead.engine.compile.arrangement import LANES
-from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
+from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt, cost
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.tiny import delta_path, on_top_path, prompted_path, tiny_deltas
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from graphs import NumpyRuntime
-from polyhead import cost, plan
+from polyhead import plan
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.compile import heads, program, walk
-from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
+from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt, cost
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.tiny import prompted_path
 

@@ -10,7 +10,7 @@ from polyhead.engine.inputs import Passage, checked_inputs
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue
 from polyhead.plan import Pool
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths

@@ -5,10 +5,10 @@ from itertools import permutations
 import pytest
 
 from models import paths_of
-from polyhead import cost
 from polyhead.engine import loaded
 from polyhead.engine.session import Session
-from polyhead.strategies import Prompted
+from polyhead.plan import cost
+from polyhead.project.strategies import Prompted
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 

@@ -5,9 +5,9 @@ import importlib.util
 import numpy as np
 import pytest
 
+from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
-from polyhead.nn.load import load_trunk
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 from precisions import FLOATS
 

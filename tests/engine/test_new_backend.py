@@ -9,7 +9,7 @@ from polyhead.engine.backends import BACKENDS, BackendKind, open_backend, open_r
 from polyhead.engine.pinned import Numerics, numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk, yield_backend_checks
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
 

@@ -13,8 +13,8 @@ from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.scales import Scale, Scales, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
-from polyhead.processor import processor
-from polyhead.strategies import Pooled
+from polyhead.machine import processor
+from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 

@@ -16,7 +16,7 @@ from polyhead.engine.quantize.scales import Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
 from polyhead.plan import merge
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_batch, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 

@@ -6,10 +6,10 @@ import pytest
 from polyhead import plan
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.reference import ReferenceBackend, backend
-from polyhead.engine.packed import PackedTasks
 from polyhead.plan import Pool, merge
-from polyhead.store.codec import encode, tokens_of
+from polyhead.plan.coding import encode, tokens_of
 from polyhead.store.corpus.base import FeatureColumn, PackedRows
+from polyhead.store.packed import PackedTasks
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import RowKind
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_tasks, tiny_trunk

@@ -16,8 +16,8 @@ from polyhead.engine.pinned import numerics_of
 from polyhead.engine.quantize.scales import Scale, Scales, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
-from polyhead.processor import CAPS, Processor, processor, processor_of
-from polyhead.strategies import Pooled
+from polyhead.machine import CAPS, Processor, processor, processor_of
+from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 

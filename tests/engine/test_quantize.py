@@ -20,7 +20,7 @@ from polyhead.engine.quantize.files import CACHE, Change, read_scales, write_sca
 from polyhead.engine.quantize.scales import ObservedRange, ObservingRuntime, Scale, Scales, scales_of, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
-from polyhead.strategies import Branch, Pooled
+from polyhead.project.strategies import Branch, Pooled
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_part, tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths

@@ -12,7 +12,6 @@ pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino ex
 from cli.commands import run
 from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, seen_of, silent
 from polyhead.bundle.read import Bundle
-from polyhead.config import to_json
 from polyhead.engine.agreement import Agreement
 from polyhead.engine.pinned import Numerics, keep_agreements, read_agreements
 from polyhead.engine.quantize import calibrate
@@ -28,10 +27,11 @@ from polyhead.engine.quantize.files import (
 from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
-from polyhead.processor import WIDE_SUMS, Processor
-from polyhead.strategies import Pooled
+from polyhead.machine import WIDE_SUMS, Processor
+from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
+from polyhead.values import to_json
 
 KINDS = {
     "wide": Processor(machine="x86_64", model="New CPU", features=WIDE_SUMS),
@@ -42,7 +42,7 @@ KINDS = {
 @pytest.fixture
 def on(monkeypatch):
     """`on("narrow")`: from now on this machine is of that kind."""
-    return lambda kind: monkeypatch.setattr("polyhead.processor._read", lambda cap: KINDS[kind])
+    return lambda kind: monkeypatch.setattr("polyhead.machine._read", lambda cap: KINDS[kind])
 
 
 @pytest.fixture(scope="module")

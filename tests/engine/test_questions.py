@@ -6,19 +6,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from polyhead import cost
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.certify import Answering, certified
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.inputs import Passage, input_of
 from polyhead.engine.pinned import outputs_of
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, IsolationError
-from polyhead.plan import Layers, Pool
+from polyhead.evaluate.scores import evaluate_bundle
+from polyhead.plan import Layers, Pool, cost
 from polyhead.plan import Path as TaskPath
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.tasks.task import Task

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from cases import cases
-from polyhead import cost
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
@@ -15,8 +14,8 @@ from polyhead.engine.batch import readings_of
 from polyhead.engine.inputs import input_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
-from polyhead.plan import Plan, Pool
-from polyhead.strategies import Adapter, InLayer, Pooled, Prompted, prompt_groups
+from polyhead.plan import Plan, Pool, cost
+from polyhead.project.strategies import Adapter, InLayer, Pooled, Prompted, prompt_groups
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
@@ -339,8 +338,8 @@ def tiny_trunk_codec():
 @cases("count", [21, 22, 23, 30], ids=str)
 @cases("max_tokens", [47, 48], ids=["odd", "even"])
 def test_the_first_window_of_a_long_pair_is_its_cut_form(count, max_tokens):
+    from polyhead.encoder.data import TextSettings
     from polyhead.text.tokenize import Windows
-    from polyhead.trunk.data import TextSettings
 
     tokenizer = Tokenizer(tiny_trunk().tokenizer, TextSettings(max_tokens=max_tokens))
     for other in (5, count - 1, count, count + 1, 40):

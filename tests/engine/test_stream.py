@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 
 import tiny
-from polyhead import cost
 from polyhead.bundle.create import write_bundle
 from polyhead.engine import batch, request
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
-from polyhead.plan import Pool
+from polyhead.plan import Pool, cost
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny
 

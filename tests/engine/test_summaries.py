@@ -10,13 +10,13 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.models import ModelDraft, add_model
+from polyhead.encoder.summarizer import Seq2SeqData, Seq2SeqShape, SummarySettings
 from polyhead.engine import request
+from polyhead.engine import summaries as summaries
 from polyhead.engine.session import Session
+from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BadName, BadValue, UnknownTask
 from polyhead.plan import Pool
-from polyhead.seq2seq import answer as summaries
-from polyhead.seq2seq.answer import SummaryTasks
-from polyhead.seq2seq.data import Seq2SeqData, Seq2SeqShape, SummarySettings
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 

@@ -10,13 +10,13 @@ pytest.importorskip("torch")
 import torch
 
 from models import paths_of
-from polyhead.engine.backends import torch as backend
+from polyhead.deep import backend as backend
+from polyhead.deep.nn.runtime import deterministic
+from polyhead.deep.nn.trunk import Trunk
 from polyhead.engine.pinned import numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, PlanError
-from polyhead.nn.runtime import deterministic
-from polyhead.nn.trunk import Trunk
-from polyhead.strategies import Adapter, Branch, InLayer, Pooled, Prompted
+from polyhead.project.strategies import Adapter, Branch, InLayer, Pooled, Prompted
 from polyhead.tasks.task import owner_of
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle

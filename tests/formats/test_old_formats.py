@@ -12,7 +12,7 @@ from formats.write_v1 import golden_part, golden_record, golden_trunk, write
 from polyhead.bundle.format import FORMAT
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
-from polyhead.trunk.data import arrays_digest
+from polyhead.encoder.data import arrays_digest
 
 GOLDEN = Path(__file__).parent / "v1"
 # As they were when format 1 was made. Other digests for the same files mean that the digest rule has changed,

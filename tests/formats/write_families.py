@@ -14,9 +14,9 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
-from polyhead.cost import part_arrays
 from polyhead.plan import Delta, Embed, Head, Layers, Pool, Prompt
 from polyhead.plan import Path as TaskPath
+from polyhead.plan.cost import part_arrays
 from polyhead.tasks.task import Task
 
 ROWS, ADAPTERS, POOLER = "family:prompts:moods", "family:adapters", "family:pooler"

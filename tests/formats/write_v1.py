@@ -14,11 +14,11 @@ import numpy as np
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
+from polyhead.encoder.data import TextSettings, TrunkData
+from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
 from polyhead.plan import Path as TaskPath
 from polyhead.tasks.task import Task
-from polyhead.trunk.data import TextSettings, TrunkData
-from polyhead.trunk.shape import Architecture, trunk_arrays
 
 SHAPE = Architecture(layers=2, width=16, heads=2, feed_forward=16, vocabulary=24, positions=8)
 TOKENIZER = b'{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}}\n'

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from polyhead.store.codecs import FeatureCodec, register_codec
+from polyhead.codecs import FeatureCodec, register_codec
 
 LARGEST = np.uint32(0x7F7F0000).view(np.float32)
 

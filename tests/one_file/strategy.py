@@ -2,13 +2,13 @@
 
 from typing import ClassVar, Literal
 
-from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.project.recipes import Training
-from polyhead.strategies.base import LIVE, Strategy
+from polyhead.project.strategies.base import LIVE, Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
+from polyhead.values import Value
 
 
 class Bottleneck(Strategy, Value, tag="bottleneck", tag_field="kind"):

@@ -7,9 +7,9 @@ import pytest
 import tokenizers
 import torch
 
-from polyhead.nn.load import MINILM_PACKAGE, load_trunk
-from polyhead.nn.trunk import Trunk
-from polyhead.trunk.names import to_hugging_face, trunk_names
+from polyhead.deep.nn.load import MINILM_PACKAGE, load_trunk
+from polyhead.deep.nn.trunk import Trunk
+from polyhead.encoder.names import to_hugging_face, trunk_names
 
 transformers = pytest.importorskip("transformers")
 

@@ -14,12 +14,12 @@ from graphs import NumpyRuntime
 from polyhead.bundle.models import add_model, remove_models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import certified
+from polyhead.encoder.summarizer import Seq2SeqShape
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.pinned import backend_here
 from polyhead.engine.session import Session
+from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BackendError, CorruptFile, IsolationError, WrongTrunk
-from polyhead.seq2seq.answer import SummaryTasks
-from polyhead.seq2seq.data import Seq2SeqShape
 from polyhead.serve import changes, trial
 from polyhead.serve.settings import ServeSettings
 from polyhead.testing import tiny_trunk
@@ -238,7 +238,7 @@ def _write_certificate(path, raw):
     import msgspec
 
     from polyhead.certify.certificate import Certificate
-    from polyhead.config import to_json
+    from polyhead.values import to_json
 
     certificate = msgspec.convert({**raw, "sha256": ""}, Certificate)
     digest = hashlib.sha256(to_json(certificate)).hexdigest()

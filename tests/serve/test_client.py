@@ -351,7 +351,7 @@ def test_importing_the_client_loads_little():
     """No array library, no HTTP, no event loop: a process that asks once is not kept waiting."""
     code = (
         "import sys, polyhead.client\n"
-        "heavy = {'torch', 'transformers', 'numpy', 'tokenizers', 'http.client', 'ssl', 'asyncio', 'polyhead.config'}\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'tokenizers', 'http.client', 'ssl', 'asyncio', 'polyhead.values'}\n"
         "print(sorted(heavy & set(sys.modules)), len(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead.evaluation.explain import explained
+from polyhead.evaluate.explain import explained
 from served import TEXTS, as_json, posted, running, tiny_server_bundle
 
 

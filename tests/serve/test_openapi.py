@@ -9,11 +9,11 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from operated import listening, service_of, tiny_root
-from polyhead.config import Value
 from polyhead.serve.app import application
 from polyhead.serve.formats import FORMATS, Operation, register_format
 from polyhead.serve.http import encoded
 from polyhead.serve.settings import RequestLimits, ServeSettings
+from polyhead.values import Value
 
 EXAMPLES = 8
 

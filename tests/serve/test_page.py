@@ -10,7 +10,7 @@ import pytest
 import browser as browsers
 from page_server import CARD, EARLY, HOSTILE, LONGEST, MANY, held_stages, page_bundle, page_server
 from polyhead.engine.inputs import Passage, input_types_of
-from polyhead.evaluation.explain import explained
+from polyhead.evaluate.explain import explained
 from polyhead.text.question import Question
 from seen import BEYOND, CONTRAST, CONTROLS, FOCUS, SMALL, STRUCTURE
 from tiny import fail_heads

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from cases import cases
-from polyhead.cost import row_bytes
+from polyhead.codecs import CODECS
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
-from polyhead.store.codec import calibrate, decode, encode, through
-from polyhead.store.codecs import CODECS
+from polyhead.plan.coding import calibrate, decode, encode, through
+from polyhead.plan.cost import row_bytes
 from polyhead.testing.tiny import CODECS as SOME
 
 # Of a vocabulary of 12, two tokens of which are never seen, and of no token.

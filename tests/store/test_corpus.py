@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from disk import FullDisk, run_forking
-from polyhead.config import from_json, to_json
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.store.corpus import plain, versions
@@ -19,6 +18,7 @@ from polyhead.store.corpus.base import FeatureColumn, IdIndex, PackedRows, Resul
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.corpus.versions import Version
+from polyhead.values import from_json, to_json
 
 ONE = FeatureColumn(digest="one", layers=1, width=8, codec=Codec(name="sign"))
 TWO = FeatureColumn(digest="two", layers=2, width=4, codec=Codec(name="float16"))

@@ -3,7 +3,7 @@ import pytest
 
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
-from polyhead.store.codec import calibrate, through
+from polyhead.plan.coding import calibrate, through
 from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from cases import cases
+from polyhead.codecs import tables
+from polyhead.codecs.pca import ERRORS, STEPS, _code_of, allocated
 from polyhead.errors import CorruptFile, PlanError, StoreError
 from polyhead.plan import Codec
-from polyhead.store.codec import calibrate, decode, encode, through
-from polyhead.store.codecs import tables
-from polyhead.store.codecs.pca import ERRORS, STEPS, _code_of, allocated
+from polyhead.plan.coding import calibrate, decode, encode, through
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore

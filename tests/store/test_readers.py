@@ -5,7 +5,7 @@ import pytest
 
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
-from polyhead.store.codec import decode
+from polyhead.plan.coding import decode
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore

@@ -5,16 +5,16 @@ import zlib
 import numpy as np
 import pytest
 
+from polyhead.codecs import tables, token
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.compile.heads import said_by
-from polyhead.engine.packed import means
 from polyhead.errors import StoreError
 from polyhead.plan import Codec, Pool
-from polyhead.store.codec import calibrate, decode, encode, through, tokens_of
-from polyhead.store.codecs import tables, token
+from polyhead.plan.coding import calibrate, decode, encode, through, tokens_of
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
+from polyhead.store.packed import means
 
 WIDTH, VOCABULARY = 64, 300
 SEEN = 200  # tokens below are seen when the codec is fixed

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from polyhead.data.formats import ANNOTATIONS, RecordFormat, register_annotations
+from polyhead.data.formats.docbin import hash_of
+from polyhead.data.formats.hub import with_names
+from polyhead.data.rows import Rows
 from polyhead.errors import BadValue, DataError
-from polyhead.tasks.formats import ANNOTATIONS, RecordFormat, register_annotations
-from polyhead.tasks.formats.docbin import hash_of
-from polyhead.tasks.formats.hub import with_names
-from polyhead.tasks.rows import Rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "project" / "exports.md"
 

@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 
-from polyhead.config import to_value
+from polyhead.data.columns import Source
+from polyhead.data.read import read
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.tables import TaskEntry
-from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.read import read
 from polyhead.tasks.task import Task
+from polyhead.values import to_value
 
 TOPICS = Task(name="topics", kind="multi_label", labels=("a", "b"))
 OTHERS = {

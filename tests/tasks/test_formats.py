@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyhead.data.formats import dialect
+from polyhead.data.formats.dialect import SEPARATORS, separator_of
+from polyhead.data.formats.foreign import recoded, without_header
+from polyhead.data.rows import Rows
 from polyhead.errors import BadValue, DataError, MissingExtra
-from polyhead.tasks.formats import dialect
-from polyhead.tasks.formats.dialect import SEPARATORS, separator_of
-from polyhead.tasks.formats.foreign import recoded, without_header
-from polyhead.tasks.rows import Rows
 
 TABLE = [["text", "label", "n"], ["a, b; c", "x", "1"], ['"quoted"\tand|barred', "y", "2.5"], ["ü\nline", "x", ""]]
 NAMES = st.text("abcdefgh_ ", min_size=1, max_size=8).filter(str.strip)
@@ -193,7 +193,7 @@ def test_sheets_that_cannot_be_read_are_named(tmp_path, monkeypatch):
 
 
 def test_a_workbook_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    from polyhead.tasks.formats import sheets
+    from polyhead.data.formats import sheets
 
     path = workbook(tmp_path / "x.xlsx", [["text"], ["a"]])
     monkeypatch.setattr(sheets, "LARGEST", 10)

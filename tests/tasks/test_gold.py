@@ -10,12 +10,12 @@ import seqeval.metrics
 
 from benchmarks.silent_scripts_made import every_row
 from cases import cases
+from polyhead.data.columns import Source
+from polyhead.data.read import read
 from polyhead.errors import BadValue, ConfigError, EmptyData
-from polyhead.tasks.columns import Source
 from polyhead.tasks.gold import TaggedSpan, cut_words, longest_apart, overlapping_pair, widened
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
-from polyhead.tasks.read import read
 from polyhead.tasks.task import Example, Task
 from polyhead.text.words import words_of
 

@@ -12,11 +12,11 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from cases import cases
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
-from polyhead.metrics import spans_of
 from polyhead.tasks.gold import TaggedSpan, tags_of
 from polyhead.tasks.kinds import KINDS, kind_of
 from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.kinds.tagged import chosen
+from polyhead.tasks.metrics import spans_of
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question
 from polyhead.text.words import places_of, words_of

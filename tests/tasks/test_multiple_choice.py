@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
+from polyhead.data.read import Examples, ReadReport, Source, read
+from polyhead.data.split import split
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingColumn
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.read import Examples, ReadReport, Source, read
-from polyhead.tasks.split import split
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question, read_alone, texts_of
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polyhead.data.read import Source, read
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingColumn, MissingExtra, UnknownLabel
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.read import Source, read
 from polyhead.tasks.task import Example, Task
 from polyhead.text.words import words_of
 
@@ -395,7 +395,7 @@ def test_sets_of_the_datasets_library_are_read_with_label_names(monkeypatch):
 
 
 def test_reading_needs_no_optional_package():
-    code = "import sys, polyhead.tasks.read; assert not {'pyarrow', 'datasets', 'torch'} & set(sys.modules)"
+    code = "import sys, polyhead.data.read; assert not {'pyarrow', 'datasets', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from polyhead.data.read import Source, read
 from polyhead.errors import BadValue, ConfigError, EmptyData, MissingColumn, UnknownLabel
-from polyhead.tasks.read import Source, read
 from polyhead.tasks.task import Task
 
 MOOD = Task(name="mood", kind="single_label", labels=("bad", "good"))

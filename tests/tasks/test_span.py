@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from cases import cases
+from polyhead.data.read import Source, read
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.span import LONGEST, answered, best_span
-from polyhead.tasks.read import Source, read
 from polyhead.tasks.task import Example, Task
 from polyhead.text.words import places_of
 

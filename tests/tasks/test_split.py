@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from cases import cases
+from polyhead.data.read import Examples, ReadReport
+from polyhead.data.split import TaskExamples, overlapping, split, split_together
 from polyhead.errors import EmptyData
-from polyhead.tasks.read import Examples, ReadReport
-from polyhead.tasks.split import TaskExamples, overlapping, split, split_together
 from polyhead.tasks.task import Task
 
 TASK = Task(name="t", kind="single_label", labels=("a", "b", "c"))

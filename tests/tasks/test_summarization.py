@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from cases import cases
+from polyhead.data.columns import Source
+from polyhead.data.read import read
+from polyhead.data.split import split
+from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingExtra
 from polyhead.project.recipes import Joint
 from polyhead.project.tables import Project, TaskEntry
-from polyhead.seq2seq.data import Summarizer
-from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.summarization import rouge
-from polyhead.tasks.read import read
-from polyhead.tasks.split import split
 from polyhead.tasks.task import Example, Task
 
 TASK = Task(name="brief", kind="summarization")

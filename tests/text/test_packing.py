@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyhead import cost
-from polyhead.plan import Embed, Layers, Path, merge
+from polyhead.encoder.shape import Architecture
+from polyhead.plan import Embed, Layers, Path, cost, merge
 from polyhead.text.batch import ROW, few, fitted, packed, together, work
-from polyhead.trunk.shape import Architecture
 
 MIXED = np.random.default_rng(0).integers(2, 60, 200)
 

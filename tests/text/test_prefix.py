@@ -10,10 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
+from polyhead.encoder.data import TextSettings
 from polyhead.text import prefix
 from polyhead.text.prefix import beginning, tokens_beyond
 from polyhead.text.tokenize import Tokenizer, Windows
-from polyhead.trunk.data import TextSettings
 
 CORPUS = ["the cat sat on the mat and was not happy about it", "zwölf Boxkämpfer jagen Viktor quer", "日本語 テスト"]
 SPECIAL = ["<s>", "</s>", "<pad>", "<unk>"]

@@ -6,10 +6,10 @@ import signal
 import numpy as np
 import pytest
 
+from polyhead.encoder.data import TextSettings
 from polyhead.testing import tiny_tokenizer
 from polyhead.text.processes import Piece, TokenizerPool
 from polyhead.text.tokenize import Tokenizer, Windows
-from polyhead.trunk.data import TextSettings
 
 SETTINGS = TextSettings(max_tokens=12)
 

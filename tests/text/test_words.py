@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from cases import cases
+from polyhead.encoder.data import TextSettings
 from polyhead.text import words
 from polyhead.text.characters import word_pattern
 from polyhead.text.tokenize import Tokenizer, Windows
@@ -23,7 +24,6 @@ from polyhead.text.words import (
     words_in_each,
     words_of,
 )
-from polyhead.trunk.data import TextSettings
 
 
 def tokenizer(max_tokens=32):

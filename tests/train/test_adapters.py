@@ -16,17 +16,16 @@ from safetensors.torch import load_file, save_file
 
 import adapters
 import checkpoints
-from polyhead import cost
 from polyhead.bundle.read import Bundle
+from polyhead.convert import run as importing
+from polyhead.convert import task as imported
+from polyhead.convert.folders import scan_folders
+from polyhead.convert.run import import_folders
+from polyhead.convert.task import ImportRequest
+from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, TrunkError, TrunkNotFound, WrongTrunk
-from polyhead.importing import run as importing
-from polyhead.importing import task as imported
-from polyhead.importing.folders import scan_folders
-from polyhead.importing.run import import_folders
-from polyhead.importing.task import ImportRequest
-from polyhead.nn.load import load_trunk
-from polyhead.plan import TRUNK, Dense, merge
+from polyhead.plan import TRUNK, Dense, cost, merge
 
 TEXTS = [
     ("my order is late",),
@@ -361,7 +360,7 @@ def test_answers_that_are_not_those_of_transformers_are_refused(name, tmp_path, 
 
 def test_the_proof_does_not_rest_on_the_code_that_it_proves(tmp_path, monkeypatch):
     """A layer that computed low-rank maps with another scale."""
-    from polyhead.nn import deltas
+    from polyhead.deep.nn import deltas
 
     right = deltas.KINDS["lora"].dense
 

@@ -11,17 +11,8 @@ import pytest
 
 from polyhead import files
 from polyhead.bundle.read import Bundle
-from polyhead.cost.allocate import OptionsFile, best_under, by_rule, greedy, price_of
-from polyhead.engine.evaluate import evaluate_bundle
-from polyhead.engine.session import Session
-from polyhead.errors import ConfigError, TrainError
-from polyhead.plan import Embed, Head, Layers, Path, Pool
-from polyhead.project.tables import Choice, with_seed
-from polyhead.strategies import Branch, Pooled
-from polyhead.strategies.branch import private_layers, tap_of
-from polyhead.train import job as running
-from polyhead.train.branch.run import Branches
-from polyhead.train.branch.task import (
+from polyhead.deep.branch.run import Branches
+from polyhead.deep.branch.task import (
     BranchSearch,
     ChosenBranch,
     branch_paths,
@@ -34,11 +25,20 @@ from polyhead.train.branch.task import (
     kept_search,
     write_options,
 )
-from polyhead.train.data.features import wanted_taps
-from polyhead.train.loop import fit as fitting
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.fit import Fitted
-from polyhead.train.loop.numerics import has_native_bfloat16
+from polyhead.deep.features import wanted_taps
+from polyhead.deep.loop import fit as fitting
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.fit import Fitted
+from polyhead.deep.loop.numerics import has_native_bfloat16
+from polyhead.engine.session import Session
+from polyhead.errors import ConfigError, TrainError
+from polyhead.evaluate.scores import evaluate_bundle
+from polyhead.plan import Embed, Head, Layers, Path, Pool
+from polyhead.plan.cost.allocate import OptionsFile, best_under, by_rule, greedy, price_of
+from polyhead.project.strategies import Branch, Pooled
+from polyhead.project.strategies.branch import private_layers, tap_of
+from polyhead.project.tables import Choice, with_seed
+from polyhead.train import job as running
 from polyhead.train.run import train_project
 from tiny_branch import (
     DEPTH,

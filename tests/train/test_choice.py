@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from polyhead.tasks.read import Examples, ReadReport
+from polyhead.data.read import Examples, ReadReport
+from polyhead.deep.heads.choice import best_of, of_best_rounds, score_of, standard_error
 from polyhead.tasks.task import Task
-from polyhead.train.heads.choice import best_of, of_best_rounds, score_of, standard_error
 
 TASK = Task(name="t", kind="single_label", labels=("no", "yes"))
 

@@ -7,9 +7,9 @@ import torch
 
 import tiny
 from pair import Job, learn
+from polyhead.deep.loop.devices import Place
 from polyhead.project.recipes import Joint, Weighting
-from polyhead.strategies import Adapter, InLayer, Prompted
-from polyhead.train.loop.devices import Place
+from polyhead.project.strategies import Adapter, InLayer, Prompted
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no graphics processor here")
 CARD = Place(device="cuda:0")

@@ -12,15 +12,15 @@ from polyhead.bundle.journal import FILE, Attempt, keep_attempts, read_attempts
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
-from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.deep.heads import run as running
+from polyhead.deep.loop.events import Events
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, CorruptFile, UnknownTask
+from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.recipes import FineTune, Joint, Search
 from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepare import prepare
-from polyhead.train.heads import run as running
-from polyhead.train.loop.events import Events
 from polyhead.train.record.decided import Decisions, TrainOptions, choices
 from polyhead.train.run import train_project
 

@@ -8,14 +8,14 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 
 import tiny
 from cases import cases
+from polyhead.deep.branch.run import _noisy
+from polyhead.deep.examples import outputs_of
+from polyhead.deep.features import tap_examples
+from polyhead.deep.loop.loss import LOSSES, UNLABELLED, distilled
+from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.errors import TrainError
-from polyhead.sharing.make import arrays_of_part
-from polyhead.strategies import Branch
+from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.branch.run import _noisy
-from polyhead.train.data.examples import outputs_of
-from polyhead.train.data.features import tap_examples
-from polyhead.train.loop.loss import LOSSES, UNLABELLED, distilled
 from tiny_branch import DEPTH, branches_of, bytes_of, extractor_of, home_in, seeded, untimed, weights_of
 
 TEMPERATURES = (0.5, 1.0, 2.0, 7.0)

@@ -13,12 +13,12 @@ import tiny
 from cli.commands import environment, run
 from pair import LIMIT, Job, Pair, course_of, learn, refused
 from polyhead.bundle.read import Bundle
+from polyhead.deep.loop.devices import Place, from_first, place_in
+from polyhead.deep.recipes.learned import lineage_of
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Sampling, Smoothing, Weighting
+from polyhead.project.strategies import Adapter, Branch, InLayer, Prompted
 from polyhead.project.tables import TaskEntry
-from polyhead.strategies import Adapter, Branch, InLayer, Prompted
-from polyhead.train.loop.devices import Place, from_first, place_in
-from polyhead.train.recipes.learned import lineage_of
 from tiny import to_toml
 
 NAMES = ("mood", "urgency", "names", "same")
@@ -158,8 +158,8 @@ def graded(place, one):
 
 
 def parts_of(one, place):
-    from polyhead.train.loop.devices import devices_of
-    from polyhead.train.recipes.sampling import MixedFeed
+    from polyhead.deep.loop.devices import devices_of
+    from polyhead.deep.recipes.sampling import MixedFeed
 
     made = course_of(one, place)
     devices = devices_of(place, made.loss, parallel=one.recipe.parallel)
@@ -273,7 +273,7 @@ def test_dropout_differs_between_processes_and_weights_do_not(pair, home, parall
 def drawn_first(place, one):
     import torch
 
-    from polyhead.train.loop.feed import stream
+    from polyhead.deep.loop.feed import stream
 
     torch.manual_seed(stream(one.training.seed, "dropout", 0, place.rank))
     return float(torch.rand(()))
@@ -351,7 +351,7 @@ def test_sharded_arrays_are_slices(pair, home):
 
 
 def held(place, one):
-    from polyhead.train.loop.fit import Curriculum
+    from polyhead.deep.loop.fit import Curriculum
 
     learning, devices, feed = parts_of(one, place)
     curriculum = Curriculum(devices, feed, score=lambda: 0.0, training=one.training)

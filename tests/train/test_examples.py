@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 import torch
 
+from polyhead.deep.examples import FeatureExamples, TextExamples, outputs_of, stacked
+from polyhead.deep.extract import Extractor
+from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.loss import LOSSES, UNLABELLED
+from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec, Pool
 from polyhead.project.recipes import Joint, Training
-from polyhead.sharing.part import PooledPart
 from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_of
-from polyhead.train.data.examples import FeatureExamples, TextExamples, outputs_of, stacked
-from polyhead.train.data.extract import Extractor
 from polyhead.train.data.source import FeatureRequest
-from polyhead.train.loop.fit import Course
-from polyhead.train.loop.loss import LOSSES, UNLABELLED
-from polyhead.train.recipes.together import JointModel
 
 TASKS = {task.name: task for task in tiny_tasks()}
 LENGTHS = (3, 1, 5, 2)

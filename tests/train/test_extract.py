@@ -9,15 +9,15 @@ import pytest
 
 from features import of_reference
 from polyhead import plan as planning
-from polyhead.engine import fill
+from polyhead.deep import extract as extraction
+from polyhead.deep.extract import Extractor
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.store.codec import decode, encode
+from polyhead.plan.coding import decode, encode
+from polyhead.store import fill
 from polyhead.testing import CODECS, tiny_owned, tiny_trunk
 from polyhead.text.words import first_subtokens, words_of
-from polyhead.train.data import extract as extraction
-from polyhead.train.data.extract import Extractor
 from polyhead.train.data.source import FeatureRequest
 
 TEXTS = [(t,) for t in ("where is my order?", "good", "the lamp is broken and late today", "thank you ben", "12")]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from polyhead.deep.heads.few import FewLabels
+from polyhead.deep.heads.label_words import centred, sentences
+from polyhead.deep.heads.linear import Inputs, solutions
 from polyhead.tasks.task import Task
-from polyhead.train.heads.few import FewLabels
-from polyhead.train.heads.label_words import centred, sentences
-from polyhead.train.heads.linear import Inputs, solutions
 
 
 def inputs(prior=None, seed=1):

@@ -7,20 +7,20 @@ import pytest
 import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import BUILDING
+from polyhead.deep.loop import fit as fitting
+from polyhead.deep.loop.events import Events
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.learned import lineage_of
+from polyhead.deep.recipes.refine import refine
+from polyhead.encoder.data import arrays_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, TrainError, UnknownTask
 from polyhead.folders import claim
-from polyhead.nn.load import load_trunk
 from polyhead.project.recipes import FineTune, Joint, Search, Smoothing
 from polyhead.project.tables import TrunkChoice
 from polyhead.train.data.prepare import prepare
-from polyhead.train.loop import fit as fitting
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes.course import JointCourse
-from polyhead.train.recipes.learned import lineage_of
-from polyhead.train.recipes.refine import refine
 from polyhead.train.run import train_project
-from polyhead.trunk.data import arrays_digest
 
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=2)
 SEARCH = Search(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))

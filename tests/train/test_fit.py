@@ -7,15 +7,15 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from polyhead.deep.loop import checkpoint as checkpoints
+from polyhead.deep.loop import fit as fitting
+from polyhead.deep.loop.events import Meter
+from polyhead.deep.loop.feed import SORTED_CHUNK, Batch, LengthSorted, Passes, stream
+from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.loss import LOSSES, UNLABELLED, cross_entropy
+from polyhead.deep.loop.optimizer import groups_of, rate_at
 from polyhead.errors import TrainError
 from polyhead.project.recipes import Training
-from polyhead.train.loop import checkpoint as checkpoints
-from polyhead.train.loop import fit as fitting
-from polyhead.train.loop.events import Meter
-from polyhead.train.loop.feed import SORTED_CHUNK, Batch, LengthSorted, Passes, stream
-from polyhead.train.loop.fit import Course
-from polyhead.train.loop.loss import LOSSES, UNLABELLED, cross_entropy
-from polyhead.train.loop.optimizer import groups_of, rate_at
 
 TRAINING = Training(seed=3, epochs=6, patience=6, batch=4, learning_rate=0.05, weight_decay=0.0)
 

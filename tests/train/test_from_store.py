@@ -10,21 +10,21 @@ import tiny
 from polyhead import plan
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
+from polyhead.deep.loop.events import Events
+from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, TrainError, WrongTrunk
-from polyhead.jobs.backfill import BackfillRequest, backfill
-from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
+from polyhead.plan.coding import calibrate
 from polyhead.project.recipes import Joint, Training
+from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import TrunkChoice
-from polyhead.store.codec import calibrate
 from polyhead.store.corpus.base import document_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
-from polyhead.strategies import Branch, Pooled
+from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.testing import tiny_trunk
 from polyhead.text.words import joined
 from polyhead.train.data import stored
-from polyhead.train.loop.events import Events
 from polyhead.train.run import train_project
 from stores import make_store, stored_path, token_codec
 
@@ -60,8 +60,8 @@ def no_encoder(monkeypatch):
     def refuse(*arguments, **named):
         raise AssertionError("the encoder was touched")
 
-    monkeypatch.setattr("polyhead.train.data.extract.Trunk.from_data", refuse)
-    monkeypatch.setattr("polyhead.nn.trunk.Trunk.from_data", refuse)
+    monkeypatch.setattr("polyhead.deep.extract.Trunk.from_data", refuse)
+    monkeypatch.setattr("polyhead.deep.nn.trunk.Trunk.from_data", refuse)
     monkeypatch.setattr("polyhead.engine.session.Session.__init__", refuse)
     return refuse
 

@@ -12,29 +12,29 @@ import torch
 
 import tiny
 from polyhead.bundle.read import Bundle
+from polyhead.data.split import folds
+from polyhead.deep.examples import outputs_of
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import wanted
+from polyhead.deep.heads import linear
+from polyhead.deep.heads import run as choosing
+from polyhead.deep.heads import select as heads
+from polyhead.deep.heads.baseline import candidates, paths_of
+from polyhead.deep.heads.choice import score_of
+from polyhead.deep.heads.folds import rounds_of
+from polyhead.deep.heads.run import train_task
+from polyhead.deep.heads.select import FOLDS, Trials
+from polyhead.deep.loop import events as telling
+from polyhead.deep.loop.events import Events
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.nn.runtime import one_thread
 from polyhead.engine.session import Session
-from polyhead.nn.load import load_trunk
-from polyhead.nn.runtime import one_thread
 from polyhead.plan import Codec
 from polyhead.project.recipes import Training
-from polyhead.strategies import Branch
+from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.split import folds
 from polyhead.tasks.task import Task
-from polyhead.train.data.examples import outputs_of
-from polyhead.train.data.extract import Extractor
-from polyhead.train.data.features import wanted
 from polyhead.train.data.prepare import prepare
-from polyhead.train.heads import linear
-from polyhead.train.heads import run as choosing
-from polyhead.train.heads import select as heads
-from polyhead.train.heads.baseline import candidates, paths_of
-from polyhead.train.heads.choice import score_of
-from polyhead.train.heads.folds import rounds_of
-from polyhead.train.heads.run import train_task
-from polyhead.train.heads.select import FOLDS, Trials
-from polyhead.train.loop import events as telling
-from polyhead.train.loop.events import Events
 from polyhead.train.record import lines
 from polyhead.train.run import train_project
 
@@ -149,7 +149,7 @@ def test_folds_in_several_threads_are_those_of_one_that_draws_from_torchs_genera
     prepared, extractor, candidate, path, _ = attention_of(home)
     with one_thread():
         with monkeypatch.context() as plain:
-            plain.setattr("polyhead.train.heads.folds.own_generator", nullcontext)
+            plain.setattr("polyhead.deep.heads.folds.own_generator", nullcontext)
             in_turn = Trials(prepared, extractor, checkpoints=None, events=Events()).tried(candidate, path)
         before = torch.random.get_rng_state()
         trials = Trials(prepared, extractor, checkpoints=None, events=Events(), threads=3)
@@ -171,7 +171,7 @@ def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_compute
         return outputs_of(*given)
 
     monkeypatch.setattr(heads, "rounds_of", rounds)
-    monkeypatch.setattr("polyhead.train.heads.folds.outputs_of", outputs)
+    monkeypatch.setattr("polyhead.deep.heads.folds.outputs_of", outputs)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:

@@ -15,19 +15,19 @@ import transformers
 
 import checkpoints
 from disk import run_forking
-from polyhead import cost, files
+from polyhead import files
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep
 from polyhead.bundle.whole import BUILDING
 from polyhead.certify import checked
+from polyhead.convert import run as importing
+from polyhead.convert import task as imported
+from polyhead.convert.run import import_folders
+from polyhead.convert.task import ImportRequest, name_of
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, ConfigError, PolyheadError, TrunkError, WrongTrunk
 from polyhead.folders import claim
-from polyhead.importing import run as importing
-from polyhead.importing import task as imported
-from polyhead.importing.run import import_folders
-from polyhead.importing.task import ImportRequest, name_of
-from polyhead.plan import TRUNK
+from polyhead.plan import TRUNK, cost
 from polyhead.testing import tiny_trunk
 from polyhead.text.words import words_of
 
@@ -213,7 +213,7 @@ def test_without_a_base_the_trunk_is_the_deepest_prefix_that_two_share(tmp_path)
 
 
 def test_costs_of_the_bundle_are_those_that_scan_promised(bundle):
-    from polyhead.importing.folders import scan_folders
+    from polyhead.convert.folders import scan_folders
     from polyhead.plan import merge
 
     folders = [str(checkpoints.trained(task, frozen=frozen)) for task, frozen in FROZEN.items()]
@@ -228,7 +228,7 @@ def test_costs_of_the_bundle_are_those_that_scan_promised(bundle):
 
 
 def test_the_proof_is_kept_with_the_task(bundle):
-    from polyhead.importing.parity import texts_digest
+    from polyhead.convert.parity import texts_digest
 
     record = Bundle.open(bundle[0]).tasks["mood"]
     kept = record.trained_with["imported"]
@@ -530,8 +530,8 @@ import transformers
 from disk import Kill, exit_code
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Ledger
-from polyhead.importing import run as importing
-from polyhead.importing.task import ImportRequest
+from polyhead.convert import run as importing
+from polyhead.convert.task import ImportRequest
 
 torch.set_num_threads(1)
 os.fsync = lambda handle: None

@@ -14,24 +14,24 @@ from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.whole import BUILDING
+from polyhead.deep.loop import fit as fitting
+from polyhead.deep.loop.events import Events
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.recipes.course import JointCourse, text_examples
+from polyhead.deep.recipes.joint import joint_outlook
+from polyhead.deep.recipes.learned import alone, lineage_of
+from polyhead.deep.recipes.paths import joint_paths
+from polyhead.deep.recipes.sampling import MixedFeed
+from polyhead.encoder.data import arrays_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
 from polyhead.folders import claim
-from polyhead.nn.load import load_trunk
 from polyhead.project.recipes import Joint, Sampling, Smoothing, Weighting
 from polyhead.project.tables import TrunkChoice
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.train.data.prepare import prepare
-from polyhead.train.loop import fit as fitting
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes.course import JointCourse, text_examples
-from polyhead.train.recipes.joint import joint_outlook
-from polyhead.train.recipes.learned import alone, lineage_of
-from polyhead.train.recipes.paths import joint_paths
-from polyhead.train.recipes.sampling import MixedFeed
 from polyhead.train.run import train_project
-from polyhead.trunk.data import arrays_digest
 
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0)

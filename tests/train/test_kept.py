@@ -6,21 +6,21 @@ import pytest
 import torch
 
 import tiny
-from polyhead.nn.load import load_trunk
-from polyhead.nn.trunk import Trunk
+from polyhead.deep.examples import TextExamples
+from polyhead.deep.loop import fit
+from polyhead.deep.loop.events import Events
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.nn.trunk import Trunk
+from polyhead.deep.recipes import together as kept
+from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.paths import joint_paths
+from polyhead.deep.recipes.together import KeptTexts
 from polyhead.project.recipes import ONE_TASK, Smoothing
-from polyhead.strategies import Prompted
+from polyhead.project.strategies import Prompted
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
-from polyhead.train.data.examples import TextExamples
 from polyhead.train.data.prepare import prepare
-from polyhead.train.loop import fit
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes import together as kept
-from polyhead.train.recipes.course import JointCourse
-from polyhead.train.recipes.paths import joint_paths
-from polyhead.train.recipes.together import KeptTexts
 
 APART = Prompted(isolated=True, hidden=6)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from polyhead.train.heads.lbfgs import minimise
+from polyhead.deep.heads.lbfgs import minimise
 
 
 def logistic(rows=80, width=12, penalty=1e-3, seed=1):

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polyhead.data.read import Examples, ReadReport, Source, read
 from polyhead.errors import EmptyData
 from polyhead.project.recipes import Training
-from polyhead.strategies import Pooled
-from polyhead.tasks.read import Examples, ReadReport, Source, read
+from polyhead.project.strategies import Pooled
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
 from polyhead.train.data.leaks import Dropped, Leak, LeakReport, Reason, without_leaks

@@ -7,16 +7,16 @@ import pytest
 
 import tiny
 from polyhead.bundle.read import Bundle
+from polyhead.deep.loop.events import Events
+from polyhead.deep.recipes import leave_out as leave_out_run
+from polyhead.deep.recipes.joint import LearnsTogether
+from polyhead.deep.recipes.learned import lineage_of
+from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BadName, BundleError, ConfigError, TrainError, UnknownTask
 from polyhead.project.recipes import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
 from polyhead.project.tables import DataFile, TrunkChoice, read_project, with_seed
 from polyhead.train.job import FrozenTrunk
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes import leave_out as leave_out_run
-from polyhead.train.recipes.joint import LearnsTogether
-from polyhead.train.recipes.learned import lineage_of
 from polyhead.train.run import train_project
-from polyhead.trunk.data import arrays_digest
 
 NAMES = ("mood", "urgency", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from polyhead.tasks.read import Examples, ReadReport
+from polyhead.data.read import Examples, ReadReport
+from polyhead.deep.examples import batch_targets, option_rows
+from polyhead.deep.heads import linear
+from polyhead.deep.heads.choice import best_penalty
+from polyhead.deep.heads.linear import PENALTIES, RISES, Inputs, Swept, inputs_of, solutions, swept
+from polyhead.deep.loop.feed import Batch, LengthSorted
 from polyhead.tasks.task import Task
-from polyhead.train.data.examples import batch_targets, option_rows
-from polyhead.train.heads import linear
-from polyhead.train.heads.choice import best_penalty
-from polyhead.train.heads.linear import PENALTIES, RISES, Inputs, Swept, inputs_of, solutions, swept
-from polyhead.train.loop.feed import Batch, LengthSorted
 
 RNG = np.random.default_rng(5)
 

@@ -9,21 +9,20 @@ import torch
 from safetensors import safe_open
 
 import tiny
-from polyhead import cost
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
+from polyhead.deep.loop.events import Events
+from polyhead.deep.recipes import course as starts
+from polyhead.deep.recipes.course import JointCourse, frequent_tokens, start_parts
+from polyhead.deep.recipes.paths import joint_paths
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, ConfigError, PlanError, TrainError
-from polyhead.plan import merge
+from polyhead.plan import cost, merge
 from polyhead.project.recipes import ONE_TASK, Joint, Sampling, Smoothing
+from polyhead.project.strategies import Adapter, InLayer, OnTop, Pooled, Prompted
 from polyhead.project.tables import Project
-from polyhead.strategies import Adapter, InLayer, OnTop, Pooled, Prompted
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.units import prepared_units, units_of
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes import course as starts
-from polyhead.train.recipes.course import JointCourse, frequent_tokens, start_parts
-from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.run import train_project
 
 NAMES = ("mood", "urgency")
@@ -54,7 +53,7 @@ def project(home, strategy, *names, bundle="bundle", recipe=None):
 
 
 def course_of(home, strategy, *names, frozen=True, recipe=ONE_TASK, **changes):
-    from polyhead.nn.load import load_trunk
+    from polyhead.deep.nn.load import load_trunk
 
     prepared = [
         msgspec.structs.replace(p, training=msgspec.structs.replace(TRAINING, **changes))
@@ -103,8 +102,8 @@ def test_what_was_trained_is_what_the_bundle_answers(home, tmp_path, name, preci
 
 
 def test_a_checkpoint_holds_what_learns_and_a_stopped_run_goes_on_to_the_same_bits(home, tmp_path, monkeypatch):
-    from polyhead.train.loop import fit
-    from polyhead.train.loop.checkpoint import read_checkpoint
+    from polyhead.deep.loop import fit
+    from polyhead.deep.loop.checkpoint import read_checkpoint
 
     monkeypatch.setattr(fit, "SAVE_SECONDS", 0.0)
     file, strategy = tmp_path / "c.checkpoint", Prompted(hidden=6, shared=1)
@@ -278,7 +277,7 @@ def test_tied_matrices_are_one_tensor_in_the_file(home, tmp_path):
 
 def test_heads_are_probed_over_the_frozen_trunk_before_it_learns(home, monkeypatch):
     """What the first joint update starts from is what a frozen run of the same epochs, rate and seed gives."""
-    from polyhead.train.recipes import course as joint
+    from polyhead.deep.recipes import course as joint
 
     strategy = Pooled(layers="last", positions="mean")
     probing = course_of(home, strategy, epochs=3, patience=3, learning_rate=1e-2).learn().arrays
@@ -455,7 +454,7 @@ def test_unlike_adapters_are_not_shared(home):
     )
     prepared = prepare(project(home, first), home)
     prepared[1] = msgspec.structs.replace(prepared[1], strategy=second)
-    from polyhead.nn.load import load_trunk
+    from polyhead.deep.nn.load import load_trunk
 
     data = load_trunk(str(home / "trunk"))
     with pytest.raises(PlanError, match="two different adapters"):
@@ -466,7 +465,7 @@ def test_unlike_adapters_are_not_shared(home):
 
 def test_shared_adapters_that_start_in_two_ways_have_no_paths(home):
     """Said before a text is encoded, as all that a declaration alone decides."""
-    from polyhead.nn.load import load_trunk
+    from polyhead.deep.nn.load import load_trunk
 
     prepared = [
         msgspec.structs.replace(p, strategy=InLayer(adapters=(Adapter(size=6, heads=2, share="all", init=i),)))
@@ -485,7 +484,7 @@ def test_shared_adapters_that_start_in_two_ways_have_no_paths(home):
     ids=["ends", "all"],
 )
 def test_shared_adapters_of_two_shapes_have_no_paths(home, adapters, said):
-    from polyhead.nn.load import load_trunk
+    from polyhead.deep.nn.load import load_trunk
 
     prepared = [
         msgspec.structs.replace(p, strategy=InLayer(adapters=(adapter,)))

@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional
 
 from cases import cases
-from polyhead.train.data.examples import without_unread
-from polyhead.train.loop.loss import (
+from polyhead.deep.examples import without_unread
+from polyhead.deep.loop.loss import (
     LOSSES,
     UNLABELLED,
     by_example,

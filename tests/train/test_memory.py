@@ -10,7 +10,7 @@ from cli.commands import environment
 TAKEN_AGAIN = """
 import resource
 import numpy as np
-from polyhead.train.loop.optimizer import keep_freed
+from polyhead.deep.loop.optimizer import keep_freed
 
 def new_pages():
     for _ in range(2):

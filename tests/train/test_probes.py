@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyhead.bundle.notes import Probe
+from polyhead.data.read import Examples, ReadReport
 from polyhead.project.recipes import Training
-from polyhead.strategies import Pooled
+from polyhead.project.strategies import Pooled
 from polyhead.tasks.gold import TaggedSpan, cut_words
-from polyhead.tasks.read import Examples, ReadReport
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
 from polyhead.text.words import places_of, words_of

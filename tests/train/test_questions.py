@@ -9,26 +9,26 @@ import torch
 
 import tiny
 from polyhead.bundle.read import Bundle
-from polyhead.nn.load import load_trunk
+from polyhead.deep.branch.run import Branches
+from polyhead.deep.examples import TextExamples, outputs_of
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import examples_of, wanted, wanted_taps
+from polyhead.deep.heads.baseline import paths_of
+from polyhead.deep.heads.run import train_task
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.loss import LOSSES, UNLABELLED
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint, Training
+from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.sharing.part import PooledPart
-from polyhead.strategies import Branch, Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
-from polyhead.train.branch.run import Branches
-from polyhead.train.data.examples import TextExamples, outputs_of
-from polyhead.train.data.extract import Extractor
-from polyhead.train.data.features import examples_of, wanted, wanted_taps
 from polyhead.train.data.prepare import prepare, single_inputs
-from polyhead.train.heads.baseline import paths_of
-from polyhead.train.heads.run import train_task
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.loss import LOSSES, UNLABELLED
-from polyhead.train.recipes.together import JointModel
 from polyhead.train.run import train_project
 from stores import make_store, stored_path
 

@@ -6,18 +6,18 @@ import pytest
 import torch
 
 import tiny
+from polyhead.data.read import Examples
+from polyhead.deep.loop import fit as fitting
+from polyhead.deep.loop.events import Events
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.paths import joint_paths
+from polyhead.deep.recipes.refine import refine
+from polyhead.encoder.data import arrays_digest
 from polyhead.errors import ConfigError, TrainError
-from polyhead.nn.load import load_trunk
 from polyhead.project.recipes import Candidate, Joint, Search, Smoothing
-from polyhead.strategies import Prompted
-from polyhead.tasks.read import Examples
+from polyhead.project.strategies import Prompted
 from polyhead.train.data.prepare import prepare
-from polyhead.train.loop import fit as fitting
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes.course import JointCourse
-from polyhead.train.recipes.paths import joint_paths
-from polyhead.train.recipes.refine import refine
-from polyhead.trunk.data import arrays_digest
 
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=1, learning_rate=1e-3)
 SEARCH = Search(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))

@@ -16,20 +16,20 @@ from disk import run_forking
 from features import of_torch
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
-from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.deep import extract as extraction
+from polyhead.deep.loop import fit as fitting
+from polyhead.deep.loop.events import Events
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.recipes.learned import Lineage, write_lineage
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
-from polyhead.nn.load import load_trunk
+from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.recipes import Joint
+from polyhead.project.strategies import Pooled
 from polyhead.project.tables import with_seed
-from polyhead.strategies import Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.train import job as running
-from polyhead.train.data import extract as extraction
-from polyhead.train.loop import fit as fitting
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes.learned import Lineage, write_lineage
 from polyhead.train.run import train_project
 
 ALL = tuple(tiny.ENTRIES)
@@ -75,8 +75,8 @@ def copied(home, tmp_path):
 
 def test_training_leaves_the_trunk_in_memory_and_on_disk_as_it_was(home, tmp_path, monkeypatch):
     """Frozen is frozen: the very module that features were taken from holds the same bytes afterwards."""
-    from polyhead.train.data.extract import Extractor
-    from polyhead.trunk.data import arrays_digest
+    from polyhead.deep.extract import Extractor
+    from polyhead.encoder.data import arrays_digest
 
     made = []
 
@@ -273,7 +273,7 @@ torch.set_num_threads(1)
 import tiny
 from disk import exit_code
 from polyhead.project.recipes import Joint
-from polyhead.train.loop import fit
+from polyhead.deep.loop import fit
 from polyhead.train.run import train_project
 
 saved = fit.Curriculum.save
@@ -327,7 +327,7 @@ def test_a_full_disk_at_a_checkpoint_is_a_training_error_and_finished_tasks_stay
     folder = copied(home, tmp_path)
     train_project(tiny.project(folder, "mood"), folder=folder)
     with monkeypatch.context() as patched:
-        patched.setattr("polyhead.train.loop.checkpoint._write_tensors", full_disk)
+        patched.setattr("polyhead.deep.loop.checkpoint._write_tensors", full_disk)
         with pytest.raises(TrainError, match="checkpoint") as caught:
             train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
     assert "disk" in caught.value.do and not list(folder.rglob("*.tmp"))
@@ -559,8 +559,8 @@ def failing_after(method, calls):
 @pytest.mark.parametrize("codec", ["float32", "float16"])
 def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     """The same texts in the same batches: what the session computes is what the store holds, through the codec."""
+    from polyhead.deep.extract import Extractor
     from polyhead.engine.batch import readings_of
-    from polyhead.train.data.extract import Extractor
     from polyhead.train.data.source import FeatureRequest
 
     folder = copied(home, tmp_path)

@@ -10,18 +10,18 @@ import torch
 
 import tiny
 from cases import cases
+from polyhead.deep.loop import events as telling
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.numerics import numerics, precision_of
 from polyhead.errors import BadName, EmptyData
+from polyhead.machine import Processor
 from polyhead.plan import Codec
-from polyhead.processor import Processor
 from polyhead.progress import duration, progress_line
 from polyhead.project.recipes import Training
+from polyhead.project.strategies import Branch
 from polyhead.project.tables import DataFile, Project
-from polyhead.strategies import Branch
 from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare, single_inputs
-from polyhead.train.loop import events as telling
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.record.draft import PROBES, probes_of
 from polyhead.train.record.lines import outlook, skipped
 
@@ -203,7 +203,7 @@ def test_events_are_one_json_object_a_line(tmp_path):
 def processor_with(monkeypatch, *features):
     """Training sees a processor of this machine's kind with these features alone."""
     made = Processor(machine="x86_64", features=frozenset(features))
-    monkeypatch.setattr("polyhead.train.loop.numerics.processor", lambda: made)
+    monkeypatch.setattr("polyhead.deep.loop.numerics.processor", lambda: made)
 
 
 def test_precision_is_the_asked_one_and_auto_is_what_the_processor_has(monkeypatch):

@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import chisquare
 
 from cases import cases
+from polyhead.deep.recipes.sampling import Mixture, apportioned, size_shares
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Joint, Sampling
-from polyhead.train.recipes.sampling import Mixture, apportioned, size_shares
 
 SMALL = {"rte": 2490, "cola": 8551, "sst": 67349}
 SCHEDULE = ({"rte": 1.0}, {"rte": 1.0, "cola": 3.0})

@@ -14,16 +14,16 @@ import tiny
 from cases import cases
 from pair import Job, course_of, learn
 from polyhead import progress
-from polyhead.config import to_value
+from polyhead.deep.loop import events as telling
+from polyhead.deep.loop.checkpoint import draw_on, generator_state
+from polyhead.deep.loop.devices import Place, on
+from polyhead.deep.loop.events import Events, Meter, Update, tensorboard
+from polyhead.deep.loop.feed import SORTED_CHUNK, Batch, LengthSorted
+from polyhead.deep.recipes.sampling import MixedFeed
 from polyhead.errors import ConfigError, MissingExtra
 from polyhead.project.recipes import Joint, Sampling
-from polyhead.strategies import Branch
-from polyhead.train.loop import events as telling
-from polyhead.train.loop.checkpoint import draw_on, generator_state
-from polyhead.train.loop.devices import Place, on
-from polyhead.train.loop.events import Events, Meter, Update, tensorboard
-from polyhead.train.loop.feed import SORTED_CHUNK, Batch, LengthSorted
-from polyhead.train.recipes.sampling import MixedFeed
+from polyhead.project.strategies import Branch
+from polyhead.values import to_value
 
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.2)
@@ -253,7 +253,7 @@ def test_tasks_of_a_family_share_a_heads_effective_steps():
 
 
 def test_progress_shows_loss_tokens_and_time_left(home, monkeypatch):
-    from polyhead.train.loop import fit
+    from polyhead.deep.loop import fit
 
     monkeypatch.setattr(fit, "STEP_SECONDS", -1.0)
     monkeypatch.setattr(progress, "EARLY", 0.0)

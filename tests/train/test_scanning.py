@@ -9,8 +9,8 @@ import torch
 
 import adapters
 import checkpoints
+from polyhead.convert.folders import scan_folders
 from polyhead.errors import ConfigError, TrunkError, TrunkNotFound
-from polyhead.importing.folders import scan_folders
 
 
 def names(*folders):

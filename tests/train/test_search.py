@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from cases import cases
-from polyhead.strategies import Branch
-from polyhead.train.branch.run import Candidate, grid, halving, spread
-from polyhead.train.loop import fit as fitting
+from polyhead.deep.branch.run import Candidate, grid, halving, spread
+from polyhead.deep.loop import fit as fitting
+from polyhead.project.strategies import Branch
 from tiny_branch import branches_of, bytes_of, extractor_of, home_in, seeded, untimed
 
 EPOCHS = 4

@@ -10,13 +10,13 @@ import tiny
 from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
+from polyhead.data.read import read
+from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
-from polyhead.nn.load import load_trunk
+from polyhead.evaluate.asked import as_texts, asked, seen_rows
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint
-from polyhead.quality.asked import as_texts, asked, seen_rows
-from polyhead.strategies import Branch, Pooled, Prompted
-from polyhead.tasks.read import read
+from polyhead.project.strategies import Branch, Pooled, Prompted
 from polyhead.train import job
 from polyhead.train.run import train_project
 from stores import make_store, stored_path

@@ -12,15 +12,15 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from cases import cases
-from polyhead.nn.ends import Head
-from polyhead.nn.trunk import Trunk
+from polyhead.deep.loop.feed import Batch
+from polyhead.deep.loop.loss import UNLABELLED
+from polyhead.deep.loop.smooth import Noise, normalise_heads, settle_heads, smoothed, symmetric_kl, without_dropout
+from polyhead.deep.nn.ends import Head
+from polyhead.deep.nn.trunk import Trunk
 from polyhead.project.recipes import Smoothing
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
-from polyhead.train.loop.feed import Batch
-from polyhead.train.loop.loss import UNLABELLED
-from polyhead.train.loop.smooth import Noise, normalise_heads, settle_heads, smoothed, symmetric_kl, without_dropout
 
 # Questions of 3 and 2 options; rows of 2 and 4 places and one whose answer was cut away.
 OPTIONS = torch.tensor([[0, 0], [0, 1], [0, 0], [1, 1], [1, 0]])

@@ -9,16 +9,16 @@ import torch
 
 import tiny
 from polyhead.bundle.read import Bundle
+from polyhead.deep.heads.linear import Inputs, solutions
+from polyhead.deep.loop.loss import cross_entropy
+from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError
-from polyhead.jobs.backfill import BackfillRequest, backfill
-from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
+from polyhead.project.strategies import Pooled
 from polyhead.store.corpus.open import open_corpus
-from polyhead.strategies import Pooled
+from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.tasks.kinds.base import softmax
-from polyhead.train.heads.linear import Inputs, solutions
-from polyhead.train.loop.loss import cross_entropy
 from polyhead.train.run import train_project
 from stores import make_store, stored_path
 

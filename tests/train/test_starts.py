@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 import tiny
-from polyhead.nn.load import load_trunk
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.recipes.course import JointCourse, start_parts
+from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
+from polyhead.deep.sharing.make import arrays_of_part
+from polyhead.encoder.data import arrays_digest
 from polyhead.project.recipes import Joint, Sampling
-from polyhead.sharing.make import arrays_of_part
 from polyhead.train.data.prepare import prepare
-from polyhead.train.recipes.course import JointCourse, start_parts
-from polyhead.train.recipes.paths import fingerprint_of, joint_paths
-from polyhead.trunk.data import arrays_digest
 
 NAMES = ("mood", "urgency", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=3, learning_rate=1e-3)

@@ -17,20 +17,20 @@ from cli.commands import run
 from polyhead.bundle.models import MODELS, Models, remove_models, set_models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import checked
-from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.deep import summarizer_training as summarize
+from polyhead.deep.loop import fit
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.loss import LOSSES
+from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
+from polyhead.deep.summarizer_training import SummaryExamples, smoothed_loss, train_summarizer
+from polyhead.encoder.summarizer import Summarizer
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, MissingExtra, TrunkError, UnknownTask
+from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice, read_project
-from polyhead.seq2seq import run as summarize_run
-from polyhead.seq2seq import train as summarize
-from polyhead.seq2seq.data import Summarizer
-from polyhead.seq2seq.model import Seq2Seq, load_seq2seq
-from polyhead.seq2seq.train import SummaryExamples, smoothed_loss, train_summarizer
+from polyhead.train import summaries as summarize_run
 from polyhead.train.data.prepare import prepare
-from polyhead.train.loop import fit
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.loss import LOSSES
 from polyhead.train.run import train_project
 from tiny import to_toml
 
@@ -310,7 +310,7 @@ def test_a_summarizer_changes_nothing_of_the_tasks_that_read_the_trunk(both, tmp
 
 def test_without_torch_the_others_are_answered(both, monkeypatch):
     folder, _ = both
-    monkeypatch.setattr("polyhead.seq2seq.answer.NEEDED", ("no_such_package",))
+    monkeypatch.setattr("polyhead.engine.summaries.NEEDED", ("no_such_package",))
     session = Session(folder / "bundle", backend="reference")
     (result,) = session.predict(["the lamp is broken"])
     assert set(result.answers) == {"mood"} and "no_such_package" in result.skipped["brief"]

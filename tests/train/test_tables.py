@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from polyhead.train.loop.devices import Devices
-from polyhead.train.loop.feed import Batch
-from polyhead.train.loop.optimizer import Tables
+from polyhead.deep.loop.devices import Devices
+from polyhead.deep.loop.feed import Batch
+from polyhead.deep.loop.optimizer import Tables
 
 
 def module(seed=0):

@@ -7,22 +7,22 @@ import torch
 
 import tiny
 from polyhead import plan
-from polyhead.model import Model
-from polyhead.nn.trunk import Trunk
-from polyhead.sharing.make import arrays_of_part
-from polyhead.strategies import Branch
-from polyhead.strategies.branch import branch_path, tap_path
+from polyhead.deep.branch.run import Branches
+from polyhead.deep.examples import TextExamples, outputs_of
+from polyhead.deep.extract import TOKEN_BUDGET, Extractor
+from polyhead.deep.features import tap_examples, wanted_taps
+from polyhead.deep.loop.loss import LOSSES, UNLABELLED
+from polyhead.deep.model import Model
+from polyhead.deep.nn.trunk import Trunk
+from polyhead.deep.sharing.make import arrays_of_part
+from polyhead.encoder.data import arrays_digest
+from polyhead.project.strategies import Branch
+from polyhead.project.strategies.branch import branch_path, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_tasks, tiny_trunk
 from polyhead.text.batch import batches
-from polyhead.train.branch.run import Branches
-from polyhead.train.data.examples import TextExamples, outputs_of
-from polyhead.train.data.extract import TOKEN_BUDGET, Extractor
-from polyhead.train.data.features import tap_examples, wanted_taps
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.source import FeatureRequest
-from polyhead.train.loop.loss import LOSSES, UNLABELLED
-from polyhead.trunk.data import arrays_digest
 from tiny_branch import DEPTH, STRATEGY, branches_of, bytes_of, extractor_of, home_in, prepared_of, seeded, weights_of
 
 LEAST_HALF = 2.0**-14  # the smallest normal float16

@@ -8,13 +8,13 @@ import torch
 from torch.nn import functional
 
 from cases import cases
+from polyhead.deep.loop.feed import Batch
+from polyhead.deep.loop.loss import LOSSES, UNLABELLED, options_of, places_of
+from polyhead.deep.recipes.weighting import Objective, log_outcomes, scaled_loss, spread_of, weights_of
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Weighting
 from polyhead.tasks.kinds import KINDS, kind_of
 from polyhead.tasks.task import Task
-from polyhead.train.loop.feed import Batch
-from polyhead.train.loop.loss import LOSSES, UNLABELLED, options_of, places_of
-from polyhead.train.recipes.weighting import Objective, log_outcomes, scaled_loss, spread_of, weights_of
 
 # Training examples of the tasks of Du et al. 2020, table 1 (SST-2 as printed there; IMDB is left out there).
 DU2020 = {

@@ -11,31 +11,31 @@ import torch
 import tiny
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.data.read import Examples, ReadReport
+from polyhead.deep.branch.run import Branches
+from polyhead.deep.examples import outputs_of, outputs_of_each, tell_unread
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import examples_of, tap_examples, wanted, wanted_taps
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.loss import distilled
+from polyhead.deep.recipes.course import text_examples
+from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.sharing.make import arrays_of_part
+from polyhead.deep.sharing.part import PooledPart
 from polyhead.engine.session import Session
 from polyhead.errors import EmptyData
+from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.plan import Pool
 from polyhead.project.recipes import Joint, Training
+from polyhead.project.strategies import Branch, Pooled
+from polyhead.project.strategies.branch import branch_path
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.sharing.make import arrays_of_part
-from polyhead.sharing.part import PooledPart
-from polyhead.strategies import Branch, Pooled
-from polyhead.strategies.branch import branch_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_of
-from polyhead.tasks.read import Examples, ReadReport
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
-from polyhead.train.branch.run import Branches
-from polyhead.train.data.examples import outputs_of, outputs_of_each, tell_unread
-from polyhead.train.data.extract import Extractor
-from polyhead.train.data.features import examples_of, tap_examples, wanted, wanted_taps
 from polyhead.train.data.prepared import TRAINER, Prepared, Split
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.loss import distilled
-from polyhead.train.recipes.course import text_examples
-from polyhead.train.recipes.together import JointModel
 from polyhead.train.run import train_project
 
 SIZE = 16  # tokens that the trunk reads

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from polyhead.advise.labels import LearningCurve
-from polyhead.config import Value
-from polyhead.cost.allocate import Allocation, Option, Price, frontier
+from polyhead.plan.cost.allocate import Allocation, Option, Price, frontier
+from polyhead.values import Value
 
 Unit = Literal["layers", "ms", "bytes"]
 UNITS: Mapping[Unit, str] = {"layers": "layers", "ms": "ms", "bytes": "bytes of weights"}

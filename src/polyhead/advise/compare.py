@@ -16,19 +16,19 @@ from polyhead.advise.rows import Kept, Row, TaskScore, data_digest, key_of
 from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value
+from polyhead.deep.loop.events import Events
+from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.engine.inputs import AnyInput
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import remove_tree, replace_file
-from polyhead.processor import processor
+from polyhead.machine import processor
 from polyhead.progress import counted, duration
 from polyhead.project.tables import Project, bundles_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes.learned import load_any_trunk
 from polyhead.train.run import train_project
+from polyhead.values import Value
 
 PROJECTS, BUNDLES, CACHE = "projects", "bundles", "cache"
 AT = 8  # tasks for which the plot and the frontier count the cost

@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead import cost
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.owners import TASK_OF, owner_named
-from polyhead.config import Value
+from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask
-from polyhead.plan import TRUNK, Embed, Path, Prompt, owners_of
-from polyhead.trunk.shape import Architecture
+from polyhead.plan import TRUNK, Embed, Path, Prompt, cost, owners_of
+from polyhead.values import Value
 
 
 class Copied(Value, eq=False):

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from polyhead.config import Value
-from polyhead.nn.runtime import one_thread
+from polyhead.deep.features import wanted
+from polyhead.deep.heads.choice import score_of
+from polyhead.deep.heads.select import Trials
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.feed import stream
+from polyhead.deep.nn.runtime import one_thread
 from polyhead.plan import Codec, Path
-from polyhead.strategies.base import Candidate
-from polyhead.strategies.pooled import baseline_of
+from polyhead.project.strategies.base import Candidate
+from polyhead.project.strategies.pooled import baseline_of
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.data.features import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
-from polyhead.train.heads.choice import score_of
-from polyhead.train.heads.select import Trials
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.feed import stream
+from polyhead.values import Value
 
 SHARES = (8, 4, 2, 1)  # of the rows: an eighth, a quarter, half, all
 DRAWS = 3  # of each but all

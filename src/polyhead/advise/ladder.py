@@ -16,21 +16,21 @@ from polyhead.advise.prices import rates_of, seconds_of, sizes_of
 from polyhead.advise.rows import TaskScore, data_digest, key_of
 from polyhead.advise.ways import ALL, ALONE, TaskSet, Way, declared, project_file
 from polyhead.bundle.read import Bundle
-from polyhead.config import from_json
-from polyhead.cost.allocate import Option, OptionsFile, Price, allocation_of, best_under, by_rule, price_of
+from polyhead.deep.extract import Extractor
+from polyhead.deep.loop.checkpoint import cache_folder
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.errors import ConfigError
+from polyhead.plan.cost.allocate import Option, OptionsFile, Price, allocation_of, best_under, by_rule, price_of
 from polyhead.progress import duration
 from polyhead.project.recipes import Joint
+from polyhead.project.strategies import Branch, Pooled
+from polyhead.project.strategies.branch import private_layers, tap_of
 from polyhead.project.tables import Project, TaskEntry
-from polyhead.strategies import Branch, Pooled
-from polyhead.strategies.branch import private_layers, tap_of
-from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import prepare
-from polyhead.train.loop.checkpoint import cache_folder
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.numerics import precision_of
-from polyhead.train.recipes.learned import load_any_trunk
 from polyhead.train.run import train_project
+from polyhead.values import from_json
 
 POOLED = Way(name="pooled-heads", title="pooled heads on kept features", strategy=Pooled())
 ATTENTION = Way(

@@ -9,21 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from polyhead import cost
 from polyhead.advise.copies import Copied, copied_arrays, copies, is_group
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value
+from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import runner_of
 from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.engine.loaded import LoadedTasks, loaded, trained_precision
 from polyhead.engine.quantize.files import scales_for
 from polyhead.engine.request import Request
-from polyhead.plan import TRUNK, merge
-from polyhead.seq2seq.answer import SummaryTasks
+from polyhead.engine.summaries import SummaryTasks
+from polyhead.plan import TRUNK, cost, merge
 from polyhead.text.tokenize import Tokenizer
-from polyhead.trunk.shape import Architecture
+from polyhead.values import Value
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 TEXTS, ALONE = 64, 12  # texts of a batch, and texts that are answered one by one

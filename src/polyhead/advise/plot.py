@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polyhead.config import Value
 from polyhead.errors import MissingExtra
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,16 +11,16 @@ import torch
 
 from polyhead.advise.clock import Clock
 from polyhead.advise.ways import Way
-from polyhead.config import Value
-from polyhead.nn.trunk import Trunk
+from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.nn.trunk import Trunk
+from polyhead.encoder.data import TrunkData
+from polyhead.encoder.shape import Architecture as Shape
 from polyhead.plan import TRUNK
 from polyhead.project.recipes import FineTune
 from polyhead.text.question import TaskInput, read_alone
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.loop.numerics import precision_of
-from polyhead.trunk.data import TrunkData
-from polyhead.trunk.shape import Architecture as Shape
+from polyhead.values import Value
 
 TRIED = 64  # texts of a trial
 HEAD_UPDATE = 0.004  # seconds of an update of a pooler and head over kept features

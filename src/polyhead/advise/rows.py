@@ -10,10 +10,10 @@ import msgspec
 
 from polyhead.advise.measure import Costs
 from polyhead.advise.ways import TaskSet
-from polyhead.config import Value, digested, from_json, to_json
 from polyhead.errors import ConfigError
 from polyhead.files import replace_file
 from polyhead.project.tables import Project, data_files
+from polyhead.values import Value, digested, from_json, to_json
 
 ROWS, COSTS = "rows", "costs"
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import FineTune, Frozen, Joint, Recipe, Search
+from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from polyhead.project.tables import Choice, Project, TaskEntry, read_project, training_of
-from polyhead.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from polyhead.tasks.kinds import kind_of
+from polyhead.values import Value
 
 ALONE, GROUP = "the new task alone", "every task of the group"
 ALL, OWN = "the trunk and every task", "the new task, with a trunk of its own"

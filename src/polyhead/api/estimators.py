@@ -18,9 +18,9 @@ from typing import Any, Self
 import numpy as np
 
 from polyhead.api.model import Model
+from polyhead.data.guess import is_missing, separator_of
 from polyhead.engine.answers import Column
 from polyhead.errors import BadValue, MissingExtra
-from polyhead.tasks.guess import is_missing, separator_of
 from polyhead.tasks.kinds.multi_label import MultiLabel
 from polyhead.tasks.kinds.regression import Regression
 from polyhead.tasks.kinds.single_label import SingleLabel

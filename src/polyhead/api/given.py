@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from polyhead.data.formats.hub import with_names
+from polyhead.data.guess import is_missing
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, nearest
-from polyhead.tasks.formats.hub import with_names
-from polyhead.tasks.guess import is_missing
 from polyhead.text.question import Question
 
 SEQUENCES = (list, tuple, np.ndarray)

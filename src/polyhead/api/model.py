@@ -35,17 +35,17 @@ from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
-from polyhead.config import to_value
+from polyhead.data.columns import Source
 from polyhead.engine.answers import Columns
-from polyhead.engine.evaluate import evaluation_of
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, BundleError, ConfigError, UnknownTask, nearest
+from polyhead.evaluate.scores import evaluation_of
 from polyhead.progress import ProgressDisplay
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import KINDS, Task
+from polyhead.values import to_value
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
@@ -363,7 +363,7 @@ class Model:
 
     def _train(self, entry: TaskEntry, *, if_better: bool, allow_lost_labels: bool) -> Outcome:
         from polyhead import train_project
-        from polyhead.train.loop.events import Events
+        from polyhead.deep.loop.events import Events
 
         is_there = (self.folder / BUNDLE).exists()
         trunk = str(self.folder) if is_there else self.trunk

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from polyhead.data.guess import is_missing
 from polyhead.engine.answers import Column, Columns
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, input_types_of, reads_in_words
 from polyhead.errors import BadValue
 from polyhead.progress import counted
-from polyhead.tasks.guess import is_missing
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question

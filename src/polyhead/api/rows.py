@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 
 from polyhead.api.given import every_input_of, listed, table_of
+from polyhead.data.guess import kind_of_labels, plain, separator_between
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
 from polyhead.errors import BadValue, ConfigError, PolyheadError, nearest
 from polyhead.files import replace_file
 from polyhead.project.declare import InitOptions, declare
 from polyhead.project.tables import DataFile, Project
-from polyhead.tasks.guess import kind_of_labels, plain, separator_between
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Kind, Task, check_name
 from polyhead.text.question import Question

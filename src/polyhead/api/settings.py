@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from polyhead.config import Value, to_value
+from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import ConfigError, nearest
 from polyhead.project.names import MEANT, other_name
 from polyhead.project.recipes import Training
+from polyhead.project.strategies import Strategy
 from polyhead.project.tables import TaskEntry
-from polyhead.seq2seq.data import Summarizer
-from polyhead.strategies import Strategy
+from polyhead.values import Value, to_value
 
 OTHERWISE = ("name", "kind", "labels", "train", "validation", "test")  # arguments of their own
 COLUMNS = ("text", "text_b", "label", "tokens", "tags", "spans", "choices", "answers", "separator", "soft")

@@ -8,7 +8,7 @@ from polyhead.bundle.files import write_arrays, writing
 from polyhead.bundle.format import BUNDLE, FORMAT, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
 from polyhead.bundle.manifest import BundleFile, TrunkRecord
 from polyhead.bundle.read import Bundle
-from polyhead.config import to_json
+from polyhead.encoder.data import TrunkData, arrays_digest, trunk_digest
 from polyhead.errors import BundleError
 from polyhead.files import (
     is_temporary,
@@ -21,7 +21,7 @@ from polyhead.files import (
     temporary_name,
     write_file,
 )
-from polyhead.trunk.data import TrunkData, arrays_digest, trunk_digest
+from polyhead.values import to_json
 
 
 def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:

@@ -15,9 +15,9 @@ from polyhead.bundle.files import read_inside, writing
 from polyhead.bundle.format import BEGUN, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded, read_bundle_file
 from polyhead.bundle.models import read_models_file
-from polyhead.config import Value, from_json, to_json
 from polyhead.errors import CorruptFile, PolyheadError
 from polyhead.files import replace_file
+from polyhead.values import Value, from_json, to_json
 
 
 class StartedOperation(Value):

@@ -26,7 +26,8 @@ from polyhead.bundle.format import (
     TRUNK_RECORD,
 )
 from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named, place_of, record_file, titled
-from polyhead.config import Value, ValueT, changed_fields, from_json, to_json
+from polyhead.encoder.data import TextSettings, trunk_digest
+from polyhead.encoder.shape import Architecture
 from polyhead.errors import (
     BadName,
     BundleError,
@@ -44,8 +45,7 @@ from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.limits import MOST_VALUES
 from polyhead.tasks.task import Task, check_name, owner_of
-from polyhead.trunk.data import TextSettings, trunk_digest
-from polyhead.trunk.shape import Architecture
+from polyhead.values import Value, ValueT, changed_fields, from_json, to_json
 
 VERSION = re.compile(r"v\d{4,9}")  # the name of a version's folder
 

@@ -50,9 +50,9 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import check_free, live_owned, replace_lines
 from polyhead.bundle.whole import check_absent, whole_bundle
 from polyhead.bundle.write import NewVersion, new_versions
-from polyhead.config import Value, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 from polyhead.files import sync_folder, write_file
+from polyhead.values import Value, to_json
 
 CHUNK = 2**20  # bytes copied at a time
 ITSELF = "name another bundle, or give each task another name with --as"

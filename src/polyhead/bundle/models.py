@@ -19,12 +19,12 @@ from polyhead.bundle.manifest import Live, check_lines, read_bundle_file, read_l
 from polyhead.bundle.notes import LiveVersions, NotesDraft
 from polyhead.bundle.owners import MODEL_OF, listed, model_owner
 from polyhead.bundle.versions import Writer, add_versions, sweep_section, version_on_disk, versions_in, was_trained
-from polyhead.config import Value, to_json
+from polyhead.encoder.data import arrays_digest
+from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
 from polyhead.files import replace_file
-from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
 from polyhead.tasks.task import Task
-from polyhead.trunk.data import arrays_digest
+from polyhead.values import Value, to_json
 
 FORMAT = 1
 CONFIG, GENERATION = "config.json", "generation_config.json"

@@ -14,13 +14,13 @@ from polyhead.bundle.files import check_hash, hash_inside, read_inside, write_ar
 from polyhead.bundle.format import CARD, CODEC, LARGEST_CARD, LARGEST_TEXT, MOST_PROBES, PROBES, SCORES, TASK
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.versions import versions_in
-from polyhead.config import Value, to_json
 from polyhead.errors import BundleError, ConfigError, CorruptFile
 from polyhead.files import sync_folder, write_file
 from polyhead.nesting import check_depth
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, TaskInput
+from polyhead.values import Value, to_json
 
 
 class Probe(msgspec.Struct, frozen=True):

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from polyhead.bundle.format import FAMILIES, FAMILY, MODELS, TASK, TASKS
-from polyhead.config import Value
 from polyhead.errors import BadName, BundleError
+from polyhead.values import Value
 
 TASK_OF, FAMILY_OF, MODEL_OF = "task:", "family:", "model:"
 _SECTIONS = {"task": TASKS, "family": FAMILIES, "model": MODELS}

@@ -44,13 +44,13 @@ from polyhead.bundle.owners import connected, is_family, owner_named, place_of, 
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.versions import check_known
 from polyhead.bundle.write import FamilyRecord, check_read, read_family
-from polyhead.cost import part_arrays
+from polyhead.codecs.tables import is_known, take_table
+from polyhead.encoder.data import TrunkData, TrunkFacts, arrays_digest, check_arrays
+from polyhead.encoder.shape import Architecture
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
 from polyhead.lazy import lazy
-from polyhead.store.codecs.tables import is_known, take_table
+from polyhead.plan.cost import part_arrays
 from polyhead.text.tokenizer_file import check_ids
-from polyhead.trunk.data import TrunkData, TrunkFacts, arrays_digest, check_arrays
-from polyhead.trunk.shape import Architecture
 
 
 class Bundle(LiveVersions):

@@ -13,9 +13,9 @@ from safetensors.numpy import load, save
 
 from polyhead.bundle.format import SEEN
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value
 from polyhead.errors import CorruptFile
 from polyhead.tasks.kinds import kind_of
+from polyhead.values import Value
 
 MOST = 512  # rows that are kept
 

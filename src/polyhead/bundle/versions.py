@@ -17,7 +17,6 @@ from polyhead.bundle.files import check_no_links, hash_inside, read_inside
 from polyhead.bundle.format import BUNDLE, FAMILIES, LARGEST_JSON, MODELS, TASK, TASKS
 from polyhead.bundle.manifest import VERSION, BundleFile, Live, read_bundle_file
 from polyhead.bundle.owners import Owned, check_whole, owner_at, owner_named, place_of, record_file, titled, unread
-from polyhead.config import to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
 from polyhead.files import (
     is_temporary,
@@ -29,6 +28,7 @@ from polyhead.files import (
     sync_folder,
     temporary_name,
 )
+from polyhead.values import to_json
 
 Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; returns the SHA-256 of its record
 

@@ -40,14 +40,14 @@ from polyhead.bundle.versions import (
     version_with,
     without_reader,
 )
-from polyhead.config import Value, to_json
-from polyhead.cost import part_arrays
+from polyhead.codecs.tables import table_bytes
+from polyhead.encoder.data import arrays_digest, check_arrays
+from polyhead.encoder.shape import Architecture
 from polyhead.errors import BundleError, CorruptFile
 from polyhead.files import sync_folder, write_file
-from polyhead.store.codecs.tables import table_bytes
+from polyhead.plan.cost import part_arrays
 from polyhead.tasks.task import owner_of
-from polyhead.trunk.data import arrays_digest, check_arrays
-from polyhead.trunk.shape import Architecture
+from polyhead.values import Value, to_json
 
 
 class FamilyRecord(Value):

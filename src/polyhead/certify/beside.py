@@ -12,10 +12,10 @@ from polyhead.bundle.seen import Seen
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.certify.certificate import Certificate
 from polyhead.certify.change import certified
-from polyhead.config import Value
 from polyhead.engine.pinned import Answering
 from polyhead.errors import BundleError, IsolationError
 from polyhead.tasks.calibration import Calibration
+from polyhead.values import Value
 
 TITLES = ("## Calibration", "## What its rows looked like")
 

@@ -14,11 +14,11 @@ import msgspec
 from polyhead.bundle.files import check_no_links, read_inside
 from polyhead.bundle.format import BUNDLE, CERTIFICATES, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded
-from polyhead.config import Value, to_json
 from polyhead.engine.pinned import AnswerChange, Answered
 from polyhead.errors import CorruptFile, PolyheadError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.progress import counted
+from polyhead.values import Value, to_json
 
 Operation = Literal["add", "update", "remove", "rollback", "merge", "train", "import", "verify"]
 NAME = re.compile(r"(?P<number>\d{4,9})-[a-z]+\.json")

@@ -19,10 +19,10 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import all_on_disk
 from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash, versions_of
 from polyhead.certify.prover import Prover
-from polyhead.config import Value
 from polyhead.engine.pinned import Answered, Answering, changes, numerics, probes_of
 from polyhead.errors import BundleError, IsolationError, LockError, PolyheadError
 from polyhead.files import make_folder
+from polyhead.values import Value
 
 Changed = Mapping[str, tuple[str | None, str | None]]
 Answers = Sequence[dict[str, Any] | None]

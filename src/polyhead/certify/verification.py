@@ -18,9 +18,9 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import families_on_disk, on_disk
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash, versions_of
 from polyhead.certify.change import locked
-from polyhead.config import Value
 from polyhead.engine.pinned import Answered, Answering, numerics
 from polyhead.errors import BackendError, PolyheadError
+from polyhead.values import Value
 
 
 class Finding(Value):

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 
 from polyhead.check.finding import Finding
 from polyhead.check.part import Part, listed
-from polyhead.tasks.guess import is_number, looks_like_labels
-from polyhead.tasks.guess_table import LABELS, LIKE_LABELS, Table
-from polyhead.tasks.guess_texts import is_asked
+from polyhead.data.guess import is_number, looks_like_labels
+from polyhead.data.guess_table import LABELS, LIKE_LABELS, Table
+from polyhead.data.guess_texts import is_asked
 
 FEW = 20  # rows with a value
 MOST_VALUES = 100  # of a column that looks like labels by its values alone

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyhead.config import Value
+from polyhead.values import Value
 
 NEIGHBOURS = 10
 AT_ONCE = 2**24  # cosines that are computed at a time

@@ -10,10 +10,10 @@ import numpy as np
 from polyhead.check.doubt import doubts, doubts_of_each, neighbours, trusted
 from polyhead.check.finding import Finding, Place
 from polyhead.check.part import Part, counted
-from polyhead.config import Value
+from polyhead.data.read import Examples
 from polyhead.tasks.kinds.base import softmax
 from polyhead.tasks.kinds.multi_label import sigmoid
-from polyhead.tasks.read import Examples
+from polyhead.values import Value
 
 PLANTED, LEAST_PLANTED = 0.05, 10  # share and least number of labels that are changed for a trial
 DRAWS, MOST_PLANTED = 5, 60  # trials, and labels that they change together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from polyhead.config import Value
+from polyhead.values import Value
 
 Level = Literal["fault", "hint"]
 """A fault makes scores wrong, or stops training; a hint is worth a look."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from polyhead.config import Value
+from polyhead.data.rows import Rows
 from polyhead.errors import BadValue, MissingColumn, UnknownLabel
-from polyhead.tasks.rows import Rows
+from polyhead.values import Value
 
 
 class Text(Value):

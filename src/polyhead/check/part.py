@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from polyhead.check.finding import Finding, Level, Place, short
+from polyhead.data.columns import Source
+from polyhead.data.read import Reading
 from polyhead.progress import counted as counted
-from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.read import Reading
 from polyhead.tasks.task import Task
 from polyhead.text.letters import letters_of
 from polyhead.text.question import TaskInput, texts_of

@@ -8,10 +8,10 @@ from pathlib import Path
 from polyhead.check import column, label, same, shift, text
 from polyhead.check.finding import Finding
 from polyhead.check.part import TRAIN, Part, by_task
+from polyhead.data.guess_table import Table, table_of
+from polyhead.data.read import read_each
 from polyhead.errors import BadValue, DataError, MissingColumn
 from polyhead.project.tables import DataFile, TaskEntry
-from polyhead.tasks.guess_table import Table, table_of
-from polyhead.tasks.read import read_each
 
 Show = Callable[[str], None]
 

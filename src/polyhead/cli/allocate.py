@@ -13,8 +13,9 @@ from click.core import ParameterSource
 
 from polyhead.cli.options import check_drawable, plot_option, tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, number, table
-from polyhead.config import Value, from_json
-from polyhead.cost.allocate import (
+from polyhead.encoder.shape import Architecture
+from polyhead.errors import ConfigError
+from polyhead.plan.cost.allocate import (
     Allocation,
     Option,
     OptionsFile,
@@ -27,11 +28,10 @@ from polyhead.cost.allocate import (
     greedy,
     price_of,
 )
-from polyhead.errors import ConfigError
-from polyhead.trunk.shape import Architecture
+from polyhead.values import Value, from_json
 
 if TYPE_CHECKING:
-    from polyhead.report.frontier import Baseline
+    from polyhead.evaluate.report.frontier import Baseline
 
 BY_LAYERS = Price(shared=1, private=1, unit="layers")
 
@@ -116,7 +116,7 @@ def command(
     printer.lines(["", f"What no choice beats in {_UNITS[unit]} and score; * as chosen", ""])
     printer.lines(_frontier_lines(points, price, prices, allocation))
     if plot is not None:
-        from polyhead.report.frontier import plot_frontier
+        from polyhead.evaluate.report.frontier import plot_frontier
 
         plot_frontier(options_file.options, price, plot, baselines=_baselines(options_file, price))
         printer.lines(["", f"drawn into {plot}"])
@@ -251,7 +251,7 @@ def _full(options_file: OptionsFile) -> float | None:
 
 
 def _baselines(options_file: OptionsFile, price: Price) -> list[Baseline]:
-    from polyhead.report.frontier import apart
+    from polyhead.evaluate.report.frontier import apart
 
     if _full(options_file) is None:
         return []

@@ -8,12 +8,12 @@ import click
 
 from polyhead.cli.options import DRAWN, backend_option, names_in, opened, precision_option, store_place
 from polyhead.cli.output import Printer, check_writable, counted, json_option, note, stoppable
-from polyhead.jobs.executors import EXECUTORS
 from polyhead.progress import duration, pace
+from polyhead.store.jobs.executors import EXECUTORS
 
 if TYPE_CHECKING:
-    from polyhead.jobs.backfill import BackfillSummary
-    from polyhead.jobs.resample import SampleAgreement
+    from polyhead.store.jobs.backfill import BackfillSummary
+    from polyhead.store.jobs.resample import SampleAgreement
 
 
 @click.command("backfill")
@@ -76,7 +76,7 @@ def command(
     Before it begins it tries some documents, and says what all will take. --backend and --precision are of the encoder
     that --sample-from needs.
     """
-    from polyhead.jobs.backfill import BackfillRequest, backfill
+    from polyhead.store.jobs.backfill import BackfillRequest, backfill
 
     if picture is not None:
         if not picture.endswith(DRAWN):
@@ -123,8 +123,8 @@ def _sampled(
 ) -> list[SampleAgreement]:
     import numpy as np
 
-    from polyhead.jobs.resample import resampled
     from polyhead.store.corpus.open import open_corpus
+    from polyhead.store.jobs.resample import resampled
 
     printer.show(f"encoding {rows} texts of {source} anew")
     names = tuple(dict.fromkeys(column.task for column in done.columns))
@@ -137,8 +137,8 @@ def _sampled(
 
 def _draw(bundle: str, store: str, done: BackfillSummary, picture: str) -> None:
     from polyhead.bundle.read import Bundle
-    from polyhead.report.backfill import counted as counts_of
-    from polyhead.report.backfill import plot_counts
+    from polyhead.evaluate.report.backfill import counted as counts_of
+    from polyhead.evaluate.report.backfill import plot_counts
     from polyhead.store.corpus.open import open_corpus
 
     tasks, read = Bundle.open(bundle).tasks, open_corpus(store)

@@ -15,7 +15,7 @@ from polyhead.cli.output import Printer, json_option, section, table
 from polyhead.errors import DataError
 
 if TYPE_CHECKING:
-    from polyhead.quality.run import CalibratedTask
+    from polyhead.evaluate.run import CalibratedTask
     from polyhead.tasks.task import Task
 
 HEAD = ("label", "threshold", "precision", "recall", "f1", "given", "rows")
@@ -85,8 +85,8 @@ def command(
     """
     from polyhead.certify.beside import keep_beside
     from polyhead.engine.session import Session
-    from polyhead.quality.calibrate import CalibrateRequest
-    from polyhead.quality.run import calibrated_task
+    from polyhead.evaluate.calibrate import CalibrateRequest
+    from polyhead.evaluate.run import calibrated_task
 
     printer, only = Printer(json_to), names_in(tasks)
     named = LabelledColumns(**{field: options.pop(field) for field in LabelledColumns.__struct_fields__})
@@ -116,7 +116,7 @@ def command(
 
 
 def _lines(task: Task, made: CalibratedTask) -> list[str]:
-    from polyhead.quality.run import told
+    from polyhead.evaluate.run import told
 
     calibration, lines = made.calibration, told(task, made.calibration)
     if not calibration.thresholds:

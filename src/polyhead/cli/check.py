@@ -15,10 +15,10 @@ import msgspec
 from polyhead.cli.check_files import check_rows_file, write_places
 from polyhead.cli.options import names_in, store_place, tasks_option
 from polyhead.cli.output import Printer, counted, json_option, section, table
-from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError, UnknownTask
 from polyhead.progress import duration
 from polyhead.tasks.kinds import KINDS
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.check.finding import Finding
@@ -174,8 +174,8 @@ def _of_files(data: Sequence[str], columns: dict[str, str | None]) -> Checked:
 def _entry(files: dict[str, Any], columns: dict[str, str | None], stem: str) -> TaskEntry:
     """The task that files make, its columns guessed from the rows that can be read."""
     from polyhead.cli.guessed import guessed
+    from polyhead.data.guess_table import table_of
     from polyhead.project.declare import InitOptions, clean_name, outlined
-    from polyhead.tasks.guess_table import table_of
 
     asked: dict[str, Any] = dict.fromkeys(InitOptions.__struct_fields__)
     asked |= {"one_hot": (), "name": clean_name(stem), **columns, **files}

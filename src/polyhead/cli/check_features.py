@@ -22,8 +22,8 @@ def doubts_in(
     """Doubted labels of every task that labels whole texts; a note for each task that is left out says why."""
     from polyhead.check.doubted import can_be_doubted, doubted, planted, rows_of, trusted_up_to
     from polyhead.check.part import by_task
-    from polyhead.train.heads.held_out import features_for, held_out, whole_of
-    from polyhead.train.loop.events import Events
+    from polyhead.deep.heads.held_out import features_for, held_out, whole_of
+    from polyhead.deep.loop.events import Events
 
     findings: list[Finding] = []
     source = None

@@ -63,9 +63,9 @@ def command(
     from polyhead.advise.compare import Comparing, Settings
     from polyhead.advise.tables import drawn, page
     from polyhead.advise.ways import read_task_set
-    from polyhead.config import to_json
+    from polyhead.deep.loop.events import Events
     from polyhead.progress import duration
-    from polyhead.train.loop.events import Events
+    from polyhead.values import to_json
 
     printer, file = Printer(json_to), Path(project).resolve()
     check_drawable(plot)

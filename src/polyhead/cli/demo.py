@@ -19,7 +19,7 @@ from polyhead.text.tokenize import Input
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.evaluate import Score
+    from polyhead.evaluate.scores import Score
     from polyhead.project.tables import Project
 
 MESSAGES = (
@@ -45,10 +45,10 @@ def command(folder: str, json_to: str | None) -> None:
     Needs no network, and takes about a minute on two cores. Features are stored next to the bundle, so a second
     run is quick.
     """
-    from polyhead.engine.evaluate import evaluations
+    from polyhead.deep.loop.events import Events
     from polyhead.engine.session import Session
+    from polyhead.evaluate.scores import evaluations
     from polyhead.progress import duration
-    from polyhead.train.loop.events import Events
     from polyhead.train.run import train_project
 
     printer, began = Printer(json_to), time.monotonic()

@@ -20,8 +20,8 @@ from polyhead.errors import DataError, EmptyData, MissingColumn
 if TYPE_CHECKING:
     from polyhead.bundle.seen import Seen
     from polyhead.engine.session import Session
-    from polyhead.quality.drift import TaskDrift
-    from polyhead.quality.watch import Summarized
+    from polyhead.evaluate.drift import TaskDrift
+    from polyhead.evaluate.watch import Summarized
 
 WIDTH = 100  # characters of an example
 
@@ -80,7 +80,7 @@ def command(
     still as sure as they are right. `polyhead train` and `polyhead calibrate` keep the summary too. It holds no text.
     """
     from polyhead.engine.session import Session
-    from polyhead.quality.watch import DriftRequest, drifts
+    from polyhead.evaluate.watch import DriftRequest, drifts
 
     printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**columns)
     if keep and known is not None:
@@ -107,7 +107,7 @@ def command(
 def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> dict[str, Seen]:
     """The summaries of the tasks that have one; an error where a named task or every task lacks it."""
     from polyhead.bundle.format import SEEN
-    from polyhead.quality.watch import known_of
+    from polyhead.evaluate.watch import known_of
 
     lacking = [name for name in names if SEEN not in session.records[name].files]
     if only or len(lacking) == len(names):
@@ -127,9 +127,9 @@ def _rows(
     printer: Printer,
 ) -> dict[str, Summarized]:
     """What each task sees in the file; a task that was not named and cannot read it is left out, and said."""
-    from polyhead.quality.drift import MOST
-    from polyhead.quality.rows import labelled_rows, plain_rows
-    from polyhead.quality.watch import summarized
+    from polyhead.evaluate.drift import MOST
+    from polyhead.evaluate.rows import labelled_rows, plain_rows
+    from polyhead.evaluate.watch import summarized
 
     tasks, there = {name: session.tasks[name] for name in names}, columns_in(data)
     labelled = [name for name in names if name in there] if not named.labels else list(names)
@@ -158,7 +158,7 @@ def _rows(
 
 def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
     from polyhead.certify.beside import keep_beside
-    from polyhead.quality.watch import beside
+    from polyhead.evaluate.watch import beside
 
     wanted = {name: beside(session.tasks[name], summary.seen) for name, summary in rows.items()}
     certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)
@@ -168,7 +168,7 @@ def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summa
 
 
 def _tell(printer: Printer, data: str, made: Sequence[TaskDrift]) -> None:
-    from polyhead.quality.drift import ASPECTS, plain
+    from polyhead.evaluate.drift import ASPECTS, plain
 
     head: list[object] = ["task", "rows", "known", "verdict", *ASPECTS, "unlike"]
     cells = [
@@ -182,7 +182,7 @@ def _tell(printer: Printer, data: str, made: Sequence[TaskDrift]) -> None:
 
 
 def _verdict(drift: TaskDrift) -> str:
-    from polyhead.quality.drift import ASPECTS
+    from polyhead.evaluate.drift import ASPECTS
 
     return ", ".join(words for name, words in ASPECTS.items() if _differs(drift, name)) or "as known"
 
@@ -192,7 +192,7 @@ def _differs(drift: TaskDrift, name: str) -> bool:
 
 
 def _distances(drift: TaskDrift) -> list[object]:
-    from polyhead.quality.drift import ASPECTS
+    from polyhead.evaluate.drift import ASPECTS
 
     return [
         f"{drift.aspects[name].distance:.3f} (p {drift.aspects[name].p:.2g})" if name in drift.aspects else "-"

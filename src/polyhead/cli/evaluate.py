@@ -16,8 +16,8 @@ from polyhead.cli.evaluate_where import Scored, homes, keeper_of, scored_on_file
 from polyhead.cli.labelled import LabelledColumns, check_errors_file, labelled_options, sources_of, write_errors
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
 from polyhead.cli.output import Printer, check_apart, counted, json_option, note, number, table
-from polyhead.config import Value
 from polyhead.errors import DataError, PolyheadError, summary_of
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
@@ -200,7 +200,7 @@ def _bundle_in(project: str, bundle: str | None, data: str | None) -> str | None
 
 
 def _on_a_file(folder: str, data: str | None, named: LabelledColumns, asked: _Asked, printer: Printer) -> _Outcome:
-    from polyhead.engine.evaluate import evaluation_of
+    from polyhead.evaluate.scores import evaluation_of
 
     assert data is not None
     if not os.path.isfile(data):

@@ -9,10 +9,10 @@ from polyhead.cli.output import counted, section, table
 
 if TYPE_CHECKING:
     from polyhead.cli.evaluate_where import Scored
-    from polyhead.engine.evaluate import Score
-    from polyhead.evaluation.against import Comparison
-    from polyhead.evaluation.bootstrap import Interval
-    from polyhead.evaluation.details import Details
+    from polyhead.evaluate.against import Comparison
+    from polyhead.evaluate.bootstrap import Interval
+    from polyhead.evaluate.details import Details
+    from polyhead.evaluate.scores import Score
 
 LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
 TASKS_NAMED = 4  # tasks in one line
@@ -141,7 +141,7 @@ def ranged(interval: Interval | None) -> str:
 
 def brief(value: Any) -> str:
     """A value in one short line."""
-    from polyhead.evaluation.details import in_words
+    from polyhead.evaluate.details import in_words
 
     value = "-" if value is None else in_words(value)
     line = " ".join(value.split())

@@ -14,16 +14,16 @@ import click
 from polyhead.cli.evaluate_where import Scored, keeper_of
 from polyhead.cli.output import check_writable, note, writing
 from polyhead.cli.tables import columns_in
-from polyhead.config import Value
+from polyhead.data.columns import no_column
 from polyhead.errors import BundleError, DataError, MissingColumn, PolyheadError, UnknownTask, summary_of
-from polyhead.tasks.columns import no_column
+from polyhead.values import Value
 
 if TYPE_CHECKING:
-    from polyhead.engine.evaluate import Answered, Evaluation
     from polyhead.engine.session import Session
-    from polyhead.evaluation.against import Comparison
-    from polyhead.evaluation.details import Details
-    from polyhead.evaluation.explain import Explanation
+    from polyhead.evaluate.against import Comparison
+    from polyhead.evaluate.details import Details
+    from polyhead.evaluate.explain import Explanation
+    from polyhead.evaluate.scores import Answered, Evaluation
 
 EXPLAINED, LONGEST = 5, 2000  # mistakes of a task that the report explains, characters of their texts
 
@@ -90,7 +90,7 @@ def details_of_all(scored: Sequence[Scored], more: More, show: Callable[[str], N
 
     Raises MissingColumn for a column that no file has.
     """
-    from polyhead.evaluation.details import details_of
+    from polyhead.evaluate.details import details_of
 
     if not more.is_detailed:
         return []
@@ -114,7 +114,7 @@ def details_of_all(scored: Sequence[Scored], more: More, show: Callable[[str], N
 def _columns(
     evaluation: Evaluation, names: Sequence[str], lacking: dict[str, list[MissingColumn]]
 ) -> dict[str, list[object]]:
-    from polyhead.evaluation.slices import columns_read
+    from polyhead.evaluate.slices import columns_read
 
     columns: dict[str, list[object]] = {}
     for name in names:
@@ -127,8 +127,8 @@ def _columns(
 
 def _explanations(session: Session, evaluation: Evaluation) -> list[Explanation | None]:
     """Of the first mistakes, those with texts that are not long."""
-    from polyhead.evaluation.details import texts_shown
-    from polyhead.evaluation.explain import explained
+    from polyhead.evaluate.details import texts_shown
+    from polyhead.evaluate.explain import explained
 
     task, examples = evaluation.score.task, evaluation.answered.examples
     if task not in session.records:
@@ -156,7 +156,7 @@ def comparisons(
     Answers to rows held out are compared with the other version's, on the rows that both held out. Raises
     BundleError where no task is compared.
     """
-    from polyhead.evaluation.against import compared
+    from polyhead.evaluate.against import compared
 
     if against is None:
         return []
@@ -189,8 +189,8 @@ def _both(
     each: Scored, session: Session, cache_of: Callable[[Path], Path], show: Callable[[str], None]
 ) -> tuple[Answered, Answered]:
     """What the task and its other version, which the session has, answered the same rows."""
-    from polyhead.engine.evaluate import answered_by
-    from polyhead.engine.held import answered_then, shared_rows
+    from polyhead.evaluate.held import answered_then, shared_rows
+    from polyhead.evaluate.scores import answered_by
 
     now, task = each.evaluation.answered, each.evaluation.score.task
     if each.held is None:
@@ -204,7 +204,7 @@ def _both(
 
 
 def _version(session: Session, task: str, version: str) -> Any:
-    from polyhead.evaluation.against import version_view
+    from polyhead.evaluate.against import version_view
 
     if task not in session.records:
         raise BundleError(f"task '{task}' owns its model", do="name another bundle to compare with")
@@ -216,7 +216,7 @@ def write_report(
 ) -> None:
     """Writes the page; `facts` are lines about the scores."""
     from polyhead._version import __version__
-    from polyhead.report.evaluation import Reported, page_of
+    from polyhead.evaluate.report.evaluation import Reported, page_of
 
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     computed = ", ".join(f"{name} {value}" for name, value in how.items())

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyhead.cli.output import Printer, note
-from polyhead.config import Value
 from polyhead.errors import BundleError, DataError, PolyheadError, UnknownTask
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.held import AnsweredThen
     from polyhead.engine.session import Session
+    from polyhead.evaluate.held import AnsweredThen
     from polyhead.project.tables import Project, TaskEntry
 
 
@@ -55,9 +55,9 @@ def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
 class Scored(Value, eq=False):
     """An evaluation, and the session that has the task; `held` where training had answered."""
 
-    evaluation: Any  # polyhead.engine.evaluate.Evaluation
+    evaluation: Any  # polyhead.evaluate.scores.Evaluation
     session: Any  # polyhead.engine.session.Session
-    held: Any = None  # polyhead.engine.held.AnsweredThen
+    held: Any = None  # polyhead.evaluate.held.AnsweredThen
 
     @property
     def trained_with(self) -> dict[str, str]:
@@ -79,7 +79,7 @@ def scored_on_files(
     session: Session, plan: Project, folder: Path, cache: Path, split: str, only: tuple[str, ...], printer: Printer
 ) -> OnSplits:
     """Tasks with a file for scoring answer it; of the others what they answered rows held out in training counts."""
-    from polyhead.engine.evaluate import evaluation_from, evaluations
+    from polyhead.evaluate.scores import evaluation_from, evaluations
 
     entries = {entry.name: entry for entry in plan.tasks}
     names = [name for name in only or _known(plan, session) if name in session.tasks and name in entries]
@@ -116,7 +116,7 @@ def _holds_out(entry: TaskEntry, split: str) -> bool:
 
 
 def _then(session: Session, entry: TaskEntry, folder: Path, cache: Path) -> AnsweredThen:
-    from polyhead.engine.held import answered_then
+    from polyhead.evaluate.held import answered_then
 
     part = keeper_of(session, entry.name).record(entry.name).arrays
     return answered_then(session.tasks[entry.name], entry.source(entry.train, folder), cache, part)

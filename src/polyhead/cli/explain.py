@@ -14,7 +14,7 @@ from polyhead.errors import EmptyData
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
-    from polyhead.evaluation.explain import Explanation, Said
+    from polyhead.evaluate.explain import Explanation, Said
 
 TOGETHER = 16  # inputs that are explained in one call: each with one more for every word
 STRONGEST = 6  # words that are printed either way
@@ -69,7 +69,7 @@ def explain_lines(
 def _explained(
     session: Session, tasks: Sequence[str], several: Sequence[tuple[int, bytes]], form: str
 ) -> list[dict[str, Any]]:
-    from polyhead.evaluation.explain import explained
+    from polyhead.evaluate.explain import explained
 
     rows, read = lines_read(several, form)
     results = explained(session, [line.input for line in read], tasks, words=[line.words for line in read])

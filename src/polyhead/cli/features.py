@@ -12,17 +12,17 @@ import click
 from polyhead.cli.near import near_command
 from polyhead.cli.options import backend_option, names_in, precision_option, store_place
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, note, stoppable
-from polyhead.config import Value
 from polyhead.errors import ConfigError, NoStore
 from polyhead.progress import duration, pace
+from polyhead.values import Value
 
 if TYPE_CHECKING:
+    from polyhead.encoder.data import TrunkData
     from polyhead.engine.backends.base import Backend
-    from polyhead.jobs.extract import ExtractSummary
-    from polyhead.jobs.stores import StoreInfo
-    from polyhead.jobs.taps import Tap
     from polyhead.plan import Path as TaskPath
-    from polyhead.trunk.data import TrunkData
+    from polyhead.store.jobs.extract import ExtractSummary
+    from polyhead.store.jobs.stores import StoreInfo
+    from polyhead.store.jobs.taps import Tap
 
 WEEK = 7.0  # days for which files that no version needs are kept
 MOST_NAMED = 5  # tasks in one line
@@ -119,7 +119,7 @@ def extract_command(
     Texts may be added later, and by several commands at once. STORE refuses features of another encoder, tokenizer,
     precision or codec.
     """
-    from polyhead.jobs.extract import ExtractRequest, extract
+    from polyhead.store.jobs.extract import ExtractRequest, extract
 
     printer = Printer(json_to)
     named = {"text": text, "text_b": text_b, "tokens": tokens}
@@ -151,8 +151,8 @@ def extract_command(
 @json_option
 def info_command(store: str, json_to: str | None) -> None:
     """Show what STORE keeps, of which encoder, and which tasks were answered for how many documents."""
-    from polyhead.jobs.stores import store_info
     from polyhead.store.corpus.open import open_corpus
+    from polyhead.store.jobs.stores import store_info
 
     printer = Printer(json_to)
     info = store_info(store, open_corpus(store))
@@ -165,8 +165,8 @@ def info_command(store: str, json_to: str | None) -> None:
 @json_option
 def verify_command(store: str, json_to: str | None) -> None:
     """Read every byte of STORE, and fail at a file that was changed since it was written."""
-    from polyhead.jobs.stores import store_info
     from polyhead.store.corpus.open import open_corpus
+    from polyhead.store.jobs.stores import store_info
 
     printer, opened = Printer(json_to), open_corpus(store)
     printer.show(f"reading {store}")
@@ -213,7 +213,7 @@ def compact_command(store: str, rows: int, days: float, json_to: str | None) -> 
 
 
 def _taps(taps: tuple[str, ...], tasks: tuple[str, ...]) -> list[Tap]:
-    from polyhead.jobs.taps import Tap
+    from polyhead.store.jobs.taps import Tap
 
     return [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
 
@@ -234,7 +234,7 @@ def _opened(
     from polyhead.engine.backends import open_backend
     from polyhead.engine.loaded import trained_precision
     from polyhead.engine.quantize.files import scales_for
-    from polyhead.jobs.taps import paths_of
+    from polyhead.store.jobs.taps import paths_of
 
     if Path(encoder, "bundle.json").exists() or tasks:
         if max_tokens is not None:
@@ -245,7 +245,7 @@ def _opened(
         paths = paths_of(bundle.tasks, tasks)
         runs = open_backend(backend, trunk, {}, precision=precision, trained=trained, scales=scales)
     else:
-        from polyhead.nn.load import load_trunk
+        from polyhead.deep.nn.load import load_trunk
 
         if precision == "int8":
             raise ConfigError("an encoder without a bundle has no int8", do="give a bundle, quantized before")
@@ -257,9 +257,9 @@ def _opened(
 def _tell_answerable(encoder: str, store: str, paths: Sequence[TaskPath]) -> None:
     """Says, before a corpus is encoded, which tasks of a bundle its store will not answer."""
     from polyhead.bundle.read import Bundle
-    from polyhead.jobs.backfill import answerable
     from polyhead.plan import digest
     from polyhead.store.corpus.open import open_corpus
+    from polyhead.store.jobs.backfill import answerable
 
     bundle, kept = Bundle.open(encoder, verify=False), {digest(path) for path in paths}
     with suppress(NoStore):

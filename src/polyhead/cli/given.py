@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import click
 
 from polyhead.cli.output import DASH
-from polyhead.config import Value
 from polyhead.errors import DataError
+from polyhead.values import Value
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt", ".xlsx", ".gz", ".zip")
 """How names of data files end: a text that ends so is taken for one."""

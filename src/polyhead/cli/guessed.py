@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from polyhead.cli.output import writing
-from polyhead.config import Value
+from polyhead.data.columns import no_column
+from polyhead.data.formats import foreign
+from polyhead.data.guess import SINGLE_LABEL, Guess, kind_of_labels, separator_of
+from polyhead.data.guess_table import Given, Layout, Table, labels_in, layout_of, table_of
+from polyhead.data.rows import DATASETS, Rows, no_rows
 from polyhead.errors import ConfigError
 from polyhead.project.declare import InitOptions
-from polyhead.tasks.columns import no_column
-from polyhead.tasks.formats import foreign
-from polyhead.tasks.guess import SINGLE_LABEL, Guess, kind_of_labels, separator_of
-from polyhead.tasks.guess_table import Given, Layout, Table, labels_in, layout_of, table_of
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.rows import DATASETS, Rows, no_rows
+from polyhead.values import Value
 
 TABLES = (".csv", ".tsv")
 KEYS = ("text", "text_b", "label", "tokens", "spans", "choices", "answers")

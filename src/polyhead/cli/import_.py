@@ -17,7 +17,7 @@ from polyhead.errors import DataError
 from polyhead.project.tables import LEAST_TOKENS
 
 if TYPE_CHECKING:
-    from polyhead.importing.run import Outcome
+    from polyhead.convert.run import Outcome
     from polyhead.text.tokenize import Input
 
 SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
@@ -87,8 +87,8 @@ def command(
     Before anything is written, each task's answers are compared with those of transformers; the result is stored with
     the task. Either all folders are imported or none.
     """
-    from polyhead.importing.run import import_folders
-    from polyhead.importing.task import ImportRequest
+    from polyhead.convert.run import import_folders
+    from polyhead.convert.task import ImportRequest
 
     printer = Printer(json_to)
     wanted = ImportRequest(

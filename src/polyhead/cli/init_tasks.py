@@ -19,18 +19,18 @@ from polyhead.cli.given import looks_like_a_path
 from polyhead.cli.guessed import Guessed, as_rows, guessed
 from polyhead.cli.output import counted
 from polyhead.cli.project_text import with_task
-from polyhead.config import Value
+from polyhead.data.columns import Source
+from polyhead.data.read import read
+from polyhead.data.rows import DATASETS, Rows
 from polyhead.errors import ConfigError, EmptyData, PolyheadError, reworded
 from polyhead.project.declare import Declared, clean_name, declare
 from polyhead.project.recipes import Frozen
+from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry
-from polyhead.strategies import Pooled
-from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import other_spelling
-from polyhead.tasks.read import read
-from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.text.question import Question, texts_of
+from polyhead.values import Value
 
 SPLITS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation"}
 SPLITS |= {"dev": "validation", "test": "test"}
@@ -159,7 +159,7 @@ def summary(made: Sequence[Made], after: str, output: str) -> list[str]:
     """What was guessed and found, three rows of each task as it reads them, and the next commands."""
     import tomllib
 
-    from polyhead.config import to_value
+    from polyhead.values import to_value
 
     project = to_value(tomllib.loads(after), Project, source=output)
     folder, lines, first = Path(output).resolve().parent, list[str](), ""

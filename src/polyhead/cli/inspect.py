@@ -11,15 +11,15 @@ from polyhead.cli.bundle_lines import removed_lines, shown_version, trunk_lines
 from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, number, section, table
 from polyhead.cli.quantize import change_lines
-from polyhead.config import Value
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.bundle.manifest import TaskRecord
     from polyhead.bundle.models import ModelRecord, Models
     from polyhead.bundle.read import Bundle
-    from polyhead.cost import Cost
+    from polyhead.encoder.shape import Architecture
     from polyhead.engine.pinned import Numerics
-    from polyhead.trunk.shape import Architecture
+    from polyhead.plan.cost import Cost
 
 
 @click.command("inspect")
@@ -77,13 +77,12 @@ class _Costs(Value, eq=False):
     """The plan of a bundle's tasks, and what it costs on one text."""
 
     plan: Any  # polyhead.plan.Plan
-    total: Any  # polyhead.cost.Cost
+    total: Any  # polyhead.plan.cost.Cost
     added: dict[str, Any]  # Cost by task: what it adds to the others
 
 
 def _costs(bundle: Bundle, tokens: int) -> _Costs:
-    from polyhead import cost
-    from polyhead.plan import merge
+    from polyhead.plan import cost, merge
 
     shape = bundle.architecture
     plan = merge({name: record.path for name, record in bundle.tasks.items()})
@@ -98,7 +97,7 @@ def _title(how: Numerics) -> str:
 
 
 def _shown(bundle: Bundle, costs: _Costs, tokens: int) -> list[str]:
-    from polyhead.report.tree import tree
+    from polyhead.evaluate.report.tree import tree
     from polyhead.tasks.kinds import kind_of
 
     lines = section("Plan: a line without a task name is computed once for all tasks below it", tree(costs.plan))
@@ -132,7 +131,7 @@ def _family_rows(bundle: Bundle, total: Cost) -> list[list[object]]:
 
 def _family_facts(bundle: Bundle, total: Cost) -> dict[str, dict[str, Any]]:
     """By family: the size of its arrays, and the tasks that read them."""
-    from polyhead.cost.total import FLOAT_BYTES
+    from polyhead.plan.cost.total import FLOAT_BYTES
 
     sizes = dict.fromkeys(bundle.families, 0) | {cost.owner: cost.parameters for cost in total.owners}
     return {
@@ -147,7 +146,7 @@ def _family_facts(bundle: Bundle, total: Cost) -> dict[str, dict[str, Any]]:
 
 
 def _work(costs: _Costs, shape: Architecture, tokens: int) -> list[str]:
-    from polyhead.cost import shared_flops
+    from polyhead.plan.cost import shared_flops
 
     total = costs.total
     together = {f"+ {', '.join(names)} together": of for names, of in shared_flops(costs.plan, shape, tokens).items()}
@@ -199,7 +198,7 @@ def _headline(bundle: Bundle, name: str) -> tuple[str, float | None, str | None]
 
 
 def _as_json(bundle: Bundle, costs: _Costs | None, tokens: int, *, verified: bool) -> dict[str, Any]:
-    from polyhead.cost import shared_flops
+    from polyhead.plan.cost import shared_flops
 
     trunk = {"name": bundle.trunk_name, "digest": bundle.digest, "architecture": bundle.architecture}
     facts = {"bundle": str(bundle.root), "trunk": trunk, "verified": verified, "tokens": tokens}

@@ -16,15 +16,15 @@ import numpy as np
 
 from polyhead.cli.output import Printer, check_apart, check_writable, counted, json_option, number, stoppable, writing
 from polyhead.cli.tables import columns_in
-from polyhead.config import Value
+from polyhead.data.guess import SINGLE_LABEL
+from polyhead.data.guess_texts import TEXTS
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.tasks.guess import SINGLE_LABEL
-from polyhead.tasks.guess_texts import TEXTS
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.check.labelling import LabelFile, Text
-    from polyhead.train.heads.few import FewLabels, Learned
+    from polyhead.deep.heads.few import FewLabels, Learned
 
 SKIP, QUIT = "s", "q"
 
@@ -132,10 +132,10 @@ def _encoded(
     texts: Sequence[Text], names: Sequence[str], trunk: TrunkChoice, cache: Path, printer: Printer
 ) -> FewLabels:
     """Every text as a linear head reads it."""
-    from polyhead.tasks.read import Examples, ReadReport
-    from polyhead.train.heads.few import FewLabels
-    from polyhead.train.heads.held_out import features_for, linear_inputs, whole_of, words_prior
-    from polyhead.train.loop.events import Events
+    from polyhead.data.read import Examples, ReadReport
+    from polyhead.deep.heads.few import FewLabels
+    from polyhead.deep.heads.held_out import features_for, linear_inputs, whole_of, words_prior
+    from polyhead.deep.loop.events import Events
 
     entry = TaskEntry(name="label", kind=SINGLE_LABEL, labels=tuple(names), train="")
     project = Project(tasks=(entry,), trunk=trunk)

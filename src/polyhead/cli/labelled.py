@@ -12,16 +12,16 @@ import msgspec
 
 from polyhead.cli.output import check_writable, note, writing
 from polyhead.cli.tables import columns_in
-from polyhead.config import Value
+from polyhead.data.columns import Source, no_column
+from polyhead.data.guess_table import Given, Table, layout_of, table_of
 from polyhead.errors import ConfigError
-from polyhead.tasks.columns import Source, no_column
-from polyhead.tasks.guess_table import Given, Table, layout_of, table_of
 from polyhead.tasks.kinds.base import other_spelling, spelled
 from polyhead.tasks.task import Task, kind_of
 from polyhead.text.question import Question, texts_of
+from polyhead.values import Value
 
 if TYPE_CHECKING:
-    from polyhead.engine.evaluate import WrongRow
+    from polyhead.evaluate.scores import WrongRow
 
 WRITTEN = (".csv", ".jsonl")
 OPTIONS = {

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from polyhead.config import Value
+from polyhead.data.rows import lines_in
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks.limits import LONGEST_LINE, SHORTEN
-from polyhead.tasks.rows import lines_in
+from polyhead.values import Value
 
 PIECE = 256  # inputs answered at a time: bounds memory
 BLOCK = 2**20  # bytes asked of the system at a time; a pipe gives what it has
@@ -88,8 +88,8 @@ def read_texts(path: str, column: str | None) -> list[Line]:
     name = path.lower().removesuffix(".gz")
     if column is None and not name.endswith((*TABLES, ".json")):
         return read_lines(path)
-    from polyhead.jobs.columns import roles_of
-    from polyhead.jobs.documents import PIECE_ROWS, open_rows
+    from polyhead.store.jobs.columns import roles_of
+    from polyhead.store.jobs.documents import PIECE_ROWS, open_rows
 
     file = open_rows(path)
     roles = roles_of(path, file.survey(lambda text: None), {} if column is None else {"text": column})
@@ -156,7 +156,7 @@ def line_of(number: int, raw: bytes, form: str) -> Line:
 
 def _of_json(row: object, number: int) -> Line:
     from polyhead.engine.inputs import input_of
-    from polyhead.jobs.rows import writable
+    from polyhead.store.jobs.rows import writable
 
     read, words = input_of(row, where=f"line {number}")
     return Line(input=read, words=words, id=writable(row.get("id")) if isinstance(row, dict) else None)

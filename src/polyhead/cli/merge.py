@@ -12,7 +12,7 @@ from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import trunk_lines
 from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, table
-from polyhead.config import Value
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.bundle.merge import ChosenTasks
@@ -143,8 +143,8 @@ def _tap(path: TaskPath) -> int:
 
 
 def _totals(bundle: Bundle, tokens: int) -> Totals:
-    from polyhead.cost import cost_of
     from polyhead.plan import merge
+    from polyhead.plan.cost import cost_of
 
     if not bundle.lines:
         return Totals()
@@ -169,8 +169,8 @@ def _shown(out: str, merged: Bundle, proofs: Sequence[Proof]) -> list[str]:
 
 
 def _drawn(merged: Bundle) -> list[str]:
+    from polyhead.evaluate.report.tree import tree
     from polyhead.plan import merge
-    from polyhead.report.tree import tree
 
     plan = merge({name: record.path for name, record in merged.tasks.items()})
     return section("Plan: a line without a task name is computed once for all tasks below it", tree(plan))

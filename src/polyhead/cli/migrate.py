@@ -9,12 +9,12 @@ import msgspec
 
 from polyhead.cli.options import Command, names_in, tasks_option
 from polyhead.cli.output import Printer, check_writable, counted, indented, json_option, note, number, table, writing
-from polyhead.config import to_json
 from polyhead.errors import DataError
+from polyhead.values import to_json
 
 if TYPE_CHECKING:
-    from polyhead.jobs.compare import Comparison, TaskComparison
-    from polyhead.jobs.migrate import Place
+    from polyhead.store.jobs.compare import Comparison, TaskComparison
+    from polyhead.store.jobs.migrate import Place
 
 FLIPS, CHANGES = 1000, 5  # flips of a task that are written; changes of a task that are printed
 
@@ -78,8 +78,8 @@ def compare_command(
     Compared are documents for which both stores have answers, so this may run while NEW is still being filled. A flip
     is a document whose answer differs; for values, one whose values differ by more than a hundredth of the range.
     """
-    from polyhead.jobs.compare import check_agreement, compare, with_texts
-    from polyhead.jobs.stored import StoredAnswers
+    from polyhead.store.jobs.compare import check_agreement, compare, with_texts
+    from polyhead.store.jobs.stored import StoredAnswers
 
     if flips is not None:
         check_writable(flips)
@@ -129,8 +129,8 @@ def labels_command(
     task's name, and the score. A task learns from it with `label = "TASK"` in the project file. What STORE got wrong,
     the new task learns too.
     """
-    from polyhead.jobs.labels import LabelRequest, label_rows
-    from polyhead.jobs.stored import StoredAnswers
+    from polyhead.store.jobs.labels import LabelRequest, label_rows
+    from polyhead.store.jobs.stored import StoredAnswers
 
     printer, names = Printer(), names_in(tasks, "TASK")
     check_writable(output)
@@ -178,7 +178,7 @@ def switch_command(
     Without a FILE it is written. Otherwise the two sides are compared first, and FILE stays as it is where the new side
     lacks documents, tasks or answers that the old one has. Without --store and --bundle it shows what FILE names.
     """
-    from polyhead.jobs.migrate import read_pointer, switch, switch_back
+    from polyhead.store.jobs.migrate import read_pointer, switch, switch_back
 
     if back + (store is not None and bundle is not None) > 1 or (store is None) != (bundle is None):
         raise click.UsageError("give --store and --bundle, or --back")

@@ -10,7 +10,7 @@ from polyhead.cli.options import backend_option, precision_option, store_place
 from polyhead.cli.output import Printer, counted, indented, json_option, note
 
 if TYPE_CHECKING:
-    from polyhead.jobs.near import NearDocuments
+    from polyhead.store.jobs.near import NearDocuments
 
 
 @click.command("near")
@@ -49,8 +49,8 @@ def near_command(
     TEXT is encoded as documents were, and compared with each of them: by the cosine of the means over tokens of what
     STORE keeps. There is no index: documents that were added a moment ago are found too.
     """
-    from polyhead.jobs.documents import open_rows
-    from polyhead.jobs.near import NearRequest, near, with_texts
+    from polyhead.store.jobs.documents import open_rows
+    from polyhead.store.jobs.near import NearRequest, near, with_texts
 
     printer = Printer(json_to)
     if texts is not None:

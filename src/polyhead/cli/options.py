@@ -22,7 +22,7 @@ BY_DEFAULT = "the first of openvino (on x86), onnxruntime, torch and reference t
 
 def store_place(value: str) -> str:
     """Type of an argument: the location of a store, or of the one that a file of `migrate switch` names now."""
-    from polyhead.jobs.migrate import store_named
+    from polyhead.store.jobs.migrate import store_named
 
     return store_named(value)
 

@@ -15,11 +15,11 @@ import click
 import msgspec
 
 from polyhead.bundle.format import BUNDLE, TRUNK
-from polyhead.config import to_json
 from polyhead.errors import ConfigError
 from polyhead.files import remove_leftovers, replacing
 from polyhead.progress import ProgressDisplay
 from polyhead.progress import counted as counted
+from polyhead.values import to_json
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LARGEST_REPORT = 2**26  # bytes

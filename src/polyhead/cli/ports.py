@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from polyhead.config import Value
+from polyhead.values import Value
 
 PORTS = click.IntRange(0, 65535)
 FOR_ALL = 8000

@@ -178,7 +178,7 @@ def _table_target(inputs: Given, named: Mapping[str, Any], server: str | None, o
 
 
 def _answer_table(session: Session, source: str, target: str, names: tuple[str, ...], named: Mapping[str, Any]) -> None:
-    from polyhead.jobs import ScoreRequest
+    from polyhead.store.jobs import ScoreRequest
 
     wish = ScoreRequest(
         tasks=names,
@@ -258,7 +258,7 @@ def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[
 
 
 def _by_session(session: Session, names: tuple[str, ...] | None, lines: list[Line]) -> list[dict[str, Any]]:
-    from polyhead.jobs.faults import all_columns
+    from polyhead.store.jobs.faults import all_columns
 
     columns = all_columns(session, [line.input for line in lines], [line.words for line in lines], tasks=names)
     return [msgspec.to_builtins(result) for result in columns.results()]

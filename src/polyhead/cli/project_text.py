@@ -6,10 +6,10 @@ import re
 import tomllib
 from typing import Any
 
-from polyhead.config import to_value
 from polyhead.errors import BadName, ConfigError
 from polyhead.project.declare import project_text
 from polyhead.project.tables import Project
+from polyhead.values import to_value
 
 HEADER = re.compile(r"\s*\[")
 TASKS = re.compile(r"\s*\[\[\s*tasks\s*\]\]")

@@ -107,7 +107,7 @@ def command(
     from polyhead.engine.backends import default_runtime, open_runtime
     from polyhead.engine.quantize import calibrate
     from polyhead.engine.quantize.files import read_scales, write_changes, write_scales
-    from polyhead.processor import processor
+    from polyhead.machine import processor
 
     printer, opened, bits = Printer(json_to), Bundle.open(bundle), processor().weight_bits
     name = backend or default_runtime()

@@ -11,9 +11,9 @@ from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, table
 
 if TYPE_CHECKING:
-    from polyhead.importing.difference import Difference
-    from polyhead.importing.folders import FoundFolder, Scan
-    from polyhead.importing.scan import ScannedEncoder, SharedLayers
+    from polyhead.convert.difference import Difference
+    from polyhead.convert.folders import FoundFolder, Scan
+    from polyhead.convert.scan import ScannedEncoder, SharedLayers
 
 
 @click.command("scan")
@@ -32,7 +32,7 @@ def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: st
     side). For a LoRA folder written by PEFT, it shows what `import` would make of it, over --base or the base that
     the folder names.
     """
-    from polyhead.importing.folders import scan_folders
+    from polyhead.convert.folders import scan_folders
 
     printer = Printer(json_to)
     scan = scan_folders(folders, base=base, tokens=tokens, show=printer.show)
@@ -99,8 +99,8 @@ def _prefix(pair: SharedLayers) -> str:
 
 
 def _parameters(encoder: ScannedEncoder) -> int:
-    from polyhead.cost import parameters
     from polyhead.plan import merge
+    from polyhead.plan.cost import parameters
 
     return parameters(
         merge({encoder.name: encoder.path(len(encoder.layers), trunk=encoder.root)}), encoder.architecture
@@ -133,8 +133,8 @@ def _difference(delta: Difference | None) -> str:
 
 
 def _tree(scan: Scan) -> list[str]:
-    from polyhead.importing.scan import sharing
-    from polyhead.report.tree import tree
+    from polyhead.convert.scan import sharing
+    from polyhead.evaluate.report.tree import tree
 
     models, names = list(scan.encoders.values()), _names(scan)
     if scan.base is not None and scan.base.name not in names:

@@ -12,7 +12,7 @@ from polyhead.progress import duration, pace
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
-    from polyhead.jobs import ScoreRequest, Summary
+    from polyhead.store.jobs import ScoreRequest, Summary
 
 ROLES = {
     "text": "Column of the text [default: text, or text_a].",
@@ -88,7 +88,7 @@ def command(
     .OUT.pieces next to it. If the command is interrupted, run it again: it continues where it stopped, and writes the
     same bytes. IN may have any length: a few thousand rows are in memory at a time.
     """
-    from polyhead.jobs import ScoreRequest
+    from polyhead.store.jobs import ScoreRequest
 
     if keep and only_answers:
         raise click.UsageError("--keep and --only-answers contradict each other: give one of them")
@@ -110,7 +110,7 @@ def answer_rows(
     printer: Printer, session: Session, source: str, target: str, wish: ScoreRequest, *, fresh: bool
 ) -> None:
     """Writes the rows of `source` with their answers to `target`, and prints what that took."""
-    from polyhead.jobs import score
+    from polyhead.store.jobs import score
 
     again = "the same command without --fresh" if fresh else "the same command"
     try:

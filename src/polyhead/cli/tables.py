@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 
+from polyhead.data.rows import Rows
 from polyhead.errors import DataError, PolyheadError
-from polyhead.tasks.rows import Rows
 
 SCORED = {".csv": ".csv", ".tsv": ".csv", ".xlsx": ".csv"}
 SCORED |= {".jsonl": ".jsonl", ".json": ".jsonl", ".parquet": ".parquet"}

@@ -13,8 +13,8 @@ from polyhead.cli.options import names_in, store_place, tasks_option
 from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable
 
 if TYPE_CHECKING:
-    from polyhead.train.loop.devices import Place
-    from polyhead.train.loop.events import Events
+    from polyhead.deep.loop.devices import Place
+    from polyhead.deep.loop.events import Events
 
 
 @click.command("train")
@@ -93,8 +93,8 @@ def command(
     """
     import msgspec
 
+    from polyhead.deep.loop.events import Events
     from polyhead.project.tables import data_files, read_project, with_seed
-    from polyhead.train.loop.events import Events
     from polyhead.train.run import train_project
 
     printer, only = Printer(json_to), names_in(tasks)
@@ -126,8 +126,8 @@ def command(
 
 def _place(kind: str, device: str | None, *, is_watched: bool) -> Place:
     """The process and device for a recipe of this kind; a frozen trunk is read on the processor."""
+    from polyhead.deep.loop.devices import place_in
     from polyhead.errors import ConfigError
-    from polyhead.train.loop.devices import place_in
     from polyhead.train.run import REPLACING
 
     if (device or is_watched) and kind in REPLACING:
@@ -140,7 +140,7 @@ def _place(kind: str, device: str | None, *, is_watched: bool) -> Place:
 
 
 def _events(printer: Printer, file: str | None, tensorboard: str | None) -> Events:
-    from polyhead.train.loop import events
+    from polyhead.deep.loop import events
 
     listeners = [events.tensorboard(Path(tensorboard))] if tensorboard else []
     return events.Events(say=printer.line, show=printer.show, file=Path(file) if file else None, listeners=listeners)

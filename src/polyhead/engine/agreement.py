@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from polyhead.config import Value
 from polyhead.tasks.task import Answer, Task
+from polyhead.values import Value
 
 SCORES = ("scores", "score", "ranked", "calibrated")  # of an answer: how sure it is
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.outputs import Outputs
 from polyhead.engine.receipt import Flops, Receipt, Receipts
@@ -16,6 +15,7 @@ from polyhead.lazy import lazy
 from polyhead.tasks.calibration import Calibration, Wish, Wishes, wish_of, with_calibrated
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
+from polyhead.values import Value
 
 FEW = 64  # inputs of which all tasks of a kind are decoded at once; of more each task when it is asked for
 

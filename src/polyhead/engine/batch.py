@@ -10,7 +10,6 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.inputs import AnyInput, InputType, Words, input_types_of, plain, types_of_inputs
 from polyhead.tasks.kinds import kind_of
@@ -20,6 +19,7 @@ from polyhead.text.encodings import Encodings, ranges
 from polyhead.text.question import Question, texts_of
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
 from polyhead.text.words import WindowWords, read_words, words_in_each
+from polyhead.values import Value
 
 # Tokens in one batch, with their padding where the backend reads it: more were no faster and took more memory.
 TOKEN_BUDGET = 2048

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.errors import BadValue
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.limits import too_long
@@ -18,6 +17,7 @@ from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import Input
 from polyhead.text.words import NOWHERE, joined
+from polyhead.values import Value
 
 Element = TypeVar("Element")
 FORMS = (

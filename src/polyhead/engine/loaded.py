@@ -12,25 +12,24 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead import cost
 from polyhead.bundle.files import release
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import check_read
-from polyhead.config import Value
-from polyhead.cost import part_arrays
+from polyhead.encoder.data import check_arrays
+from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, Stage, TokenBatch
 from polyhead.engine.batch import Batch, Readers, Readings, batched
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.outputs import Gathered
 from polyhead.engine.receipt import Flops
+from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BackendError, BadName, BadValue, UnknownTask, WrongTrunk
-from polyhead.plan import Layers, Node, Path, Plan, merge
-from polyhead.seq2seq.answer import SummaryTasks
+from polyhead.plan import Layers, Node, Path, Plan, cost, merge
+from polyhead.plan.cost import part_arrays
 from polyhead.tasks.task import Task, owner_of
 from polyhead.text.tokenize import Tokenizer
-from polyhead.trunk.data import check_arrays
-from polyhead.trunk.shape import Architecture
+from polyhead.values import Value
 
 _LOG = logging.getLogger(__name__)
 PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers

@@ -8,7 +8,6 @@ from typing import overload
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.batch import Batch, Readings, Texts
 from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
@@ -17,6 +16,7 @@ from polyhead.tasks.task import Task
 from polyhead.text.encodings import ranges, starts_of
 from polyhead.text.tokenize import encoded_at
 from polyhead.text.words import WindowWords, best_windows
+from polyhead.values import Value
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""

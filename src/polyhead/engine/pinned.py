@@ -21,7 +21,6 @@ from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.manifest import Live, TaskRecord
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value, from_json, to_json
 from polyhead.engine.agreement import Agreement, agreement_of, without_scores
 from polyhead.engine.backends import BACKENDS, TRAINING_BACKEND, default_backend, is_installed
 from polyhead.engine.backends.base import ChangingBackend
@@ -31,11 +30,12 @@ from polyhead.engine.compile.heads import room_for
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import replace_file
+from polyhead.machine import processor
 from polyhead.plan import TRUNK, Path
-from polyhead.processor import processor
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import Input
+from polyhead.values import Value, from_json, to_json
 
 KEPT_ENCODINGS = 1024  # batches of probes; a bundle of 22 tasks has about 180
 SHOWN = 80  # characters of a probe's text that a certificate keeps

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.batch import Batch
 from polyhead.engine.inputs import AnyInput, plain
 from polyhead.lazy import lazy
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import lone_surrogates
+from polyhead.values import Value
 
 Flops = Callable[[tuple[str, ...], int], Mapping[str, int]]
 """Entries of `Receipt.added_flops` for one pass of so many tokens that these tasks read."""

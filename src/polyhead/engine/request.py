@@ -7,7 +7,6 @@ from time import monotonic
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.answers import Column, Columns
 from polyhead.engine.backends.base import ProcessGuard, Stage, TokenBatch
 from polyhead.engine.batch import Batch, Readings, prepared
@@ -24,10 +23,11 @@ from polyhead.engine.inputs import (
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.outputs import NO_OUTPUTS, Gathered, Outputs, joined, not_finite
 from polyhead.engine.receipt import Receipts
+from polyhead.engine.summaries import SummaryTasks, missing
 from polyhead.errors import MissingExtra, without_frames
 from polyhead.plan import Plan
-from polyhead.seq2seq.answer import SummaryTasks, missing
 from polyhead.tasks.task import Answer
+from polyhead.values import Value
 
 Stages = Callable[[Plan, TokenBatch], Iterator[Stage]]
 """How a batch is run: `Runner.stages`, or `LoadedTasks.stages`."""

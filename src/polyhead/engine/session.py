@@ -30,9 +30,9 @@ from polyhead.engine.loaded import (
 from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, Stream, TaskResults
+from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Plan
-from polyhead.seq2seq.answer import SummaryTasks
 from polyhead.tasks.calibration import Wishes
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Tokenizer

@@ -7,9 +7,9 @@ import secrets
 import numpy as np
 
 from polyhead.bundle.manifest import TaskRecord
+from polyhead.codecs import EXACT
 from polyhead.engine.session import Session
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.store.codecs import EXACT
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task, owner_of
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from polyhead.arguments import check_fields
-from polyhead.config import Value
+from polyhead.codecs import CODECS, EXACT, HALF, FeatureCodec
+from polyhead.codecs.tables import is_digest
 from polyhead.errors import PlanError
-from polyhead.store.codecs import CODECS, EXACT, HALF, FeatureCodec
-from polyhead.store.codecs.tables import is_digest
+from polyhead.values import Value
 
 TRUNK = "trunk"
 LayerMix = Literal["last", "mean", "learned", "all"]

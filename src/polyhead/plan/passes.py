@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.errors import PlanError
 from polyhead.plan.nodes import TRUNK, Delta, Embed, Layers, Node, Pool, Prompt
 from polyhead.plan.tree import Path, Plan, merge
+from polyhead.values import Value
 
 
 class Aside(Value):

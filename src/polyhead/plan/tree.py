@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from polyhead.arguments import check_fields, typed
-from polyhead.config import Value, digested
 from polyhead.errors import PlanError
 from polyhead.plan.nodes import TRUNK, Embed, Head, Layers, Node, Pool, owners_of_node
+from polyhead.values import Value, digested
 
 
 class Path(Value):

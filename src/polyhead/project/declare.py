@@ -10,19 +10,19 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from polyhead.config import Value, to_value
+from polyhead.data.columns import no_column
+from polyhead.data.guess import is_numeric
+from polyhead.data.read import ReadReport, read
+from polyhead.data.rows import DATASETS, Rows
+from polyhead.data.shares import parsed
+from polyhead.data.split import split
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.project.tables import TaskEntry
-from polyhead.tasks.columns import no_column
-from polyhead.tasks.guess import is_numeric
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import as_float, other_spelling, single, spelled
-from polyhead.tasks.read import ReadReport, read
-from polyhead.tasks.rows import DATASETS, Rows
-from polyhead.tasks.shares import parsed
-from polyhead.tasks.split import split
 from polyhead.tasks.task import Kind
 from polyhead.text.question import texts_of
+from polyhead.values import Value, to_value
 
 MOST_LABELS = 1000
 POINT_ZERO = re.compile(r"-?[0-9]+\.0")  # a whole number as frames write it in a column of floats

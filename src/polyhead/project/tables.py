@@ -11,15 +11,15 @@ from typing import ClassVar, Literal
 import msgspec
 
 from polyhead.arguments import check_fields, twice_in, typed
-from polyhead.config import Value, read_toml
+from polyhead.data.columns import Source
+from polyhead.data.rows import DATASETS, FORMATS
+from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadName, ConfigError
 from polyhead.project.names import MEANT
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
-from polyhead.seq2seq.data import Summarizer
-from polyhead.strategies import Pooled, Strategy
-from polyhead.tasks.columns import Source
-from polyhead.tasks.rows import DATASETS, FORMATS
+from polyhead.project.strategies import Pooled, Strategy
 from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
+from polyhead.values import Value, read_toml
 
 LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens around them
 

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.serve.exchange import Exchange
+from polyhead.values import Value
 
 log = logging.getLogger(__name__)
 WAITING = 100_000  # lines that may wait to be written; beyond, lines are dropped and counted

@@ -11,7 +11,6 @@ from typing import ParamSpec, TypeVar
 
 from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.models import model_names
-from polyhead.config import Value
 from polyhead.errors import PolyheadError, UnknownTask
 from polyhead.files import held
 from polyhead.serve.change_process import ChangeProcess
@@ -21,6 +20,7 @@ from polyhead.serve.service import Service
 from polyhead.serve.shadow import Candidate, Shadows, ShadowState
 from polyhead.serve.uploads import Receiver, StagedTask, Staging, refused, staged, sweep_uploads
 from polyhead.tasks.task import check_name
+from polyhead.values import Value
 
 LOCK = ".admin.lock"  # in the bundle: held by the server that makes a change an admin asked for
 AT_ONCE = 2**20  # bytes of an upload that are written at once

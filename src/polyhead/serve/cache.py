@@ -12,7 +12,6 @@ from weakref import ref
 import msgspec
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, input_type_of, plain
 from polyhead.engine.loaded import LoadedTasks
@@ -20,6 +19,7 @@ from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
 from polyhead.text.question import Question, texts_of
+from polyhead.values import Value
 
 ORDERS = 1000  # sets of tasks that entries share
 OVERHEAD = 400  # bytes of an entry beside its answers: its place in the table, its numbers

@@ -16,11 +16,11 @@ from typing import TypeVar
 from polyhead.bundle.format import BUNDLE, LIST
 from polyhead.bundle.models import read_models_file
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value
 from polyhead.engine.loaded import Changes, LoadedTasks
 from polyhead.engine.session import Session
 from polyhead.serve.pace import ALONE, Pace
 from polyhead.serve.trial import Isolation, check_new, without_paths
+from polyhead.values import Value
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.queue import Ticket
@@ -19,6 +18,7 @@ from polyhead.serve.checks import too_many_characters
 from polyhead.serve.questions import Asked, Reading, reading_of
 from polyhead.serve.service import Names, Served, Service, shown_tasks
 from polyhead.serve.similarity import OptionVector, Similarity, characters_read, words_read
+from polyhead.values import Value
 
 
 class Decision(Value):

@@ -18,16 +18,16 @@ import numpy as np
 
 from polyhead.bundle.format import SEEN
 from polyhead.bundle.seen import Seen, seen_of
-from polyhead.config import Value
 from polyhead.engine.inputs import plain
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.engine.session import Session
 from polyhead.errors import PolyheadError
-from polyhead.quality.asked import as_texts, directions, reads_one_text, scores_in
-from polyhead.quality.drift import LEAST as KNOWN
-from polyhead.quality.drift import distances, unlike_rows
+from polyhead.evaluate.asked import as_texts, directions, reads_one_text, scores_in
+from polyhead.evaluate.drift import LEAST as KNOWN
+from polyhead.evaluate.drift import distances, unlike_rows
 from polyhead.tasks.task import Answer, Task
+from polyhead.values import Value
 
 log = logging.getLogger(__name__)
 

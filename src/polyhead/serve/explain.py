@@ -10,8 +10,8 @@ import numpy as np
 from polyhead.engine.inputs import AnyInput, Words
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BadValue, PolyheadError
-from polyhead.evaluation.attention import Attention, attention_of
-from polyhead.evaluation.explain import Explanation, Variants, least_variants, variants_of
+from polyhead.evaluate.attention import Attention, attention_of
+from polyhead.evaluate.explain import Explanation, Variants, least_variants, variants_of
 from polyhead.serve.beside import LARGE, beside
 from polyhead.serve.checks import AN_INPUT, characters_of, too_many_characters
 from polyhead.serve.service import Names, Service

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from polyhead.config import Value
+from polyhead.values import Value
 
 LONGEST = 1000  # characters of a fault, which may hold what the client sent
 REQUIRED = "Field required"

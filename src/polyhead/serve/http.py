@@ -13,7 +13,6 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from polyhead.config import Value
 from polyhead.errors import (
     SEVERAL,
     BackendError,
@@ -30,6 +29,7 @@ from polyhead.nesting import DEEPEST, levels_and_values
 from polyhead.serve.beside import beside
 from polyhead.serve.examples import example_of, fields_at
 from polyhead.serve.faults import fault_of
+from polyhead.values import Value
 
 JSON = "application/json"
 CONNECTION = "polyhead.connection"  # in a scope: whether the caller hung up

@@ -9,9 +9,9 @@ from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal
 
-from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.serve.http import HttpError
+from polyhead.values import Value
 
 ADMIN_KEY = "polyhead.admin"  # in a scope: the name of the key for admin that was checked
 HAS_KEYS = "polyhead.has_keys"  # in a scope: whether the server has any, so that nobody is exempt from them

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from polyhead.config import Value, to_value
 from polyhead.engine.inputs import input_types_of
 from polyhead.errors import ConfigError, nearest
 from polyhead.nesting import toml_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.values import Value, to_value
 
 ANSWERING = ("softmax", "sigmoid", "range")  # of `Kind.scores`: kinds whose answers to a text hold probabilities
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from polyhead.config import Value
 from polyhead.engine.queue import BatchFacts
+from polyhead.values import Value
 
 SECONDS = 60
 

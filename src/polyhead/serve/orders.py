@@ -24,9 +24,9 @@ from polyhead.bundle.versions import next_version
 from polyhead.certify import Certificate, Prover, certified, certified_once, checked
 from polyhead.certify.certificate import Ledger, bundle_hash
 from polyhead.certify.rollback import roll_back
-from polyhead.config import Value
 from polyhead.errors import BundleError, PolyheadError, UnknownTask
 from polyhead.serve.http import ErrorBody, HttpError, body_of, replaced, status_of
+from polyhead.values import Value
 
 NICENESS = 15  # of the process that makes a change: answers come first
 AUTOGROUP = FilePath("/proc/self/autogroup")

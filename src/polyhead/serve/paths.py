@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from polyhead.config import Value
 from polyhead.serve.exchange import UNKNOWN_ROUTE
 from polyhead.serve.formats.base import Access, Described, TellsErrors, WireFormat
 from polyhead.serve.http import answer_of
+from polyhead.values import Value
 
 
 class Method(Value, eq=False):

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from polyhead.config import Value
 from polyhead.errors import BadValue
 from polyhead.serve.labels import Renamed, why_no_answers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
+from polyhead.values import Value
 
 Form = Literal["predicate", "choice", "score"]
 TRUE_FALSE = (("true", "false"), ("yes", "no"), ("1", "0"), ("y", "n"), ("t", "f"))

@@ -17,11 +17,11 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.serve.accept import Acceptor
 from polyhead.serve.connections import SURPLUS, Connection, connections_of, look_on
 from polyhead.serve.settings import ConnectionLimits
+from polyhead.values import Value
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from time import monotonic, sleep
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import BatchFacts, Queue, Ticket
@@ -37,6 +36,7 @@ from polyhead.serve.warm import every_head, every_shape
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import texts_of
+from polyhead.values import Value
 
 # A higher threshold than Python's: a collection stops all requests.
 COLLECT_AFTER = (50_000, 20, 50)

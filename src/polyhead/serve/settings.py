@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from polyhead.config import Value
 from polyhead.engine.queue import QueueLimits
 from polyhead.errors import ConfigError
 from polyhead.serve.labels import Renamed
+from polyhead.values import Value
 
 Unknown = Literal["refuse", "similarity"]
 

@@ -21,7 +21,6 @@ import numpy as np
 from polyhead.bundle.manifest import renamed
 from polyhead.bundle.owners import FAMILY_OF, is_family, owner_named
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value
 from polyhead.engine.agreement import without_scores
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, plain
@@ -37,6 +36,7 @@ from polyhead.serve.uploads import StagedTask, Staging
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Example, Task
 from polyhead.text.question import texts_of
+from polyhead.values import Value
 
 log = logging.getLogger(__name__)
 

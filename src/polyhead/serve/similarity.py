@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value
 from polyhead.engine.queue import Queue, Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.errors import BadValue
@@ -24,6 +23,7 @@ from polyhead.serve.labels import why_no_answers
 from polyhead.serve.questions import Asked
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.values import Value
 
 KEPT = 16_384  # vectors of options that are kept: 25 MB at width 384
 PROBES = 64  # of a task that are read to fit the temperature, where it has so many

@@ -17,9 +17,9 @@ from polyhead.engine.inputs import input_type_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.pinned import backend_here, precision_here, probes_of
 from polyhead.engine.request import Request
+from polyhead.engine.summaries import missing
 from polyhead.errors import BackendError, IsolationError, PolyheadError
 from polyhead.plan import TRUNK, Embed
-from polyhead.seq2seq.answer import missing
 from polyhead.serve.http import replaced
 from polyhead.serve.pace import ALONE, Pace
 from polyhead.tasks.kinds import kind_of

@@ -41,12 +41,12 @@ from polyhead.bundle.owners import check_family, owner_at
 from polyhead.bundle.packed import BLOCK, FAMILY_LIMITS, LIMITS, NEEDED, check_alone
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
-from polyhead.config import Value, to_json
 from polyhead.errors import BundleError, CorruptFile, LockError, WrongTrunk
 from polyhead.files import held, remove_tree
 from polyhead.serve.http import HttpError
 from polyhead.tasks.task import Task, check_name
 from polyhead.text.prefix import LONGEST_TEXT
+from polyhead.values import Value, to_json
 
 VERSION = "v0001"  # of the task in the staged bundle
 PREFIX = ".upload-"

@@ -21,9 +21,9 @@ from time import monotonic
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polyhead.config import Value
-from polyhead.processor import processors
+from polyhead.machine import processors
 from polyhead.serve.run import stop_signals
+from polyhead.values import Value
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from typing import Self
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.errors import StoreError
 from polyhead.files import make_folder
 from polyhead.plan import Codec
-from polyhead.store.codec import decode, encode
+from polyhead.plan.coding import decode, encode
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema, check_name
 from polyhead.store.corpus.plain import PlainStore
+from polyhead.values import Value
 
 
 class FeatureBatch(Value, frozen=True, kw_only=True):

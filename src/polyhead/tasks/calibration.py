@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.errors import BadValue, ConfigError
 from polyhead.tasks.kinds import KINDS, base, kind_of
 from polyhead.tasks.task import Answer, RowKind, Task
+from polyhead.values import Value
 
 KEY = "calibrated"  # of an answer
 SMALLEST, LARGEST = 1e-300, 1 - 1e-16  # probabilities whose logarithms are finite

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyhead.config import Value
+from polyhead.values import Value
 
 
 class TaggedSpan(Value):

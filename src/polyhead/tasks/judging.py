@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from polyhead.config import Value
-from polyhead.metrics import matthews_of, ratio
+from polyhead.tasks.metrics import matthews_of, ratio
+from polyhead.values import Value
 
 Recount = Callable[[np.ndarray], dict[str, np.ndarray]]
 """Every metric of a split in which each row stands so often: counts (resamples, rows) to values (resamples,)."""
@@ -82,7 +82,7 @@ def from_labels(
 
 
 def label_metrics(right: np.ndarray, given: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
-    """Metrics of one label a row or word, as `polyhead.metrics` has them, from counts (..., labels)."""
+    """Metrics of one label a row or word, as `polyhead.tasks.metrics` has them, from counts (..., labels)."""
     occurs = given + true > 0
     return {
         "accuracy": ratio(right.sum(axis=-1), true.sum(axis=-1)),

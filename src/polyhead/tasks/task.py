@@ -11,15 +11,15 @@ import msgspec
 import numpy as np
 
 from polyhead.arguments import check_fields
-from polyhead.config import Value
 from polyhead.errors import BadName, ConfigError
-from polyhead.metrics import LabelScore
 from polyhead.registry import Registry
 from polyhead.tasks.gold import TaggedSpan
 from polyhead.tasks.judging import Judged
+from polyhead.tasks.metrics import LabelScore
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import repair
 from polyhead.text.words import words_in
+from polyhead.values import Value
 
 
 class Example(Value, eq=False):

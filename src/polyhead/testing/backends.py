@@ -8,13 +8,14 @@ from functools import cache, partial
 import msgspec
 import numpy as np
 
-from polyhead import cost, plan
+from polyhead import plan
+from polyhead.codecs import EXACT
+from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import Backend, LoadedTask, TokenBatch
 from polyhead.engine.backends.prefix import with_every_token
 from polyhead.errors import PolyheadError
-from polyhead.plan import Layers, Path, Pool, Positions
-from polyhead.store.codec import through, tokens_of
-from polyhead.store.codecs import EXACT
+from polyhead.plan import Layers, Path, Pool, Positions, cost
+from polyhead.plan.coding import through, tokens_of
 from polyhead.store.features import FeatureBatch
 from polyhead.testing.stable import stable_states, states_of
 from polyhead.testing.tiny import (
@@ -30,7 +31,6 @@ from polyhead.testing.tiny import (
     tiny_trunk,
     tiny_widths,
 )
-from polyhead.trunk.data import TrunkData
 
 HALF_STEP = 0.01  # of outputs, where a few features of size 1 move by a float16's step
 

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from polyhead import plan
+from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import Backend, ChangingBackend, LoadedTask, TokenBatch
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing.backends import MakeBackend
 from polyhead.testing.tiny import Check, prompted_path, tiny_batch, tiny_owned, tiny_siblings, tiny_trunk
-from polyhead.trunk.data import TrunkData
 
 LENGTHS = (7, 2, 12, 5, 1)
 Case = tuple[TrunkData, Mapping[str, LoadedTask]]

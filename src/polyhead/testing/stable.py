@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.plan import Path
-from polyhead.store.codec import encode, tokens_of
-from polyhead.trunk.data import TrunkData
+from polyhead.plan.coding import encode, tokens_of
 
 MARGIN = 1e-5  # features nearer than this to where their code changes may be written either way
 
@@ -28,7 +28,7 @@ def states_of(trunk: TrunkData, batch: TokenBatch) -> Callable[[], Any]:
     def computed() -> Any:
         import torch
 
-        from polyhead.nn.trunk import Trunk
+        from polyhead.deep.nn.trunk import Trunk
 
         ids, mask, segments = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments))
         with torch.inference_mode():
@@ -41,7 +41,7 @@ def stable_states(states: Callable[[], Any], path: Path, batch: TokenBatch, *, m
     """As `stable_rows`, of states that several paths read."""
     import torch
 
-    from polyhead.model import stored_value
+    from polyhead.deep.model import stored_value
 
     pool = path.stored().pool
     if pool.codec.format.is_exact:

@@ -13,25 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from polyhead import cost, plan
+from polyhead import plan
 from polyhead.bundle import write
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.write import FamilyDraft
+from polyhead.codecs import EXACT
+from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.inputs import AnyInput, Passage, input_type_of, input_types_of
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
-from polyhead.plan import TRUNK, Embed, Head, Layers, Path, Pool, owners_of
-from polyhead.store.codecs import EXACT
-from polyhead.strategies import Pooled, Strategy, prompt_groups
+from polyhead.plan import TRUNK, Embed, Head, Layers, Path, Pool, cost, owners_of
+from polyhead.project.strategies import Pooled, Strategy, prompt_groups
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import LossName, Task
 from polyhead.testing.tiny import Check, tiny_batch, tiny_owned, tiny_part, tiny_tasks, tiny_trunk
 from polyhead.text.question import Question
-from polyhead.trunk.data import TrunkData
 
 TEXTS: tuple[AnyInput, ...] = (
     ("where is my order 12?",),
@@ -152,7 +152,7 @@ def inputs_for(task: Task, texts: tuple[AnyInput, ...] = TEXTS) -> list[AnyInput
 @lru_cache(maxsize=4)
 def _trunk_module(strategy: Strategy) -> Any:
     """The tiny trunk in torch; nothing learns in it."""
-    from polyhead.nn.trunk import Trunk
+    from polyhead.deep.nn.trunk import Trunk
 
     return Trunk.from_data(_lowered(strategy)[0]).requires_grad_(False)
 
@@ -161,8 +161,8 @@ def _model(strategy: Strategy, task: Task) -> Any:
     """A model of the task alone, with drawn arrays."""
     import torch
 
-    from polyhead.model import Model
-    from polyhead.sharing.make import make_families, make_part
+    from polyhead.deep.model import Model
+    from polyhead.deep.sharing.make import make_families, make_part
 
     trunk, paths = _lowered(strategy)
     path = paths[task.name]
@@ -203,8 +203,8 @@ def _assert_counted(strategy: Strategy, task: Task) -> None:
 def _assert_gradients(strategy: Strategy, task: Task) -> None:
     import torch
 
-    from polyhead.model import TextBatch
-    from polyhead.train.loop.loss import LOSSES
+    from polyhead.deep.loop.loss import LOSSES
+    from polyhead.deep.model import TextBatch
 
     trunk, paths = _lowered(strategy)
     path = paths[task.name]

@@ -12,17 +12,16 @@ import msgspec
 import numpy as np
 import tokenizers
 
-from polyhead import cost
-from polyhead.config import Value
+from polyhead import codecs
+from polyhead.codecs import EXACT, FeatureCodec, TokenCodec
+from polyhead.encoder.data import TextSettings, TrunkData
+from polyhead.encoder.shape import Architecture, Family, trunk_arrays
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
-from polyhead.plan import TRUNK, Codec, Delta, Dense, Embed, Head, Layers, Path, Pool, Positions, Prompt, joined
-from polyhead.store import codecs
-from polyhead.store.codec import calibrate
-from polyhead.store.codecs import EXACT, FeatureCodec, TokenCodec
+from polyhead.plan import TRUNK, Codec, Delta, Dense, Embed, Head, Layers, Path, Pool, Positions, Prompt, cost, joined
+from polyhead.plan.coding import calibrate
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.trunk.data import TextSettings, TrunkData
-from polyhead.trunk.shape import Architecture, Family, trunk_arrays
+from polyhead.values import Value
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = (

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.text.encodings import Encodings
 from polyhead.text.tokenize import Encoded
+from polyhead.values import Value
 
 
 class Batch(Value, eq=False):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import tokenizers
 
-from polyhead.config import Value
 from polyhead.errors import WeightsMismatch
+from polyhead.values import Value
 
 
 class Encodings(Value, eq=False):

@@ -12,9 +12,9 @@ from typing import Self
 
 import msgspec
 
+from polyhead.encoder.data import TextSettings
 from polyhead.text.encodings import Encodings
 from polyhead.text.tokenize import Input, Tokenizer, Windows
-from polyhead.trunk.data import TextSettings
 
 log = logging.getLogger(__name__)
 AHEAD = 2  # pieces that wait for the encoder, beside those that are being tokenized

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 
-from polyhead.config import Value
 from polyhead.errors import BadValue
 from polyhead.text.tokenize import Input
+from polyhead.values import Value
 
 
 class Question(Value):

@@ -18,12 +18,12 @@ import msgspec
 import numpy as np
 import tokenizers
 
-from polyhead.config import Value
+from polyhead.encoder.data import TextSettings
 from polyhead.errors import ConfigError
 from polyhead.text.encodings import Encodings, Template, find_template, joined, starts_of
 from polyhead.text.prefix import SPARE, encoded_beginnings, tokens_beyond
 from polyhead.text.tokenizer_file import failed, open_tokenizer
-from polyhead.trunk.data import TextSettings
+from polyhead.values import Value
 
 Input = tuple[str] | tuple[str, str]
 """One text, or a pair of texts read jointly."""

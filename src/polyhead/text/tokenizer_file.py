@@ -13,9 +13,9 @@ import sys
 import msgspec
 import tokenizers
 
-from polyhead.config import Value
 from polyhead.errors import WeightsMismatch
 from polyhead.text import trial
+from polyhead.values import Value
 
 LARGEST = 2**26  # bytes; the largest of published encoders, with a million pieces, has 62 MB
 MEMORY, SECONDS = 2**30, 3  # of a trial, and 12 bytes and 0.5 µs more for each byte of the file

@@ -8,10 +8,10 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.text.characters import word_pattern
 from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.tokenize import AT_ONCE, Encoded, encoded_at
+from polyhead.values import Value
 
 GOES_ON = -2  # in place of a token: that of the word before, of which this word is the next part
 NOWHERE = (-1, -1)  # the offsets of "no answer" among the places of a text

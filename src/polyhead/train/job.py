@@ -18,23 +18,24 @@ from polyhead.bundle.models import check_no_models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.certify import certified
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import wanted
+from polyhead.deep.heads.baseline import baseline_path, with_baselines, with_columns
+from polyhead.deep.heads.versions import AskedOfFeatures
+from polyhead.deep.loop.checkpoint import cache_folder
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.numerics import numerics, precision_of
+from polyhead.deep.nn.runtime import within_limits
+from polyhead.encoder.data import TrunkData, TrunkFacts
 from polyhead.errors import TrainError, WrongTrunk
 from polyhead.files import remove_files, remove_tree
-from polyhead.nn.runtime import within_limits
 from polyhead.plan import Path
 from polyhead.progress import duration
 from polyhead.project.tables import strategy_of
-from polyhead.train.data.extract import Extractor
-from polyhead.train.data.features import wanted
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource
 from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.data.units import check_readers, prepared_units, units_of
-from polyhead.train.heads.baseline import baseline_path, with_baselines, with_columns
-from polyhead.train.heads.versions import AskedOfFeatures
-from polyhead.train.loop.checkpoint import cache_folder
-from polyhead.train.loop.events import Events
-from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, rivals, unit_is_better
 from polyhead.train.record.decided import Decisions, choices, fingerprints_of, left_line, rescored, tag, untrained
 from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
@@ -42,7 +43,6 @@ from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import outlook, task_lines
 from polyhead.train.record.seen import vectors_wanted, with_seen
 from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
-from polyhead.trunk.data import TrunkData, TrunkFacts
 
 
 class FrozenTrunk(BundleTraining):

@@ -8,25 +8,25 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.arguments import typed
+from polyhead.deep.loop.devices import Place
+from polyhead.deep.loop.events import Events
+from polyhead.deep.recipes.donors import donors
+from polyhead.deep.recipes.fine_tune import FineTuning
+from polyhead.deep.recipes.joint import LearnsTogether
+from polyhead.deep.recipes.learned import load_any_trunk
+from polyhead.deep.recipes.leave_out import LeavingOut
+from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
 from polyhead.project.tables import Project, strategy_of
-from polyhead.seq2seq.run import Summaries, apart
 from polyhead.train.data.oracle import StoredScores
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.stored import known_trunk
 from polyhead.train.data.units import check_budget, check_whole
 from polyhead.train.job import FrozenTrunk
-from polyhead.train.loop.devices import Place
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes.donors import donors
-from polyhead.train.recipes.fine_tune import FineTuning
-from polyhead.train.recipes.joint import LearnsTogether
-from polyhead.train.recipes.learned import load_any_trunk
-from polyhead.train.recipes.leave_out import LeavingOut
 from polyhead.train.record.decided import TrainOptions
+from polyhead.train.summaries import Summaries, apart
 from polyhead.train.training import BundleTraining, Outcome, TrainingRun, UsedStore
-from polyhead.trunk.data import TrunkData
 
 REPLACING = ("frozen", "donors")  # recipes by which tasks of a bundle get new versions, over a trunk that stays
 

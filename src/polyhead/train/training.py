@@ -10,17 +10,17 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle.format import BUNDLE
+from polyhead.deep.loop.devices import Place
+from polyhead.deep.loop.events import Events
+from polyhead.deep.recipes.refine import CandidateResult
+from polyhead.encoder.data import TrunkData, TrunkFacts
 from polyhead.errors import BundleError
 from polyhead.project.recipes import Candidate
 from polyhead.project.tables import Project
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import Extraction
-from polyhead.train.loop.devices import Place
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes.refine import CandidateResult
 from polyhead.train.record.compared import VersionComparison
 from polyhead.train.record.decided import TrainOptions
-from polyhead.trunk.data import TrunkData, TrunkFacts
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """task -> split -> metric -> value"""

@@ -12,18 +12,18 @@ from formats.write_v1 import write
 from polyhead.bundle import manifest
 from polyhead.bundle.models import read_models_file
 from polyhead.bundle.read import Bundle
-from polyhead.config import read_toml
-from polyhead.cost import added, added_each
+from polyhead.convert.peft import base_named
+from polyhead.data.rows import Rows
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.recipes.learned import lineage_of
 from polyhead.errors import BundleError, ConfigError, CorruptFile, DataError, PolyheadError, StoreError
 from polyhead.files import open_plain
-from polyhead.importing.peft import base_named
-from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool, merge
+from polyhead.plan.cost import added, added_each
 from polyhead.project.tables import Project
 from polyhead.store.features import FeatureStore
-from polyhead.tasks.rows import Rows
 from polyhead.testing import tiny_trunk
-from polyhead.train.recipes.learned import lineage_of
+from polyhead.values import read_toml
 from tiny import write_trunk
 
 PLAIN = Codec(name="float32")

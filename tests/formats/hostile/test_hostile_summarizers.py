@@ -15,10 +15,10 @@ from cases import cases
 pytest.importorskip("transformers")
 
 import summarizers
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
+from polyhead.encoder.summarizer import Summarizer, SummarySettings
 from polyhead.errors import ConfigError, PolyheadError, TrunkError, WeightsMismatch
-from polyhead.nn.load import load_trunk
-from polyhead.seq2seq.data import Summarizer, SummarySettings
-from polyhead.seq2seq.model import Seq2Seq, load_seq2seq
 from tiny import write_trunk
 
 PLANT = """
@@ -52,8 +52,8 @@ def edit(path, **keys):
 READ = """
 import sys
 from polyhead.errors import PolyheadError
-from polyhead.nn.load import load_trunk
-from polyhead.seq2seq.model import Seq2Seq, load_seq2seq
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
 for folder in sys.argv[1:]:
     try:
         if folder.endswith("encoder"):

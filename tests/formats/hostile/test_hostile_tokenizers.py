@@ -8,12 +8,12 @@ import pytest
 
 from formats.write_v1 import TOKENIZER, write
 from polyhead.bundle.read import Bundle
+from polyhead.encoder.data import TextSettings
 from polyhead.errors import BundleError, CorruptFile, WeightsMismatch
 from polyhead.testing import tiny_trunk
 from polyhead.text import tokenizer_file
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.tokenizer_file import check_ids, facts_of
-from polyhead.trunk.data import TextSettings
 
 TINY = json.loads(tiny_trunk().tokenizer)
 BPE = {
@@ -226,8 +226,8 @@ def resealed(root, architecture=None, tokenizer=None):
     import hashlib
 
     from polyhead.bundle import manifest
-    from polyhead.config import digested
-    from polyhead.trunk.shape import Architecture
+    from polyhead.encoder.shape import Architecture
+    from polyhead.values import digested
 
     path, bundle = root / "trunk/trunk.json", json.loads((root / "bundle.json").read_bytes())
     said = json.loads(path.read_bytes())

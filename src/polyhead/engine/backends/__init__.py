@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from polyhead.config import Value
+from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import Backend, LoadedTask
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError, MissingExtra
-from polyhead.processor import processor, processors
+from polyhead.machine import processor, processors
 from polyhead.registry import Registry
-from polyhead.trunk.data import TrunkData
+from polyhead.values import Value
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Torch(BackendKind):
     def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
         """In `precision`, or as tasks were trained; torch would compute bfloat16 of older processors far slower."""
         try:
-            from polyhead.engine.backends.torch import TorchBackend
+            from polyhead.deep.backend import TorchBackend
         except ImportError:
             raise MissingExtra(
                 "torch",

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 import msgspec
 import numpy as np
 
+from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
 from polyhead.engine.compile import stored
 from polyhead.engine.compile.arrangement import Arrangement
@@ -24,7 +25,6 @@ from polyhead.engine.compile.walk import Walk
 from polyhead.errors import BackendError
 from polyhead.plan import Path, Plan
 from polyhead.store.features import FeatureBatch
-from polyhead.trunk.data import TrunkData
 
 PROGRAMS = 64  # plans that are remembered
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from polyhead import cost
+from polyhead.encoder.data import TrunkData
+from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
 from polyhead.engine.compile.encoder import Arrays
 from polyhead.engine.compile.heads import SlotForm, output_of, said_by
@@ -17,11 +18,9 @@ from polyhead.engine.compile.seats import Group as Group
 from polyhead.engine.compile.seats import Seat as Seat
 from polyhead.engine.compile.seats import seated, united
 from polyhead.errors import BackendError, PlanError
-from polyhead.plan import TRUNK, Delta, Embed, Layers, Node, Path, Plan, Pool, joined, merge, split
+from polyhead.plan import TRUNK, Delta, Embed, Layers, Node, Path, Plan, Pool, cost, joined, merge, split
 from polyhead.plan.nodes import owners_of_node
 from polyhead.plan.passes import Passes, passes_of
-from polyhead.trunk.data import TrunkData
-from polyhead.trunk.shape import Architecture
 
 SLOTS = 32  # most tasks whose poolers and heads are one graph
 FIXED_SLOTS = 16  # so many, spare ones among them, in deterministic mode

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from polyhead.encoder.shape import Architecture
 from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.plan import ADDED, TRUNK, Delta, Dense, Layers
-from polyhead.trunk.shape import Architecture
 
 Arrays = Mapping[str, np.ndarray]
 HIDDEN = -1e4  # added to the score of a position that is not read

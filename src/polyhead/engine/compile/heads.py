@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.config import Value
+from polyhead.codecs import NO_TOKEN, TokenCodec
 from polyhead.engine.compile.encoder import Arrays, dense
 from polyhead.engine.compile.ops import Ops, Tensor
 from polyhead.plan import Activation, Head, Path, Pool
-from polyhead.store.codecs import NO_TOKEN, TokenCodec
+from polyhead.values import Value
 
 # Heads of attention of slots side by side, at most: what lies between products takes memory for each.
 SIDE = 128

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.errors import BackendError
 from polyhead.lazy import lazy
 from polyhead.text.batch import LINE, few, packed, work
+from polyhead.values import Value
 
 
 class Shape(Value):

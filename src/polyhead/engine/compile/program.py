@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 
 from polyhead.arguments import twice_in
-from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.layout import Layout, Shape
 from polyhead.engine.compile.ops import Build, Compiled, Runtime
 from polyhead.errors import BackendError, without_frames
 from polyhead.plan import Pool
+from polyhead.values import Value
 
 Token = tuple[str, int]  # an owner of arrays and which of its contents
 RARE = 64  # most graphs that stay compiled beside those which a call of all tasks runs

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from polyhead.codecs import EXACT
+from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.prefix import check_features, depth_of, is_averaged, layers_read, stored_paths, value_of
 from polyhead.engine.compile.arrangement import Arrangement, Group, HeadForm
@@ -18,9 +20,7 @@ from polyhead.engine.compile.program import Graph, Graphs, InputState, Recipe
 from polyhead.engine.compile.walk import TEXTS, answered
 from polyhead.errors import BackendError
 from polyhead.plan import TRUNK, Codec, Layers, Path
-from polyhead.store.codecs import EXACT
 from polyhead.store.features import FeatureBatch
-from polyhead.trunk.shape import Architecture
 
 READ = ("ids", "positions", "segments", "added", "places")  # of a layout
 

@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from polyhead.codecs import NO_TOKEN
 from polyhead.engine.backends.base import Stage, TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import said_by
 from polyhead.engine.compile.kept import KeptStates
 from polyhead.engine.compile.program import Graph, GraphCall, Program, Values
-from polyhead.store.codec import tokens_of
-from polyhead.store.codecs import NO_TOKEN
+from polyhead.plan.coding import tokens_of
 
 # Texts, or words, that poolers and heads take in one call of their graph. A runtime keeps what it prepared for each
 # number, weights too, so there are few.

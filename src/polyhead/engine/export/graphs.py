@@ -13,6 +13,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from polyhead.codecs import NO_TOKEN
+from polyhead.encoder.data import TrunkData
+from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.onnx.ops import OnnxOps
 from polyhead.engine.compile.arrangement import Read, form_of, states_read
@@ -20,11 +23,8 @@ from polyhead.engine.compile.encoder import HIDDEN, Arrays, Run, embed
 from polyhead.engine.compile.heads import answers, compared_outputs, folded, said_by
 from polyhead.engine.compile.ops import InputKind, Tensor
 from polyhead.plan import TRUNK, Layers, Path, Plan, Pool, Positions, joined, merge
-from polyhead.store.codecs import NO_TOKEN
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.trunk.data import TrunkData
-from polyhead.trunk.shape import Architecture
 
 Shape = tuple[int | str, ...]
 _STATE = "state_"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from polyhead.config import Value
 from polyhead.engine.export.graphs import reads_states
 from polyhead.engine.inputs import InputType
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.values import Value
 
 FORMAT = 1
 RECORD, README, TOKENIZER, TRUNK = "export.json", "README.md", "tokenizer.json", "trunk.onnx"

@@ -13,7 +13,6 @@ from onnx import TensorProto
 from polyhead._version import __version__
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.whole import workspace
-from polyhead.config import to_json
 from polyhead.engine.backends.onnx.ops import INLINE, OPSET
 from polyhead.engine.export.check import ExportedModel, differences
 from polyhead.engine.export.graphs import BuiltGraph, depths_read, longest_read, pair_graph, task_graph, trunk_graph
@@ -35,6 +34,7 @@ from polyhead.engine.loaded import loaded
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError
 from polyhead.files import TEMPORARY, sync_folder, write_file
+from polyhead.values import to_json
 
 TOLERANCE = 1e-3  # of a logit: float32 in another order
 BORDERLINE = 4  # one probe in so many may have a feature on a border of its codec, which falls to either side

@@ -9,17 +9,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value
+from polyhead.data.columns import Source
 from polyhead.engine.agreement import Agreement, agreement_of
 from polyhead.engine.compile.ops import Runtime
-from polyhead.engine.evaluate import evaluation_of, file_of
 from polyhead.engine.inputs import InputType, input_type_of
 from polyhead.engine.quantize.files import Change
 from polyhead.engine.quantize.scales import ObservingRuntime, Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
+from polyhead.evaluate.scores import evaluation_of, file_of
 from polyhead.project.tables import Project
-from polyhead.tasks.columns import Source
+from polyhead.values import Value
 
 SAMPLE = 256  # tokens of each value that choose between scales
 PIECE = 64  # texts answered at a time where they are compared

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.compile.ops import Build, Compiled, Ops, Runtime, Tensor
 from polyhead.errors import BackendError
+from polyhead.values import Value
 
 STRENGTHS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
 GOLDEN = (5**0.5 - 1) / 2  # its multiples fill [0, 1) evenly, however many there are

@@ -12,7 +12,6 @@ from time import monotonic
 
 import numpy as np
 
-from polyhead.config import Value
 from polyhead.engine.answers import Columns, Result
 from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, input_types_of, plain
 from polyhead.engine.inputs import types_of_inputs as input_types
@@ -25,6 +24,7 @@ from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError, Overloaded
 from polyhead.text.question import texts_of
+from polyhead.values import Value
 
 UNDER_WAY = 3  # batches at most: one that runs, and those of which the callers are told meanwhile
 

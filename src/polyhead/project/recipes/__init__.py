@@ -16,7 +16,6 @@ from typing import Literal
 import msgspec
 
 from polyhead.arguments import twice_in
-from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.project.recipes.joint import (
     ONE_TASK,
@@ -29,6 +28,7 @@ from polyhead.project.recipes.joint import (
     TrunkOnly,
     Weighting,
 )
+from polyhead.values import Value
 
 EPOCHS, PATIENCE = 30, 6  # passes over the rows, where nothing is said
 LEAST_UPDATES = 1500  # and at least so many updates: few rows make short passes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
 from polyhead.tasks.kinds import KINDS
+from polyhead.values import Value, check_unused
 
 SamplingKind = Literal["size", "annealed", "round_robin", "all", "shuffled", "schedule"]
 Scheme = Literal["heterogeneous", "batch", "dataset"]

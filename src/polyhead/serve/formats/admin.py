@@ -18,7 +18,6 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.certify.certificate import Ledger
-from polyhead.config import Value
 from polyhead.errors import LONGEST_NAME
 from polyhead.serve.admin import Admin, ChangeAnswer
 from polyhead.serve.beside import beside
@@ -28,6 +27,7 @@ from polyhead.serve.http import HttpError, encoded, json_value
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowState
+from polyhead.values import Value
 
 LOCAL = "this machine"  # who asks without a key
 MOST_CHANGES = 1000

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from polyhead.config import Value
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.queue import Ticket
@@ -20,6 +19,7 @@ from polyhead.serve.formats.own import Cost, total
 from polyhead.serve.http import HttpError, gone
 from polyhead.serve.service import Names, Served, Service
 from polyhead.tasks.task import Answer, Task
+from polyhead.values import Value
 
 PORT_TASK = "polyhead.task"  # in a scope: the task of the port that a request came to
 TASK_HEADER, RECEIPT_HEADER = "x-polyhead-task", "X-Polyhead-Receipt"

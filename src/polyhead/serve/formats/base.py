@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from polyhead.config import Value
 from polyhead.registry import Registry
 from polyhead.serve.service import Service
+from polyhead.values import Value
 
 Access = Literal["open", "predict", "admin"]
 """Whose keys open a route, where the server has keys: nobody needs one, either sort will do, admin keys alone."""

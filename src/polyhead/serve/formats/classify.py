@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from polyhead.config import Value
 from polyhead.errors import BadValue
 from polyhead.serve.beside import beside
 from polyhead.serve.checks import size_of
@@ -44,6 +43,7 @@ from polyhead.serve.formats.labels import (
 )
 from polyhead.serve.http import decoded, encoded, raw
 from polyhead.serve.service import Service
+from polyhead.values import Value
 
 UNSAID = "default/not-specified"  # the model of Infinity's client where its caller names none
 UNSET = msgspec.UNSET

@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from polyhead.config import Value
 from polyhead.serve.beside import beside
 from polyhead.serve.formats.asking import Costs, Foreign, Vectors, check_dimensions, model_name, text_list, vectors_of
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import decoded, encoded, raw
 from polyhead.serve.service import Service
+from polyhead.values import Value
 
 PATHS = ("/v1/embeddings", "/embeddings")
 

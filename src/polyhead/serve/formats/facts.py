@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value
 from polyhead.engine.inputs import InputType, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.errors import BundleError
 from polyhead.serve.http import encoded
 from polyhead.serve.service import Names, Service, shown_tasks
 from polyhead.tasks.task import Task
+from polyhead.values import Value
 
 
 class Tasks(Value):

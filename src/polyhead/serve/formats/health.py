@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
-from polyhead.config import Value
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.exposition import families_of, written
 from polyhead.serve.formats.base import Operation, WireFormat
@@ -22,6 +21,7 @@ from polyhead.serve.http import JSON, encoded
 from polyhead.serve.openapi import document
 from polyhead.serve.routes_page import page
 from polyhead.serve.service import Service
+from polyhead.values import Value
 
 CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 TEXT = "text/plain"

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
-from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.errors import BackendError, BadValue, EmptyData, Overloaded, PolyheadError
 from polyhead.serve.beside import beside
@@ -41,6 +40,7 @@ from polyhead.serve.http import answer_of as standard_answer_of
 from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.values import Value
 
 TEXT, TEXTS = msgspec.Meta(examples=["where is my order?"]), msgspec.Meta(examples=[["where is my order?", "thanks"]])
 

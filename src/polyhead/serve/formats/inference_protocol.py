@@ -16,7 +16,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
-from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput, input_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
@@ -40,6 +39,7 @@ from polyhead.serve.http import answer_of as standard_answer_of
 from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
+from polyhead.values import Value
 
 ALL, PLATFORM = "all", "polyhead"
 CHANGES = {403: "The server takes no changes.", 501: "Changes are made elsewhere."}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from polyhead.config import Value
 from polyhead.engine.inputs import plain
 from polyhead.errors import BadValue
 from polyhead.serve.formats.asking import TaskAnswers
@@ -13,6 +12,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import Input
+from polyhead.values import Value
 
 
 class Scored(Value):

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from polyhead.config import Value
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, input_of
 from polyhead.engine.loaded import LoadedTasks
@@ -30,6 +29,7 @@ from polyhead.serve.http import body_of, encoded, gone, json_value, raw
 from polyhead.serve.service import Names, Served, Service
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
 from polyhead.tasks.task import Answer
+from polyhead.values import Value
 
 NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
 

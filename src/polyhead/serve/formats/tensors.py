@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 from starlette.responses import Response
 
-from polyhead.config import Value
 from polyhead.errors import BadValue
 from polyhead.serve.formats.asking import Foreign
 from polyhead.serve.http import JSON, HttpError, json_value, raw
+from polyhead.values import Value
 
 LENGTH_HEADER = "Inference-Header-Content-Length"  # bytes of JSON before the data
 MOST_TENSORS = 8  # of a request: a text has one, a pair two

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.config import to_json
 from polyhead.store.corpus.base import ID_BYTES, PackedRows, Schema
+from polyhead.values import to_json
 
 ABOUT = b"polyhead:schema"  # metadata of an Arrow schema: the store's own as JSON
 

@@ -16,11 +16,11 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from polyhead.config import Value
-from polyhead.cost import row_bytes
 from polyhead.errors import StoreError
 from polyhead.plan import Codec, Path
+from polyhead.plan.cost import row_bytes
 from polyhead.plugins import packages_of
+from polyhead.values import Value
 
 ID_BYTES = 16
 

@@ -21,7 +21,6 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from polyhead.config import from_json, to_json
 from polyhead.errors import NoStore, StoreError
 from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, ids_of, packed_rows, plain_array, table_of
 from polyhead.store.corpus.base import (
@@ -53,6 +52,7 @@ from polyhead.store.corpus.lance_files import (
 )
 from polyhead.store.corpus.lance_library import is_conflict, is_fault, modules
 from polyhead.store.corpus.lance_tables import bring_tables, check_tables, put_tables
+from polyhead.values import from_json, to_json
 
 FACTS = b"polyhead:column:"  # how keys of the schema's metadata begin that describe columns of results
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress

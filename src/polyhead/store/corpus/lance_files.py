@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.config import Value, from_json, to_json
 from polyhead.errors import PolyheadError, StoreError
 from polyhead.plugins import unregistered
 from polyhead.store.corpus.arrow import ids_of, plain_array
 from polyhead.store.corpus.base import Schema
+from polyhead.values import Value, from_json, to_json
 
 FORMAT = "2.2"  # of data files: pinned, as older versions of Lance do not read newer ones
 SEAL = b"polyhead:seal"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from polyhead.codecs.tables import RESTORE, is_known, table_bytes, take_table
 from polyhead.errors import CorruptFile, StoreError
-from polyhead.store.codecs.tables import RESTORE, is_known, table_bytes, take_table
 from polyhead.store.corpus.lance_library import is_fault
 
 

@@ -29,7 +29,6 @@ import msgspec
 import numpy as np
 from safetensors.numpy import load, save
 
-from polyhead.config import to_json
 from polyhead.errors import NoStore, StoreError
 from polyhead.files import (
     is_temporary,
@@ -75,6 +74,7 @@ from polyhead.store.corpus.versions import (
     read_version,
     writable,
 )
+from polyhead.values import to_json
 
 FOLDERS = ("versions", "fragments", "results")
 FORGETTING, PATIENCE = 64, 3600.0  # every 64th commit empties versions replaced an hour ago

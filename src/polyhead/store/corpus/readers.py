@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from polyhead.errors import MissingExtra, StoreError
-from polyhead.store.codec import decode
+from polyhead.plan.coding import decode
 from polyhead.store.corpus.arrow import array_of, arrow_schema, table_of
 from polyhead.store.corpus.base import ID_BYTES, CorpusStore, Fragment, ResultFacts, Schema
 

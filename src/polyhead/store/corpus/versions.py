@@ -15,12 +15,12 @@ from typing import Self, TypeVar
 import msgspec
 import numpy as np
 
-from polyhead.config import Value, to_json, to_value
+from polyhead.codecs.tables import read_tables, write_tables
 from polyhead.errors import PolyheadError, StoreError
 from polyhead.files import LARGEST_CONFIG, open_plain, put_if_absent, read_plain, replace_file
 from polyhead.plugins import unregistered
-from polyhead.store.codecs.tables import read_tables, write_tables
 from polyhead.store.corpus.base import ResultFacts, Schema, check_name, is_name
+from polyhead.values import Value, to_json, to_value
 
 FORMAT = 1
 MAPPED = 64 * 1024  # bytes of a file from which on it is memory-mapped

@@ -7,11 +7,11 @@ from itertools import compress
 
 import numpy as np
 
-from polyhead import metrics
 from polyhead.errors import ConfigError
-from polyhead.metrics import LabelScore
+from polyhead.tasks import metrics
 from polyhead.tasks.judging import Confusion, Decisions, Judged, from_sums
 from polyhead.tasks.kinds import base
+from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
 
 OUTCOMES = ("rightly given", "wrongly given", "missed", "rightly left out")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyhead import metrics
 from polyhead.errors import DataError
+from polyhead.tasks import metrics
 from polyhead.tasks.judging import Decisions, Judged, from_sums
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task

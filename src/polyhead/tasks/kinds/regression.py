@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyhead import metrics
 from polyhead.errors import ConfigError
+from polyhead.tasks import metrics
 from polyhead.tasks.judging import Judged, confusion_of, correlations
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from polyhead import metrics
 from polyhead.errors import ConfigError
-from polyhead.metrics import LabelScore
+from polyhead.tasks import metrics
 from polyhead.tasks.judging import Decisions, Judged, confusion_of, from_labels, label_metrics
 from polyhead.tasks.kinds import base
+from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
 
 ROUNDING = 0.02  # by which the probabilities of a row may miss a sum of 1: two decimals, or float16

@@ -14,13 +14,13 @@ from functools import partial
 
 import numpy as np
 
-from polyhead import metrics
-from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
+from polyhead.tasks import metrics
 from polyhead.tasks.judging import Decisions, Judged, confusion_of, from_sums
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
 from polyhead.text.tokenize import repair
+from polyhead.values import Value
 
 TRUTHS, OUTCOMES = (
     ("an answer", "no answer"),

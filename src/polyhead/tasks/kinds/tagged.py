@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyhead import metrics
-from polyhead.config import Value
 from polyhead.errors import DataError
+from polyhead.tasks import metrics
 from polyhead.tasks.gold import TaggedSpan, widened
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import texts_of
 from polyhead.text.words import words_in
+from polyhead.values import Value
 
 UNREAD = -1  # the label index of a word that was not read
 Characters = tuple[int, int, str]

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead import metrics
 from polyhead.errors import ConfigError, DataError
-from polyhead.metrics import LabelScore
+from polyhead.tasks import metrics
 from polyhead.tasks.judging import Decisions, Judged, Recount, confusion_of, from_labels, from_sums, label_metrics
 from polyhead.tasks.kinds import base
 from polyhead.tasks.kinds.tagged import UNREAD, TaggedRow, chosen, is_bio, parts_of, tagged_rows, whole_words
+from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
 
 

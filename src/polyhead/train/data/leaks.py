@@ -12,11 +12,11 @@ from hashlib import blake2b
 
 import msgspec
 
-from polyhead.config import Value
 from polyhead.errors import EmptyData
 from polyhead.text.letters import letters_of
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared
+from polyhead.values import Value
 
 LEAST = 25  # letters and digits of a text that is looked for; shorter ones are the same by chance
 PARALLEL = 0.9  # share of one task's training inputs that another holds, from which on the two read the same rows

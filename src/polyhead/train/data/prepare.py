@@ -11,22 +11,22 @@ import numpy as np
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
+from polyhead.data.columns import columns_of
+from polyhead.data.read import Examples, read
+from polyhead.data.shares import is_stored
+from polyhead.data.split import TaskExamples, overlapping, split, split_together
+from polyhead.deep.loop.feed import stream
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.recipes import Frozen
+from polyhead.project.strategies import Strategy
 from polyhead.project.tables import DataFile, Project, TaskEntry, strategy_of, training_of
-from polyhead.strategies import Strategy
-from polyhead.tasks.columns import columns_of
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.read import Examples, read
-from polyhead.tasks.shares import is_stored
-from polyhead.tasks.split import TaskExamples, overlapping, split, split_together
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, TaskInput, read_alone
 from polyhead.text.tokenize import Input
 from polyhead.train.data.oracle import StoredScores
 from polyhead.train.data.prepared import Donor, Prepared, Split
 from polyhead.train.data.units import units_of
-from polyhead.train.loop.feed import stream
 
 
 def prepare(project: Project, folder: Path, *, stored: StoredScores | None = None) -> list[Prepared]:

@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.manifest import FIRST_KEYS
+from polyhead.data.read import Examples
+from polyhead.encoder.data import arrays_digest
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
-from polyhead.strategies import Strategy
-from polyhead.tasks.read import Examples
+from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task, kind_of
 from polyhead.train.data.windows import reads_windows
-from polyhead.trunk.data import arrays_digest
 
 TRAINER = 2  # counted up when the same declaration and data would train another part
 

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from polyhead import plan as planning
+from polyhead.encoder.data import TrunkFacts
 from polyhead.engine.backends.prefix import stored_layers
 from polyhead.errors import StoreError
 from polyhead.plan import Path
@@ -21,7 +22,6 @@ from polyhead.store.features import FeatureStore
 from polyhead.text.tokenize import Input, Tokenizer
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.windows import WindowedExamples
-from polyhead.trunk.data import TrunkFacts
 
 Per = Literal["tensor", "dimension"]
 """What one constant of a codec is for."""

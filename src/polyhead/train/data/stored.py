@@ -16,21 +16,21 @@ import numpy as np
 from polyhead import plan as planning
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
+from polyhead.codecs import NO_TOKEN
+from polyhead.encoder.data import TrunkFacts
 from polyhead.engine.backends.prefix import with_every_token
 from polyhead.errors import StoreError, TrainError, WrongTrunk
-from polyhead.jobs.taps import in_words, kept_in_words
 from polyhead.plan import Path
+from polyhead.plan.coding import encode
+from polyhead.project.strategies.base import with_codec
 from polyhead.project.tables import Project
-from polyhead.store.codec import encode
-from polyhead.store.codecs import NO_TOKEN
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, window_id
 from polyhead.store.corpus.open import open_corpus
-from polyhead.strategies.base import with_codec
+from polyhead.store.jobs.taps import in_words, kept_in_words
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per
-from polyhead.trunk.data import TrunkFacts
 
 AT_ONCE = 4096  # texts that are copied at a time
 SHOWN = 5  # rows that an error names

@@ -9,14 +9,14 @@ import msgspec
 from polyhead.bundle.owners import is_family, owner_named, task_names
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import check_free
+from polyhead.deep.loop.events import Events
 from polyhead.errors import BundleError, ConfigError, TrainError
 from polyhead.plan import TRUNK, Path, owners_of
+from polyhead.project.strategies import Strategy
+from polyhead.project.strategies.prompted import shared_prompt
 from polyhead.project.tables import Project, strategy_of
-from polyhead.strategies import Strategy
-from polyhead.strategies.prompted import shared_prompt
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.loop.events import Events
 
 
 def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:

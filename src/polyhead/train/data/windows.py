@@ -10,9 +10,9 @@ from itertools import groupby
 
 import numpy as np
 
+from polyhead.data.read import Examples
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
-from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Encoded, Tokenizer, windows_of

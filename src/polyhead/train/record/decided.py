@@ -15,13 +15,13 @@ from polyhead.bundle.journal import Attempt, read_attempts
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.models import read_models_file
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value
 from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.tables import Choice
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.data.units import units_of
 from polyhead.train.record.compared import why_not
+from polyhead.values import Value
 
 Fingerprint = dict[str, object]
 

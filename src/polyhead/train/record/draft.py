@@ -9,24 +9,23 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead import cost
 from polyhead._version import __version__
 from polyhead.bundle.lost import NO_ROWS
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.owners import task_names
 from polyhead.bundle.write import Draft
-from polyhead.plan import Path, Plan, merge
+from polyhead.data.read import Examples
+from polyhead.deep.loop.fit import Fitted
+from polyhead.encoder.data import TrunkFacts
+from polyhead.plan import Path, Plan, cost, merge
 from polyhead.progress import counted
-from polyhead.strategies.branch import private_layers
+from polyhead.project.strategies.branch import private_layers
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared, rows_of
-from polyhead.train.loop.fit import Fitted
 from polyhead.train.record.decided import Fingerprint, tag
-from polyhead.trunk.data import TrunkFacts
 
 
 class HeldRows(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from polyhead import cost
 from polyhead.bundle.owners import is_family
-from polyhead.plan import Path, Plan, merge, owners_of
+from polyhead.encoder.shape import Architecture
+from polyhead.plan import Path, Plan, cost, merge, owners_of
 from polyhead.progress import duration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -14,7 +14,6 @@ from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.units import units_of
 from polyhead.train.data.windows import reads_windows
 from polyhead.train.record.draft import Trained
-from polyhead.trunk.shape import Architecture
 
 TOKENS = 32  # of one text, for the table's FLOPs
 

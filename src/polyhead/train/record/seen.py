@@ -7,14 +7,14 @@ import msgspec
 from polyhead.bundle.seen import MOST, Seen
 from polyhead.bundle.write import Draft
 from polyhead.certify.beside import with_sections
+from polyhead.codecs import EXACT, HALF
+from polyhead.data.read import Examples
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import vector_path
-from polyhead.quality.asked import Asked, as_texts, asked, directions, reads_one_text, seen_rows, seen_texts
-from polyhead.quality.drift import LEAST
-from polyhead.quality.rows import drawn
-from polyhead.quality.watch import beside
-from polyhead.store.codecs import EXACT, HALF
-from polyhead.tasks.read import Examples
+from polyhead.evaluate.asked import Asked, as_texts, asked, directions, reads_one_text, seen_rows, seen_texts
+from polyhead.evaluate.drift import LEAST
+from polyhead.evaluate.rows import drawn
+from polyhead.evaluate.watch import beside
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource

@@ -11,7 +11,7 @@ from polyhead.engine.backends.onnx.ops import INLINE, OnnxOps
 from polyhead.engine.compile.ops import Build, Tensor
 from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.errors import BackendError
-from polyhead.processor import processor, processors
+from polyhead.machine import processor, processors
 
 
 class Int8Ops(OnnxOps):

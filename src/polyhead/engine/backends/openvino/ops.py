@@ -9,7 +9,7 @@ import openvino as ov
 import openvino.opset13 as op
 
 from polyhead.engine.compile.ops import InputKind, Size, Tensor
-from polyhead.processor import processor
+from polyhead.machine import processor
 
 _KINDS = {"int": np.int64, "float": np.float32}
 WHOLE = 16  # float32 numbers that fill a register of AVX-512

@@ -14,16 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from polyhead import cost
+from polyhead.codecs import NO_TOKEN
+from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
 from polyhead.engine.backends.prefix import check_features, depth_of, stored_paths
 from polyhead.engine.backends.reference.layer import Array, Arrays, dense, gelu, norm, run_layers, softmax
 from polyhead.errors import BackendError, PlanError
-from polyhead.plan import TRUNK, Activation, Embed, Layers, Path, Plan, Pool
-from polyhead.store.codec import through, tokens_of
-from polyhead.store.codecs import NO_TOKEN
+from polyhead.plan import TRUNK, Activation, Embed, Layers, Path, Plan, Pool, cost
+from polyhead.plan.coding import through, tokens_of
 from polyhead.store.features import FeatureBatch
-from polyhead.trunk.data import TrunkData
 
 
 class _States(msgspec.Struct, frozen=True):

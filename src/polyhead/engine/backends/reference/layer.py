@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 import numpy as np
 
+from polyhead.encoder.shape import Architecture
 from polyhead.plan import ADDED, Delta, Dense, Layers
-from polyhead.trunk.shape import Architecture
 
 Array = np.ndarray
 Arrays = Mapping[str, Array]

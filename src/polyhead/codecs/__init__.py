@@ -1,0 +1,28 @@
+"""The codecs for kept features, a file each; others are made known with `register_codec`."""
+
+from polyhead.codecs.base import CODECS, NO_TOKEN, Constants, FeatureCodec, TokenCodec, register_codec
+from polyhead.codecs.float16 import Float16
+from polyhead.codecs.float32 import Float32
+from polyhead.codecs.pca import Pca1, Pca2, Pca4
+from polyhead.codecs.sign import Sign
+from polyhead.codecs.token import Token1
+from polyhead.codecs.uint8 import UInt8
+
+__all__ = [
+    "CODECS",
+    "EXACT",
+    "HALF",
+    "NO_TOKEN",
+    "ONE_BIT",
+    "Constants",
+    "FeatureCodec",
+    "TokenCodec",
+    "register_codec",
+]
+
+for _codec in (Float32(), Float16(), UInt8(), Sign(), Pca1(), Pca2(), Pca4(), Token1()):
+    register_codec(_codec)
+
+EXACT = Float32.name  # features as the trunk gives them
+HALF = Float16.name  # what is kept where nobody chose another codec
+ONE_BIT = Token1.name  # what a store of a corpus keeps where nobody chose another codec

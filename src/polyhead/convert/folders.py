@@ -1,0 +1,238 @@
+"""Folders of checkpoints and adapters: each is read once, compared with the others, and only its digests are kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from polyhead.bundle.owners import owner_named
+from polyhead.convert.difference import Difference, difference
+from polyhead.convert.hugging_face import (
+    ForeignHead,
+    adapter_base,
+    read_adapted_head,
+    read_adapter,
+    read_base,
+    read_encoder,
+    read_head,
+)
+from polyhead.convert.peft import Lora, described, is_adapter
+from polyhead.convert.scan import (
+    Group,
+    ScannedEncoder,
+    SharedLayers,
+    Totals,
+    apart,
+    groups,
+    over,
+    pairs,
+    scanned,
+    shared,
+    together,
+    tokenizer_digest,
+)
+from polyhead.deep.nn.load import find_encoder
+from polyhead.encoder.data import TrunkData
+from polyhead.errors import ConfigError, TrunkError, TrunkNotFound, WrongTrunk
+from polyhead.files import read_plain
+from polyhead.text.tokenizer_file import LARGEST
+from polyhead.values import Value
+
+Show = Callable[[str], None]
+
+
+class FoundFolder(Value):
+    """One folder: its encoder's digests, its class and labels, and its difference from the base."""
+
+    scanned: ScannedEncoder
+    model_class: str = ""
+    labels: tuple[str, ...] = ()
+    refused: str = ""  # why it cannot be imported
+    adapter: str = ""  # what its low-rank matrices sit on; "" for a whole model
+    is_compared: bool = True  # not an adapter that is refused: its base alone could be compared
+    with_base: SharedLayers | None = None
+    difference: Difference | None = None  # None without a base, or for another shape
+
+
+class Scan(Value):
+    """The layers that folders share, and the savings of merging them on one text of `tokens` tokens."""
+
+    models: tuple[FoundFolder, ...]
+    pairs: tuple[SharedLayers, ...]
+    groups: tuple[Group, ...]
+    tokens: int
+    apart: Totals
+    merged: Totals
+    base: ScannedEncoder | None = None
+
+    @property
+    def encoders(self) -> dict[str, ScannedEncoder]:
+        """The compared encoders by name."""
+        return {folder.scanned.name: folder.scanned for folder in self.models if folder.is_compared}
+
+
+def scan_folders(
+    folders: Sequence[str], *, base: str | None = None, tokens: int = 32, show: Show | None = None
+) -> Scan:
+    """Compares folders that `save_pretrained` wrote with each other, and with `base` (a name that `load_trunk` reads).
+
+    Without a base, it is that of the first adapter among them. Memory holds one encoder at a time, and the base. Raises
+    an error that names the folder it cannot read.
+    """
+    check_distinct(folders)
+    tell = show or (lambda text: None)
+    bases = BaseEncoders(base)
+    base = bases.first(folders)
+    if base is not None:
+        tell(f"reading {base}")
+    origin = read_base(base) if base is not None else None
+    against = scanned(origin) if origin is not None else None
+    models = []
+    for i, folder in enumerate(folders):
+        tell(f"reading {folder} ({i + 1} of {len(folders)})")
+        if against is not None and is_adapter(folder):
+            models.append(_found_adapter(folder, against, bases))
+        else:
+            models.append(_read_folder(folder, origin, against, tell))
+    tell("")
+    encoders = [model.scanned for model in models if model.is_compared]
+    by_name = {encoder.name: encoder for encoder in encoders}
+    grouped = groups(encoders, against)
+    return Scan(
+        models=tuple(models),
+        pairs=tuple(pairs(encoders)),
+        groups=tuple(grouped),
+        tokens=tokens,
+        apart=apart(encoders, tokens),
+        merged=together(grouped, by_name, tokens),
+        base=against,
+    )
+
+
+class AdaptedEncoder(Value, eq=False):
+    """One folder that PEFT wrote, over its base."""
+
+    lora: Lora
+    head: ForeignHead
+    scanned: ScannedEncoder  # the base's digests, under the folder's name and with its deltas
+
+
+class BaseEncoders:
+    """The encoders that adapters were trained on: the folders that they name, or else the given one."""
+
+    def __init__(self, base: str | None) -> None:
+        self._base = base
+        self._read: dict[Path, ScannedEncoder] = {}
+
+    def first(self, folders: Sequence[str]) -> str | None:
+        """The given base, else that of the first adapter among the folders; None without adapters."""
+        return self._base or next((str(self.folder(folder)) for folder in folders if is_adapter(folder)), None)
+
+    def folder(self, adapter: str) -> Path:
+        """The folder of the adapter's base; raises TrunkNotFound if it does not exist and no base is given."""
+        named = adapter_base(adapter)
+        place = os.path.expanduser(named or "")
+        if os.path.isdir(place):
+            return Path(place)
+        if self._base is None:
+            raise TrunkNotFound(
+                f"{adapter}: the encoder that the adapter was trained on is no folder here",
+                got=named or "no base_model_name_or_path in adapter_config.json",
+                do="give it with --base: a folder, a hub id, or 'minilm'",
+            )
+        return find_encoder(self._base)
+
+    def encoder(self, adapter: str) -> ScannedEncoder:
+        """The digests of the adapter's base, under the adapter's name."""
+        folder = self.folder(adapter)
+        if folder not in self._read:
+            self._read[folder] = scanned(read_encoder(folder))
+        return msgspec.structs.replace(self._read[folder], name=adapter)
+
+    def adapted(self, adapter: str) -> AdaptedEncoder:
+        """The adapter with its base; raises TrunkError, naming the folder, for what cannot be imported."""
+        folder, encoder = self.folder(adapter), self.encoder(adapter)
+        _check_tokenizer(adapter, encoder)
+        lora = read_adapter(adapter, folder, encoder.architecture)
+        head = read_adapted_head(adapter, lora)
+        pool, node = head.ends(owner_named(adapter))
+        return AdaptedEncoder(
+            lora=lora,
+            head=head,
+            scanned=msgspec.structs.replace(
+                encoder, pool=pool, head=node, base=str(folder), adapted=lora.nodes(owner_named(adapter))
+            ),
+        )
+
+
+def check_distinct(folders: Sequence[str]) -> None:
+    """Raises ConfigError for a folder that is named twice."""
+    places = [Path(folder).expanduser().resolve() for folder in folders]
+    twice = [folder for i, folder in enumerate(folders) if places[i] in places[:i]]
+    if twice:
+        raise ConfigError("a folder is named twice", got=twice, do="name each folder once")
+
+
+def scanned_with(data: TrunkData, head: ForeignHead | None) -> ScannedEncoder:
+    """An encoder's digests with the end of its path."""
+    if head is None:
+        return scanned(data)
+    pool, node = head.ends(owner_named(data.name))
+    return scanned(data, pool=pool, head=node)
+
+
+def _read_folder(folder: str, origin: TrunkData | None, base: ScannedEncoder | None, show: Show) -> FoundFolder:
+    data = read_encoder(folder)
+    head, refused = None, ""
+    try:
+        head = read_head(folder)
+    except TrunkError as error:
+        refused = str(error)
+    encoder = scanned_with(data, head)
+    with_base = shared(base, encoder) if base is not None else None
+    comparable = origin is not None and with_base is not None and not with_base.differs.startswith("the shape")
+    if comparable:
+        show(f"comparing {folder} with the base")
+    return FoundFolder(
+        scanned=encoder,
+        model_class=head.model_class if head is not None else "",
+        labels=head.labels if head is not None else (),
+        refused=refused,
+        with_base=with_base,
+        difference=difference(data, origin) if comparable and origin is not None else None,
+    )
+
+
+def _found_adapter(folder: str, base: ScannedEncoder, bases: BaseEncoders) -> FoundFolder:
+    try:
+        adapted = bases.adapted(folder)
+        over(base, [adapted.scanned])
+    except (TrunkError, WrongTrunk) as error:
+        return FoundFolder(scanned=bases.encoder(folder), refused=str(error), is_compared=False)
+    return FoundFolder(
+        scanned=adapted.scanned,
+        model_class=adapted.head.model_class,
+        labels=adapted.head.labels,
+        adapter=described(adapted.scanned.adapted),
+        with_base=shared(base, adapted.scanned),
+    )
+
+
+def _check_tokenizer(adapter: str, encoder: ScannedEncoder) -> None:
+    """Raises TrunkError if the adapter has a tokenizer that differs from its base's."""
+    file = Path(adapter).expanduser() / "tokenizer.json"
+    if not file.is_file():
+        return
+    try:
+        digest = tokenizer_digest(read_plain(file, limit=LARGEST))
+    except Exception as error:  # the library raises a bare Exception for a file that it cannot read
+        raise TrunkError(f"{adapter}: its tokenizer.json cannot be understood", got=error) from None
+    if digest != encoder.tokenizer:
+        raise TrunkError(
+            f"{adapter}: its tokenizer is not that of its base",
+            got=f"digests {digest[:12]} and {encoder.tokenizer[:12]}",
+            do="tokens that were added need embeddings of their own; such a model is a trunk of its own",
+        )

@@ -1,0 +1,345 @@
+"""Folders written by `transformers` or PEFT: their encoder, and the classifier with its labels and kind."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from polyhead.convert.peft import MERGE, WEIGHTS, Lora, base_named, check_ends, is_adapter, read_lora
+from polyhead.deep.nn.load import Checkpoint, load_trunk, open_checkpoint
+from polyhead.encoder.data import TrunkData, check_arrays
+from polyhead.encoder.shape import Architecture, linear
+from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.files import LARGEST_CONFIG, read_plain
+from polyhead.plan import Activation, Head, Pool
+from polyhead.tasks.kinds import KINDS
+from polyhead.tasks.kinds.base import spelled
+from polyhead.tasks.kinds.regression import Regression
+from polyhead.tasks.kinds.single_label import SingleLabel
+from polyhead.tasks.kinds.tagging import Tagging
+from polyhead.values import Value
+
+
+class ForeignHead(Value, eq=False):
+    """A classifier under our names: `head.hidden.*`, where there is a dense layer, and `head.output.*`, float32."""
+
+    model_class: str
+    kind: str
+    labels: tuple[str, ...]  # label i is output i; () for regression
+    activation: Activation  # after the dense layer
+    arrays: Mapping[str, np.ndarray]
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers it gives, of each word for tagging."""
+        return len(self.arrays["head.output.weight"])
+
+    @property
+    def hidden(self) -> int:
+        """Width of the dense layer before the output layer, 0 for none."""
+        return len(self.arrays.get("head.hidden.weight", ()))
+
+    def ends(self, owner: str) -> tuple[Pool, Head]:
+        """The end of its path: the last layer's first position, or first sub-tokens, and the head."""
+        head = Head(kind=self.kind, width=self.outputs, part=owner, hidden=self.hidden, activation=self.activation)
+        return Pool(positions="tokens" if KINDS[self.kind].per_word else "first"), head
+
+
+class _Form(Value):
+    """The names of the dense maps in a class's head, and the activation between them."""
+
+    model_type: str
+    output: str
+    hidden: str | None = None
+    activation: Activation = "tanh"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Our name -> the checkpoint's."""
+        maps = {"head.hidden": self.hidden, "head.output": self.output}
+        return {
+            f"{ours}.{leaf}": f"{theirs}.{leaf}"
+            for ours, theirs in maps.items()
+            if theirs is not None
+            for leaf in ("weight", "bias")
+        }
+
+
+_DENSE, _OUT = "classifier.dense", "classifier.out_proj"
+# All of them read the first position; BERT's own dense layer is the pooler of its encoder.
+CLASSES: Mapping[str, _Form] = {
+    "BertForSequenceClassification": _Form(model_type="bert", hidden="bert.pooler.dense", output="classifier"),
+    "RobertaForSequenceClassification": _Form(model_type="roberta", hidden=_DENSE, output=_OUT),
+    "XLMRobertaForSequenceClassification": _Form(model_type="xlm-roberta", hidden=_DENSE, output=_OUT),
+    "ElectraForSequenceClassification": _Form(model_type="electra", hidden=_DENSE, output=_OUT, activation="gelu"),
+    "DistilBertForSequenceClassification": _Form(
+        model_type="distilbert", hidden="pre_classifier", output="classifier", activation="relu"
+    ),
+} | {
+    f"{name}ForTokenClassification": _Form(model_type=model_type, output="classifier")
+    for name, model_type in {
+        "Bert": "bert",
+        "Roberta": "roberta",
+        "XLMRoberta": "xlm-roberta",
+        "Electra": "electra",
+        "DistilBert": "distilbert",
+    }.items()
+}
+"""What `read_head` reads: the classes of `transformers` for sequence and token classification."""
+
+
+class _Config(msgspec.Struct):
+    """The keys of config.json that describe a classifier's answers."""
+
+    model_type: str | None = None
+    architectures: list[str] | None = None
+    id2label: dict[str, str | int] | None = None
+    num_labels: int | None = None
+    problem_type: str | None = None
+
+
+def read_encoder(folder: Path | str, *, max_tokens: int | None = None) -> TrunkData:
+    """The encoder of a folder that `save_pretrained` wrote; every error names the folder. See `load_trunk`."""
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise TrunkNotFound("there is no such folder", got=folder, do="give a folder saved by `save_pretrained`")
+    with _naming(folder):
+        return msgspec.structs.replace(load_trunk(str(path.resolve()), max_tokens=max_tokens), name=str(folder))
+
+
+def read_base(name: str, *, max_tokens: int | None = None) -> TrunkData:
+    """The encoder that `load_trunk` reads under this name; every error names it."""
+    with _naming(f"base {name}"):
+        return load_trunk(name, max_tokens=max_tokens)
+
+
+def read_head(folder: Path | str) -> ForeignHead:
+    """The classifier of a folder that `save_pretrained` wrote, without its encoder.
+
+    Raises TrunkError for a class or a problem type that is not read, WeightsMismatch for labels and arrays that do
+    not belong together; every error names the folder.
+    """
+    path = Path(folder).expanduser()
+    with _naming(folder):
+        config = _config(path)
+        _, form = _form(config)
+        return _head(config, _arrays(open_checkpoint(path), form.names))
+
+
+def read_adapter(folder: Path | str, base: Path, shape: Architecture) -> Lora:
+    """The adapter that PEFT wrote, over the encoder in `base`; see `read_lora`. Every error names the folder."""
+    with _naming(folder):
+        return read_lora(Path(folder).expanduser(), base, shape)
+
+
+def adapter_base(folder: Path | str) -> str | None:
+    """The encoder that the folder's adapter was trained on, as it is called there."""
+    with _naming(folder):
+        return base_named(Path(folder).expanduser())
+
+
+def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
+    """The classifier of an adapter: what was saved with it, the rest the base's, low-rank matrices merged into both.
+
+    Labels and kind are those of a config.json in the folder, else of a base of the same class and as many outputs, else
+    none. Raises TrunkError, naming the folder, for arrays that are neither the head's nor low-rank matrices in layers.
+    """
+    path = Path(folder).expanduser()
+    with _naming(folder):
+        base = _config(lora.base)
+        named, form = _form(_with_class(base, lora.model_class))
+        _check_whole(lora, form)
+        arrays = _adapted(lora, form)
+        outputs = len(arrays["head.output.weight"])
+        config = _Config(num_labels=outputs)
+        if (path / "config.json").is_file():
+            config = _config(path)
+        elif named in (base.architectures or ()) and _outputs(base) == outputs:
+            config = base
+        config = msgspec.structs.replace(config, model_type=config.model_type or base.model_type, architectures=[named])
+        return _head(config, arrays)
+
+
+def _head(config: _Config, arrays: Mapping[str, np.ndarray]) -> ForeignHead:
+    """The classifier of these arrays, whose class, labels and kind the config says."""
+    model_class, form = _form(config)
+    _check_head(arrays, _outputs(config))
+    kind, labels = _kind(config, model_class, _outputs(config)), _labels(config)
+    return ForeignHead(
+        model_class=model_class,
+        kind=kind,
+        labels=labels if "labels" in KINDS[kind].uses else (),
+        activation=form.activation,
+        arrays=arrays,
+    )
+
+
+def weights_digests(folder: Path | str) -> dict[str, str]:
+    """SHA-256, in hex, of each file that holds the folder's weights, by its name."""
+    digests, path = {}, Path(folder).expanduser()
+    files = {path / WEIGHTS} if is_adapter(path) else set(open_checkpoint(path).files.values())
+    for file in sorted(files):
+        with file.open("rb") as opened:
+            digests[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return digests
+
+
+@contextmanager
+def _naming(folder: Path | str) -> Iterator[None]:
+    """Inside, every TrunkError names the folder."""
+    try:
+        yield
+    except TrunkError as error:
+        what = error.what if str(folder) in error.what else f"{folder}: {error.what}"
+        raise type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from error
+
+
+def _config(path: Path) -> _Config:
+    try:
+        return msgspec.json.decode(read_plain(path / "config.json", limit=LARGEST_CONFIG), type=_Config)
+    except OSError as error:
+        raise TrunkNotFound(
+            "no config.json", got=error.strerror, do="give a folder saved by `save_pretrained`"
+        ) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TrunkError(
+            "config.json cannot be understood", got=error, do="give the file as `save_pretrained` wrote it"
+        ) from None
+
+
+def _form(config: _Config) -> tuple[str, _Form]:
+    named = next(iter(config.architectures or ()), None)
+    form = CLASSES.get(named or "")
+    if named is None or form is None:
+        raise TrunkError(
+            "its model class has no head that can be read",
+            got=named or "no 'architectures' in config.json",
+            allowed=sorted(CLASSES),
+            do="give a folder that one of these classes saved with `save_pretrained`",
+        )
+    if config.model_type != form.model_type:
+        raise TrunkError(
+            f"config.json names the class {named} and another model type",
+            got=config.model_type,
+            allowed=form.model_type,
+            do="give the config.json that belongs to the weights",
+        )
+    return named, form
+
+
+def _outputs(config: _Config) -> int:
+    """The number of labels in config.json; 2 by default, as in `transformers`."""
+    if config.id2label is not None:
+        return len(config.id2label)
+    return 2 if config.num_labels is None else config.num_labels
+
+
+def _labels(config: _Config) -> tuple[str, ...]:
+    """Labels in the order of the outputs; LABEL_0, LABEL_1, ... where none are named, as `transformers` has it."""
+    if config.id2label is None:
+        return tuple(f"LABEL_{i}" for i in range(_outputs(config)))
+    names = {index: spelled(name) for index, name in config.id2label.items()}
+    missing = [str(i) for i in range(len(names)) if names.get(str(i)) is None]
+    if missing:
+        raise TrunkError(
+            "the labels in config.json are not numbered from 0",
+            got=f"id2label has {sorted(names)[:10]}",
+            allowed=f"0 to {len(names) - 1}",
+            do="name the label of every output in id2label",
+        )
+    return tuple(str(names[str(i)]) for i in range(len(names)))
+
+
+def _kind(config: _Config, model_class: str, outputs: int) -> str:
+    if model_class.endswith("TokenClassification"):
+        return Tagging.name
+    kinds = {kind.problem_type: kind for kind in KINDS.values() if kind.problem_type is not None}
+    if config.problem_type is not None and config.problem_type not in kinds:
+        raise TrunkError("its problem_type is not known", got=config.problem_type, allowed=sorted(kinds))
+    # As `transformers` has it where the config does not say the problem.
+    kind = kinds[config.problem_type or (Regression if outputs == 1 else SingleLabel).problem_type]
+    several = "labels" in kind.uses
+    if not (outputs >= kind.least_labels if several else outputs == 1):
+        raise TrunkError(
+            f"a head with problem_type '{config.problem_type}' cannot have this number of outputs",
+            got=outputs,
+            allowed=f"{kind.least_labels} or more" if several else "1",
+            do="train several numbers as several models",
+        )
+    return kind.name
+
+
+def _arrays(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Arrays of a head by our names, given those in the checkpoint."""
+    missing = sorted(set(names.values()) - set(checkpoint.files))
+    if missing:
+        raise WeightsMismatch(
+            "the checkpoint lacks arrays of its head",
+            got=f"no {', '.join(missing)}",
+            do="give a folder that was saved after training",
+        )
+    return checkpoint.read(names)
+
+
+def _with_class(config: _Config, ending: str) -> _Config:
+    """The config as that of a classifier of its model type, whose class is named so or ends so."""
+    named = (n for n, form in CLASSES.items() if form.model_type == config.model_type and n.endswith(ending))
+    return msgspec.structs.replace(config, architectures=[next(named, ending)])
+
+
+def _check_whole(lora: Lora, form: _Form) -> None:
+    """Raises TrunkError for arrays other than the head's and matrices in the encoder's layers."""
+    heads = {name.rpartition(".")[0] for name in form.names.values()}
+    foreign = sorted(set(lora.saved) - set(form.names.values()))
+    foreign += sorted(set(lora.maps) - set(lora.modules) - heads)
+    if foreign:
+        raise TrunkError(
+            "it changes more than the dense maps of the encoder's layers and the head",
+            got=foreign[:5],
+            allowed="low-rank matrices on dense maps in layers, and the classifier with the layer before it",
+            do=f"train it without these; or {MERGE}",
+        )
+
+
+def _adapted(lora: Lora, form: _Form) -> dict[str, np.ndarray]:
+    """The head's arrays: those that were saved, else the base's, with the low-rank matrices of its maps merged."""
+    base, from_base = open_checkpoint(lora.base), {}
+    for ours, theirs in form.names.items():
+        if theirs not in lora.saved:  # a bare encoder has its pooler without the prefix
+            from_base[ours] = theirs if theirs in base.files else theirs.partition(".")[2]
+    missing = [form.names[ours] for ours, theirs in from_base.items() if theirs not in base.files]
+    if missing:
+        modules = sorted({"pooler" if ".pooler." in name else name.split(".")[0] for name in missing})
+        raise WeightsMismatch(
+            "arrays of its head are neither saved with it nor in its base",
+            got=f"no {', '.join(missing)}",
+            do=f"train it with modules_to_save = {modules}",
+        )
+    arrays = base.read(from_base)
+    arrays |= {ours: lora.saved[theirs] for ours, theirs in form.names.items() if theirs in lora.saved}
+    for ours, theirs in form.names.items():
+        module, _, leaf = theirs.rpartition(".")
+        if module in lora.maps and leaf == "weight":
+            check_ends(module, lora.maps[module], arrays[ours].shape[::-1])
+            arrays[ours] = lora.maps[module].merged(arrays[ours])
+    return arrays
+
+
+def _check_head(arrays: Mapping[str, np.ndarray], outputs: int) -> None:
+    """Raises WeightsMismatch for arrays that do not belong together, or give another number of outputs."""
+    rows, hidden = arrays["head.output.bias"].size, arrays.get("head.hidden.bias", np.zeros(0)).size
+    if rows != outputs:
+        raise WeightsMismatch(
+            "config.json and the classifier differ in the number of labels",
+            got=f"{outputs} labels (id2label, or 2 where it is missing), {rows} outputs",
+            do="give the config.json of these weights, with all labels in id2label",
+        )
+    width = arrays["head.hidden.weight" if hidden else "head.output.weight"].size // max(1, hidden or rows)
+    expected = dict(linear("head.output", hidden or width, outputs))
+    expected |= dict(linear("head.hidden", width, hidden)) if hidden else {}
+    check_arrays(arrays, expected, owner="its head")

@@ -1,0 +1,298 @@
+"""Imports checkpoints that share a frozen prefix, and adapters over it, as tasks of one bundle with proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import cast
+
+import msgspec
+
+from polyhead.bundle.create import write_bundle
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.whole import PROOF, check_absent, whole_bundle, workspace
+from polyhead.bundle.write import Draft, add_tasks
+from polyhead.certify import Certificate, certified
+from polyhead.convert.folders import BaseEncoders, check_distinct, scanned_with
+from polyhead.convert.hugging_face import read_base, read_encoder, read_head
+from polyhead.convert.parity import Parity, parity
+from polyhead.convert.peft import is_adapter
+from polyhead.convert.scan import Group, group_of, over, scanned
+from polyhead.convert.task import (
+    Checkpoint,
+    ImportRequest,
+    adapter_of,
+    arrays_of,
+    card_of,
+    name_of,
+    origin_of,
+    own_cost,
+    path_of,
+    probes_of,
+    record_of,
+    task_of,
+)
+from polyhead.encoder.data import TrunkData
+from polyhead.engine.backends import TRAINING_BACKEND
+from polyhead.engine.pinned import precision_of
+from polyhead.engine.session import Session
+from polyhead.errors import BadName, ConfigError, WrongTrunk
+from polyhead.plan import Path
+from polyhead.text.tokenize import Input, repair
+from polyhead.values import Value
+
+LEAST_TEXTS = 16
+Show = Callable[[str], None]
+
+
+class Imported(Value):
+    """One task that was imported."""
+
+    task: str
+    kind: str
+    folder: str
+    model_class: str
+    version: str
+    tap: int
+    layers: int  # of its own, or the trunk's with its own matrices in them
+    parameters: int  # of its own
+    parity: Parity
+    adapter: str = ""  # what its low-rank matrices sit on; "" for a whole model
+
+
+class Outcome(Value):
+    """The result of an import."""
+
+    bundle: str
+    is_new: bool
+    trunk: str  # digest
+    trunk_name: str
+    trunk_layers: int
+    tasks: tuple[Imported, ...]
+    precisions: tuple[str, ...]  # that the bundle's tasks are to be answered in: these in float32, others as trained
+    certificate: Certificate
+
+
+def import_folders(
+    wanted: ImportRequest, out: FilePath, texts: Sequence[Input], *, show: Show | None = None
+) -> Outcome:
+    """Writes every folder as a task into `out`, a new bundle or one whose trunk the folders share.
+
+    Before anything is written there, each task answers `texts` from a bundle in a temporary folder and is compared
+    with the checkpoint in `transformers`: all are imported, or none is. Raises TrunkError for a folder that shares
+    nothing with the trunk or answers otherwise, WrongTrunk for an adapter of another encoder, BadName for a name that
+    is taken.
+    """
+    tell = show or (lambda text: None)
+    texts = [cast(Input, tuple(map(repair, text))) for text in texts]
+    _check_texts(texts, wanted)
+    check_distinct(wanted.folders)
+    existing = _existing(out)
+    bases = BaseEncoders(wanted.base)
+    models = _read(wanted, existing, bases, tell)
+    trunk, group = _trunk(wanted, bases.first(wanted.folders), models, existing, tell)
+    digest = trunk.digest
+    paths = {model.folder: path_of(model, digest, group.taps[model.folder]) for model in models}
+    what = f"the import into {out} cannot be proven"
+    with workspace(_nearest(out) / f"{PROOF}{out.resolve().name}", what) as place:
+        trial = _trial(place, trunk, models, paths, texts, tell)
+        session = Session(trial, backend=TRAINING_BACKEND, precision="float32")
+        proofs = {
+            model.folder: parity(session, model.task, model.folder, texts, lora=model.lora, show=tell)
+            for model in models
+        }
+        tell("writing the bundle")
+        certificate = _commit(out, trunk, models, paths, proofs, trial, is_new=existing is None, actor=wanted.actor)
+    tell("")
+    bundle = Bundle.open(out)
+    return Outcome(
+        bundle=str(out),
+        is_new=existing is None,
+        trunk=digest,
+        trunk_name=trunk.name,
+        trunk_layers=trunk.architecture.layers,
+        precisions=tuple(sorted({precision_of(record) for record in bundle.tasks.values()})),
+        certificate=certificate,
+        tasks=tuple(
+            Imported(
+                task=model.task.name,
+                kind=model.task.kind,
+                folder=model.folder,
+                model_class=model.head.model_class,
+                version=bundle.version(model.task.name),
+                tap=group.taps[model.folder],
+                layers=len(model.scanned.layers) - group.taps[model.folder],
+                parameters=own_cost(model.task.name, paths[model.folder], trunk).parameters,
+                parity=proofs[model.folder],
+                adapter=adapter_of(model),
+            )
+            for model in models
+        ),
+    )
+
+
+def _existing(out: FilePath) -> Bundle | None:
+    """The bundle at `out`, None where nothing is; raises BundleError for a folder with something else."""
+    if (out / "bundle.json").exists():
+        return Bundle.open(out)
+    check_absent(out)
+    return None
+
+
+def _nearest(out: FilePath) -> FilePath:
+    """A folder on the disk that the bundle will be on."""
+    return next(parent for parent in out.resolve().parents if parent.is_dir())
+
+
+def _trial(
+    root: FilePath,
+    trunk: TrunkData,
+    models: Sequence[Checkpoint],
+    paths: Mapping[str, Path],
+    texts: Sequence[Input],
+    show: Show,
+) -> Bundle:
+    """A bundle of all the tasks in a temporary folder."""
+    write_bundle(root, trunk)
+    for model in models:
+        show(f"reading the arrays of {model.folder}")
+        path = paths[model.folder]
+        draft = Draft(
+            record=record_of(model, path, {}),
+            arrays=arrays_of(model, path),
+            scores={},
+            probes=probes_of(model.task, texts),
+            card="",
+        )
+        add_tasks(root, [draft])
+    return Bundle.open(root)
+
+
+def _commit(
+    out: FilePath,
+    trunk: TrunkData,
+    models: Sequence[Checkpoint],
+    paths: Mapping[str, Path],
+    proofs: Mapping[str, Parity],
+    trial: Bundle,
+    *,
+    is_new: bool,
+    actor: str,
+) -> Certificate:
+    """Writes the proven tasks, all in one step, with a certificate that no other task's answers changed."""
+    drafts = [
+        Draft(
+            record=record_of(model, paths[model.folder], origin_of(model, proofs[model.folder])),
+            arrays=trial.part(model.task.name),
+            scores={"splits": {}},
+            probes=trial.probes(model.task.name),
+            card=card_of(model, paths[model.folder], trunk, proofs[model.folder]),
+        )
+        for model in models
+    ]
+    names = [model.task.name for model in models]
+    if not is_new:
+        return certified(out, "import", lambda: _added(out, drafts), changing=names, actor=actor)
+    with whole_bundle(out) as building:
+        write_bundle(building, trunk)
+        return certified(building, "import", lambda: _added(building, drafts), changing=names, actor=actor)
+
+
+def _added(root: FilePath, drafts: Sequence[Draft]) -> None:
+    add_tasks(root, drafts)
+
+
+def _check_texts(texts: Sequence[Input], wanted: ImportRequest) -> None:
+    size = 2 if wanted.pair == "joined" else 1
+    others = [text for text in texts if len(text) != size]
+    if others:
+        raise ConfigError(
+            "the texts of the proof are not of the kind that the tasks read",
+            got=f"a line of {len(others[0])} texts",
+            allowed=f"{size} a line, since --pair is '{wanted.pair}'",
+            do="give pairs with --pair joined, single texts without it",
+        )
+    if not all(part.strip() for text in texts for part in text):
+        raise ConfigError("a text of the proof is blank", do="leave it out")
+    if len(texts) < LEAST_TEXTS:
+        raise ConfigError(
+            "too few texts to prove that the answers are the same", got=len(texts), allowed=f"{LEAST_TEXTS} or more"
+        )
+
+
+def _read(wanted: ImportRequest, existing: Bundle | None, bases: BaseEncoders, show: Show) -> list[Checkpoint]:
+    """Every folder's digests, head and task; the arrays of its encoder are not kept."""
+    models: list[Checkpoint] = []
+    taken = set(existing.tasks) if existing is not None else set()
+    unknown = sorted(set(wanted.names) - set(wanted.folders))
+    if unknown:
+        raise ConfigError("a name is given to a folder that is not imported", got=unknown, allowed=wanted.folders)
+    for i, folder in enumerate(wanted.folders):
+        show(f"reading {folder} ({i + 1} of {len(wanted.folders)})")
+        adapted = bases.adapted(folder) if is_adapter(folder) else None
+        head = adapted.head if adapted is not None else read_head(folder)
+        name = wanted.names.get(folder) or name_of(folder)
+        if name.casefold() in {other.casefold() for other in taken}:
+            raise BadName(
+                f"{folder}: its task would have the name of another",
+                got=name,
+                do=f"name it with --name {folder}=ANOTHER",
+            )
+        taken.add(name)
+        task = task_of(folder, name, head, wanted)
+        encoder = adapted.scanned if adapted is not None else scanned_with(read_encoder(folder), head)
+        lora = adapted.lora if adapted is not None else None
+        models.append(Checkpoint(folder=folder, scanned=encoder, head=head, task=task, lora=lora))
+    return models
+
+
+def _trunk(
+    wanted: ImportRequest, base: str | None, models: Sequence[Checkpoint], existing: Bundle | None, show: Show
+) -> tuple[TrunkData, Group]:
+    """The trunk that all folders share something with, and how far each does; `base` is that of a new bundle."""
+    encoders = [model.scanned for model in models]
+    if existing is not None:
+        trunk = existing.trunk()
+        if wanted.max_tokens not in (None, trunk.settings.max_tokens):
+            raise ConfigError(
+                f"the trunk of {existing.root} reads another length already",
+                got=wanted.max_tokens,
+                allowed=trunk.settings.max_tokens,
+                do="leave --max-tokens out, or write a new bundle",
+            )
+        _check_base(wanted, trunk, existing)
+        named = msgspec.structs.replace(trunk, name=f"the trunk of {existing.root}")
+        return trunk, over(scanned(named), encoders)
+    if base is not None:
+        show(f"reading {base}")
+        trunk = read_base(base, max_tokens=wanted.max_tokens)
+        return trunk, over(scanned(trunk), encoders)
+    group = group_of(encoders)
+    show(f"reading the trunk from {group.trunk}")
+    whole = read_encoder(group.trunk, max_tokens=wanted.max_tokens)
+    return _first_layers(whole, group.depth), group
+
+
+def _check_base(wanted: ImportRequest, trunk: TrunkData, existing: Bundle) -> None:
+    if wanted.base is None:
+        return
+    base = read_base(wanted.base, max_tokens=trunk.settings.max_tokens)
+    if base.digest != trunk.digest:
+        raise WrongTrunk(
+            f"the bundle {existing.root} stands on another trunk than --base",
+            got=f"--base {wanted.base}: {base.digest}",
+            allowed=f"{trunk.name}: {trunk.digest}",
+            do="leave --base out, or write a new bundle",
+        )
+
+
+def _first_layers(data: TrunkData, depth: int) -> TrunkData:
+    shape = msgspec.structs.replace(data.architecture, layers=depth)
+    kept = {
+        name: array
+        for name, array in data.arrays.items()
+        if not name.startswith("layers.") or int(name.split(".")[1]) < depth
+    }
+    first = "first layer" if depth == 1 else f"first {depth} layers"
+    name = data.name if depth == data.architecture.layers else f"{first} of {data.name}"
+    return msgspec.structs.replace(data, name=name, architecture=shape, arrays=kept)

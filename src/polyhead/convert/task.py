@@ -1,0 +1,199 @@
+"""One checkpoint as a task: its declaration, path, arrays, probes and card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from polyhead._version import __version__
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.convert.hugging_face import ForeignHead, read_encoder, weights_digests
+from polyhead.convert.parity import Parity
+from polyhead.convert.peft import Lora, described
+from polyhead.convert.scan import ScannedEncoder
+from polyhead.deep.loop.numerics import numerics
+from polyhead.encoder.data import TrunkData
+from polyhead.errors import BadName, ConfigError, PolyheadError
+from polyhead.plan import Embed, Layers, Path, cost, merge
+from polyhead.tasks.kinds import KINDS, kind_of
+from polyhead.tasks.task import Task, owner_of
+from polyhead.text.tokenize import Input
+from polyhead.text.words import words_of
+from polyhead.train.record.draft import PROBES, about_task
+from polyhead.values import Value
+
+
+class ImportRequest(Value):
+    """The folders to import, and the settings that their config.json does not hold."""
+
+    folders: tuple[str, ...]
+    base: str | None = None  # the trunk: a name that `load_trunk` reads; None: what the folders share
+    names: dict[str, str] = {}  # folder -> task; others are named after their folder
+    range: tuple[float, float] | None = None  # of regression
+    pair: Literal["none", "joined"] = "none"
+    max_tokens: int | None = None  # of a new bundle's trunk
+    actor: str = ""  # who imports, for the certificate
+
+
+class Checkpoint(Value, eq=False):
+    """A folder to be imported; arrays of its encoder are read again when they are needed."""
+
+    folder: str
+    scanned: ScannedEncoder
+    head: ForeignHead
+    task: Task
+    lora: Lora | None = None  # over its base, where the folder is that of an adapter
+
+
+def name_of(folder: str) -> str:
+    """A task's name from a folder's: its last part, without what a name cannot hold."""
+    last = FilePath(folder).expanduser().resolve().name
+    clean = re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-._")
+    return re.sub(r"\.{2,}", ".", clean)[:64].rstrip(".") or "task"
+
+
+def task_of(folder: str, name: str, head: ForeignHead, wanted: ImportRequest) -> Task:
+    """The folder's task; raises ConfigError, naming the folder, for what its kind cannot use or lacks."""
+    kind = KINDS[head.kind]
+    if "range" in kind.uses and wanted.range is None:
+        raise ConfigError(
+            f"{folder}: a {kind.name} task needs the range of its values, which config.json does not hold",
+            do="give the lowest and the highest value that the model was trained on, such as --range 0 5",
+        )
+    if "pair" not in kind.uses and wanted.pair != "none":
+        raise ConfigError(f"{folder}: a token classifier reads one text", got="--pair joined", do="leave it out")
+    do = "name the labels otherwise in id2label of its config.json, which changes no weight"
+    if kind.labels_words:
+        do += "; for tags of spans: O, and B-x for every I-x; for labels of words: none that begins with B- or I-"
+    try:
+        return Task(
+            name=name,
+            kind=head.kind,
+            labels=head.labels,
+            pair=wanted.pair,
+            range=wanted.range if "range" in kind.uses else None,
+        )
+    except BadName:
+        raise
+    except PolyheadError as error:
+        raise ConfigError(f"{folder}: {error.what}", got=error.got, allowed=error.allowed, do=do) from None
+
+
+def path_of(model: Checkpoint, trunk: str, tap: int) -> Path:
+    """`Embed, Layers(0, tap, trunk), Layers(tap, N, part), Pool, Head`; neither kind of layers need be there.
+
+    Of an adapter `Embed, Layers(0, N, trunk, delta), Pool, Head`, cut where its ranks, scales or maps change.
+    """
+    owner, depth = owner_of(model.task), len(model.scanned.layers)
+    if model.lora is not None:
+        return Path(nodes=(Embed(trunk=trunk), *model.lora.nodes(owner), *model.head.ends(owner)))
+    nodes = [Layers(start=0, stop=tap)] if tap else []
+    nodes += [Layers(start=tap, stop=depth, weights=owner)] if tap < depth else []
+    return Path(nodes=(Embed(trunk=trunk), *nodes, *model.head.ends(owner)))
+
+
+def arrays_of(model: Checkpoint, path: Path) -> dict[str, np.ndarray]:
+    """The task's arrays; a regression's output layer gives fractions of the range, as our tasks do."""
+    if model.lora is not None:
+        inside = model.lora.arrays()
+    else:
+        data = read_encoder(model.folder)
+        names = cost.part_arrays(path, data.architecture, owner_of(model.task))
+        inside = {name: data.arrays[name] for name in names if name in data.arrays}
+    arrays = inside | dict(model.head.arrays)
+    if model.task.range is not None:
+        low, high = model.task.range
+        for name, shift in (("head.output.weight", 0.0), ("head.output.bias", low)):
+            exact = (arrays[name].astype(np.float64) - shift) / (high - low)
+            arrays[name] = exact.astype(np.float32)
+    return arrays
+
+
+def record_of(model: Checkpoint, path: Path, origin: Mapping[str, object]) -> TaskRecord:
+    """The task's record; `origin` is kept under `imported` of what it was trained with."""
+    return TaskRecord(
+        task=model.task,
+        path=path,
+        trunk=path.embed.trunk,
+        trained_with={"polyhead": __version__, "numerics": numerics("float32"), "imported": dict(origin)},
+    )
+
+
+def origin_of(model: Checkpoint, proof: Parity) -> dict[str, object]:
+    """Where the task came from, and the proof that it answers alike."""
+    origin: dict[str, object] = {
+        "folder": model.folder,
+        "class": model.head.model_class,
+        "weights": weights_digests(model.folder),
+        "parity": msgspec.to_builtins(proof),
+    }
+    if model.lora is not None:
+        origin["adapter"] = adapter_of(model)
+        origin["base"] = {"folder": str(model.lora.base), "weights": weights_digests(model.lora.base)}
+    return origin
+
+
+def adapter_of(model: Checkpoint) -> str:
+    """The maps and layers with low-rank matrices, in a few words; "" for a whole model."""
+    return described(model.scanned.adapted) if model.lora is not None else ""
+
+
+def probes_of(task: Task, texts: Sequence[Input]) -> list[dict[str, object]]:
+    """PROBES of the texts, or all if there are fewer: the longest, one beyond ASCII, others evenly spaced."""
+    longest = max(range(len(texts)), key=lambda i: sum(map(len, texts[i])))
+    foreign = [i for i, text in enumerate(texts) if not all(t.isascii() for t in text)]
+    spaced = np.linspace(0, len(texts) - 1, PROBES).round().astype(int).tolist()
+    chosen = list(dict.fromkeys([longest, *foreign[:1], *spaced, *range(len(texts))]))
+    probes: list[dict[str, object]] = []
+    for i in sorted(chosen[:PROBES]):
+        probes.append({"text": list(texts[i])})
+        if kind_of(task).per_word:
+            probes[-1]["words"] = words_of(texts[i][0]).tolist()
+    return probes
+
+
+def own_cost(name: str, path: Path, trunk: TrunkData) -> cost.Cost:
+    """What the task adds to a pass of its trunk on a text of 32 tokens."""
+    return cost.added(merge({name: path}), name, trunk.architecture, tokens=32)
+
+
+def card_of(model: Checkpoint, path: Path, trunk: TrunkData, proof: Parity) -> str:
+    """Markdown for the task's README.md."""
+    task, own = model.task, own_cost(model.task.name, path, trunk)
+    agreed = "" if proof.agreement is None else f" {100 * proof.agreement:.1f} % of the decisions are the same."
+    return "\n".join(
+        [
+            f"# {task.name}",
+            "",
+            f"A `{task.kind}` task" + (" on pairs read joined" if task.pair != "none" else "") + ".",
+            *about_task(task),
+            "",
+            "## Imported from",
+            "",
+            f"`{model.folder}`, {_description(model, own.layer_evaluations)} the trunk `{trunk.name}`.",
+            f"{own.parameters:,} parameters of its own; {own.flops / 1e6:.2f} MFLOP more on a text of 32 tokens.",
+            "",
+            "## Proof",
+            "",
+            f"On {proof.texts} texts the largest difference from transformers {proof.transformers} is "
+            f"{proof.max_abs_difference:.2g} (allowed: {proof.tolerance:g}).{agreed}",
+            "",
+            "## Limits",
+            "",
+            f"Scores on labelled data were not measured here. Inputs over {trunk.settings.max_tokens} tokens are cut.",
+            "",
+        ]
+    )
+
+
+def _description(model: Checkpoint, own: int) -> str:
+    """The folder's content in words, up to the trunk's name."""
+    if model.lora is not None:
+        return f"a `{model.head.model_class}` with an adapter ({adapter_of(model)}) in the layers of"
+    shared = len(model.scanned.layers) - own
+    return f"a `{model.head.model_class}`; {own} layers of its own over {shared} of"

@@ -1,0 +1,164 @@
+"""Which columns of which file a task reads: those that it names, or its kind's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from polyhead.data.rows import DATASETS
+from polyhead.data.shares import STORED, columns_in
+from polyhead.errors import ConfigError, MissingColumn, near_name, nearest
+from polyhead.tasks.task import Kind, Task, kind_of, kinds_with
+from polyhead.values import Value
+
+SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between columns, by the ending of a file's name
+
+NAMING = ("text", "text_b", "label", "tokens", "tags", "spans", "choices", "answers", "limit", "soft")
+
+
+class Source(Value):
+    """A file and the columns that a task reads.
+
+    `path` ends in .jsonl, .json, .csv, .tsv (each also .gz), .xlsx or .parquet, or is
+    `datasets:owner/name[/config][:split]`. Which columns are read, and what they are called where nothing is said, is
+    an attribute of the task's kind: `tokens` and `tags` (lists) or `text` and `spans` (a list of {start, end, label})
+    of labelled words; a question from `text`, its `choices` (a list) or `answers` (a list of {text, start}), and its
+    context from `text_b`.
+    """
+
+    path: str
+    text: str | None = None  # None: `Kind.text_column`
+    text_b: str | None = None  # None: `Kind.context_column`, of options where the file has it
+    label: str = "label"
+    tokens: str | None = None
+    tags: str | None = None
+    spans: str | None = None
+    choices: str | None = None  # None: "choices"
+    answers: str | None = None  # None: "answers"
+    separator: str | None = None  # between several labels (or tokens, or choices) in one string
+    where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
+    limit: int | None = None  # at most so many of them
+    empty: Literal["none", "skip"] | None = None  # what an empty cell says; None: what the kind takes it to say
+    overlaps: Literal["longest", "skip"] | None = None  # of spans that overlap: keep the longest, or leave the row out
+    # A column with a probability for each label, one for each in their order, or "store:" and a column of a store.
+    soft: str | tuple[str, ...] | None = None
+
+    @property
+    def is_file(self) -> bool:
+        """True if the rows are in a local file."""
+        return not self.path.startswith(DATASETS)
+
+
+class Columns(Value):
+    """The names of the columns to read."""
+
+    texts: tuple[str, ...]  # one, or two; none where tokens are read
+    label: str
+    tokens: str | None = None
+    choices: str | None = None
+    context: str | None = None  # of a question with choices, read where a row has it
+    optional: bool = False  # whether the file may be without the context
+    others: tuple[str, ...] = ()  # that choose rows
+    soft: tuple[str, ...] = ()  # with the probabilities of labels
+    unlabelled: bool = False  # whether the file may be without the label
+
+    @property
+    def wanted(self) -> list[str]:
+        """Every column to read."""
+        names = [self.tokens, *self.texts, self.choices, self.context, self.label, *self.soft, *self.others]
+        return [name for name in dict.fromkeys(names) if name]
+
+    def check(self, source: str, columns: Sequence[str]) -> None:
+        """Raises MissingColumn for a column that is not among the file's `columns`."""
+        for column in self.wanted:
+            left_out = (self.optional and column == self.context) or (self.unlabelled and column == self.label)
+            if column not in columns and not left_out:
+                raise no_column(source, column, columns)
+
+
+def columns_of(source: Source, task: Task) -> Columns:
+    """The columns that the task reads; raises ConfigError when they do not make an input and a label."""
+    kind = kind_of(task)
+    wrong = _wrong(source, task, kind)
+    if wrong:
+        given = {key: value for key, value in msgspec.structs.asdict(source).items() if value and key in NAMING}
+        got = ", ".join(f"{key} = {value!r}" for key, value in given.items())
+        raise ConfigError(f"task '{task.name}': {wrong}", got=got, do="name the columns of the task")
+    if source.empty == "none" and not kind.empty_is_none:
+        names = kinds_with("empty_is_none")
+        raise ConfigError(
+            f"task '{task.name}': an empty cell can say that no label applies for kind {names} alone",
+            got=f"empty = 'none' with kind '{task.kind}'",
+            allowed="empty = 'skip': the row is not labelled",
+            do="leave 'empty' out, or give 'none' a label of its own and write it into the cells",
+        )
+    others = tuple(source.where or {})
+    if source.tokens:
+        return Columns(texts=(), label=source.tags or "", tokens=source.tokens, others=others)
+    text, second = source.text or kind.text_column, source.text_b or kind.context_column
+    label = source.spans or getattr(source, kind.label_key) or kind.label_key
+    if kind.per_option:
+        return Columns(
+            texts=(text,),
+            label=label,
+            choices=source.choices or "choices",
+            context=second,
+            optional=source.text_b is None,
+            others=others,
+        )
+    return Columns(
+        texts=(text, second) if second else (text,),
+        label=label,
+        others=others,
+        soft=columns_in(source.soft),
+        unlabelled=source.soft is not None and source.label == "label",
+    )
+
+
+def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
+    """The error for wrong column names."""
+    if source.limit is not None and source.limit < 1:
+        return "'limit' must be positive"
+    if kind.context_column is None and (task.pair != "none") != (source.text_b is not None):
+        return "a task over pairs, and no other, needs 'text_b', the column of the second text"
+    for key in ("tokens", "tags", "spans", "choices", "answers"):
+        if getattr(source, key) and key not in kind.column_keys:
+            return f"'{key}' is for tasks of kind {kinds_with('column_keys', key)}"
+    if "tokens" in kind.column_keys:
+        by_tokens = source.tokens and source.tags and not source.spans
+        if not by_tokens and not (source.spans and not source.tokens and not source.tags):
+            return f"a task of kind '{kind.name}' reads 'tokens' and 'tags', or 'text' and 'spans'"
+    if source.overlaps is not None and not source.spans:
+        return "'overlaps' is for labelled spans: it needs 'spans', their column"
+    if source.soft is not None and not kind.takes_shares:
+        return f"'soft' is for tasks of kind {kinds_with('takes_shares')}"
+    if isinstance(source.soft, tuple) and len(source.soft) != len(task.labels):
+        return "'soft' names a column for each label, in the order of the labels"
+    if source.soft in ("", STORED):
+        return "'soft' names no column"
+    if kind.label_key != "label" and source.label != "label":
+        return f"a task of kind '{kind.name}' reads '{kind.label_key}', and no 'label'"
+    return None
+
+
+def no_column(source: str, column: str, columns: Collection[str], *, by: str = "") -> MissingColumn:
+    """The error for a column that is not among the file's `columns`; `by` says how to name another one."""
+    do = nearest(column, columns) or "name one of its columns"
+    header = next(iter(columns), "") if len(columns) == 1 else ""
+    own, name = SEPARATORS.get(Path(source.lower().removesuffix(".gz")).suffix, ("", ""))
+    other = next((mark for mark in (";", "\t", "|", ",") if mark in header and mark != own), None)
+    if own and other:
+        do = f"the header looks as if {other!r} separated its columns: save the file with {name} between them"
+    elif by:
+        do = f"{do} {by}" if nearest(column, columns) else by
+    return MissingColumn(
+        f"{Path(source).name} has no column '{column}'",
+        allowed=list(columns),
+        do=do,
+        source=source,
+        column=column,
+        nearest=near_name(column, columns),
+    )

@@ -1,0 +1,73 @@
+"""Columns of tagged words: CoNLL, and CoNLL-U."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from polyhead.data.formats.base import FileFormat, Numbered
+from polyhead.data.formats.lines import bad_row, text_lines
+from polyhead.errors import BadValue, DataError
+
+TAGGED = (".conll", ".conllu", ".iob", ".iob2", ".bio")
+BILOU = {"S": "B", "U": "B", "E": "I", "L": "I"}
+BREAK = "-DOCSTART-"
+
+
+class Conll(FileFormat):
+    """A sentence a row: `tokens` from the first column, `tags` from the last; of CoNLL-U the forms and UPOS tags."""
+
+    name = "CoNLL"
+
+    @classmethod
+    def knows(cls, path: str, head: bytes) -> bool:
+        """The name says it: columns of words look like many things."""
+        return path.lower().removesuffix(".gz").endswith(TAGGED)
+
+    def rows(self, path: str) -> Numbered:
+        """Tags of the schemes BILOU and BIOES are written as BIO. A sentence with a line of one column is refused."""
+        universal = path.lower().removesuffix(".gz").endswith(".conllu")
+        sentences = list(_sentences(path, universal=universal))
+        if not sentences:
+            raise DataError(f"{path} holds no sentence", do="give a file of a word and its tag on each line")
+        is_other = not universal and _is_bilou({tag for each in sentences if isinstance(each, list) for _, tag in each})
+        what = "sentences whose tags of one-word spans and of last words are read as B- and I-"
+        self.counts[what] += len(sentences) if is_other else 0
+        for number, words in enumerate(sentences, start=1):
+            if isinstance(words, BadValue):
+                yield words
+                continue
+            tags = [BILOU[tag[0]] + tag[1:] if is_other and tag[0] in BILOU else tag for _, tag in words]
+            yield number, {"tokens": [word for word, _ in words], "tags": tags}
+
+
+def _sentences(path: str, *, universal: bool) -> Iterator[list[tuple[str, str]] | BadValue]:
+    """The words of each sentence with their tags."""
+    words: list[tuple[str, str]] = []
+    fault: BadValue | None = None
+    count = 0
+    for number, line in chain(text_lines(path), [(0, "")]):
+        if isinstance(line, BadValue):
+            raise DataError(f"cannot read {path}", got=line, do="restore the file, as UTF-8")
+        cells = line.split("\t") if "\t" in line else line.split()
+        if not line.strip() or cells[0] == BREAK:
+            if words or fault:
+                count += 1
+                yield fault or words
+            words, fault = [], None
+        elif universal and (line.startswith("#") or not cells[0].isdigit()):
+            continue
+        elif len(cells) < (4 if universal else 2):
+            if not line.startswith("#"):
+                do = "write the word, and its tag last"
+                fault = fault or bad_row(
+                    path, count + 1, f"line {number} holds a word without a tag", got=line.strip(), do=do
+                )
+        else:
+            words.append((cells[1].strip(), cells[3]) if universal else (cells[0].strip(), cells[-1].strip()))
+
+
+def _is_bilou(tags: set[str]) -> bool:
+    prefixes = {tag.partition("-")[0] for tag in tags if "-" in tag}
+    is_other = bool(prefixes & {"S", "E", "U", "L"}) and prefixes <= {"B", "I", "S", "E", "U", "L"}
+    return is_other and all("-" in tag or tag == "O" for tag in tags)

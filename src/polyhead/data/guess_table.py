@@ -1,0 +1,356 @@
+"""Which columns of a table are texts and labels: guesses from their names and values, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from polyhead.data.guess import (
+    DATE,
+    MULTI_LABEL,
+    SINGLE_LABEL,
+    SPAN,
+    TAGGING,
+    are_codes,
+    is_blank,
+    is_numeric,
+    looks_like_labels,
+    plain,
+)
+from polyhead.data.guess_texts import CONTEXTS, in_roles, is_asked, named_texts, one_text, pair_of, text_columns
+from polyhead.data.rows import Row, Rows
+from polyhead.errors import ConfigError
+from polyhead.tasks.kinds.base import listed
+from polyhead.tasks.kinds.multiple_choice import MultipleChoice
+from polyhead.values import Value
+
+CHOICE = MultipleChoice.name
+MOST_ROWS = 20_000  # that are looked at, evenly spread over a file
+LABELS = ("label", "labels", "tags", "spans", "answers", "entities")
+LIKE_LABELS = (
+    "class",
+    "category",
+    "categories",
+    "target",
+    "y",
+    "intent",
+    "sentiment",
+    "topic",
+    "topics",
+    "gold",
+    "score",
+)
+CHOICES = ("choices", "options", "endings", "candidates")
+TOKENS = ("tokens", "words")
+
+
+class Given(Value):
+    """What somebody said of the columns; None and () are to be guessed."""
+
+    kind: str | None = None
+    text: str | None = None
+    text_b: str | None = None
+    label: str | None = None
+    tokens: str | None = None
+    spans: str | None = None
+    choices: str | None = None
+    answers: str | None = None
+    one_hot: tuple[str, ...] = ()
+
+
+class Layout(Given):
+    """The columns of a task. `kind` is None where its labels have to tell it; `others` are other columns of labels."""
+
+    whys: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+class Table(Value, eq=False):
+    """Rows of a file, all or some evenly spread; `values` holds by column what is not blank, JSON lists as lists."""
+
+    path: str
+    rows: list[dict[str, object]]
+    values: dict[str, list[Any]]
+    has_cells: bool
+
+
+Seen = tuple[str | None, str, str]
+"""The kind of which a column is the label, the reason, and the key that names the column."""
+Test = Callable[[str, list[Any]], Seen | None]
+
+
+class _Candidate(Value):
+    """A column that may be the label, or several of 0 and 1; the lower `rank` is the better."""
+
+    columns: tuple[str, ...]
+    kind: str | None
+    rank: int
+    why: str
+    key: str = "label"  # what the column is: "label", "spans", "answers" or "one_hot"
+
+    @property
+    def option(self) -> str:
+        """The option that chooses it."""
+        return f"--{self.key.replace('_', '-')} {','.join(self.columns)}"
+
+
+def table_of(path: str, *, readable: bool = False) -> Table:
+    """The file's rows to guess from, or those alone that are `readable`; raises what `Rows` raises."""
+    rows, kept, step = Rows(path, every_column(path)), list[dict[str, object]](), 1
+    read = (row for row in rows.each() if isinstance(row, Row)) if readable else rows
+    for index, row in enumerate(read):
+        if index % step == 0:
+            kept.append({name: plain(value) for name, value in row.values.items()})
+        if len(kept) > MOST_ROWS:
+            kept, step = kept[::2], step * 2
+    columns = rows.columns
+    values: dict[str, list[Any]] = {name: [] for name in columns}
+    for cells_of_row in kept:
+        for name, value in cells_of_row.items():
+            if value is not None and not is_blank(value):
+                values[name].append(value)
+    for name, cells in values.items():
+        if cells and all(isinstance(cell, str) and cell.lstrip().startswith("[") for cell in cells):
+            lists = [listed(str(cell), cell) for cell in cells]
+            values[name] = lists if all(isinstance(value, list) for value in lists) else cells
+    return Table(path=path, rows=kept, values=values, has_cells=rows.has_cells)
+
+
+def every_column(path: str) -> tuple[str, ...]:
+    """The columns of a format that leaves columns unread."""
+    if not path.lower().endswith(".parquet"):
+        return ()
+    rows = Rows(path, ())
+    next(iter(rows), None)
+    return tuple(rows.columns)
+
+
+def layout_of(table: Table, given: Given) -> Layout:
+    """The columns of one task, as given and else as they look.
+
+    Raises ConfigError where two guesses are equally good, with the options that choose one of them.
+    """
+    tokens = given.tokens or _tokens(table)
+    choices = given.choices or _choices(table, given)
+    if given.label and given.label not in table.values:
+        return Layout(kind=given.kind, **_given(given), whys=())  # whoever reads it says what is missing
+    labels = {given.label, given.spans, given.answers, *given.one_hot}
+    named = () if given.text else named_texts(table.values, {tokens, choices, *labels})
+    chosen, others = _label(table, given, tokens, choices, {given.text, given.text_b, *named})
+    if chosen is None:
+        return Layout(kind=given.kind, **_given(given))
+    own: dict[str, Any] = {}
+    kind = given.kind or chosen.kind
+    own[chosen.key] = chosen.columns if chosen.key == "one_hot" else chosen.columns[0]
+    whys = [chosen.why]
+    if kind == TAGGING and "spans" not in own:
+        own["tokens"] = tokens
+    else:
+        own["choices"] = choices if kind == CHOICE else None
+        taken = {*chosen.columns, *others, choices, tokens}
+        texts = (given.text,) if given.text else _texts(table, taken, kind)
+        own |= dict(zip(("text", "text_b"), texts, strict=False))
+        whys.append("" if given.text else in_roles(texts, kind))
+    own |= _given(given)
+    return Layout(kind=kind, **own, whys=tuple(why for why in whys if why), others=tuple(others))
+
+
+def labels_in(table: Table, column: str) -> list[object]:
+    """The column's values that are not blank."""
+    return list(table.values.get(column, ()))
+
+
+def _given(given: Given) -> dict[str, Any]:
+    values = msgspec.structs.asdict(given)
+    return {name: value for name, value in values.items() if value and name != "kind"}
+
+
+def _tokens(table: Table) -> str | None:
+    fitting = [name for name, values in table.values.items() if name.lower() in TOKENS and _are_lists(values, str)]
+    return fitting[0] if fitting else None
+
+
+def _choices(table: Table, given: Given) -> str | None:
+    if given.kind not in (None, CHOICE):
+        return None
+    fitting = [
+        name
+        for name, values in table.values.items()
+        if name.lower() in CHOICES and _are_lists(values, str) and all(len(value) >= 2 for value in values)
+    ]
+    return fitting[0] if fitting else None
+
+
+def _are_lists(values: Sequence[Any], of: type) -> bool:
+    return bool(values) and all(isinstance(v, list) and all(isinstance(item, of) for item in v) for v in values)
+
+
+def _label(
+    table: Table, given: Given, tokens: str | None, choices: str | None, texts: set[str | None]
+) -> tuple[_Candidate | None, list[str]]:
+    """The label, and other columns that look like labels; none of `texts` is one."""
+    candidates = [*_candidates(table, tokens, choices, texts), *_one_hot(table, given)]
+    named = given.one_hot or tuple(name for name in (given.spans, given.answers, given.label) if name)[:1]
+    if named:
+        for candidate in candidates:
+            if candidate.columns == named:
+                fits = given.kind is None or _fits(candidate, given.kind)
+                return candidate if fits else _plain(named, given), _beside(candidates, named)
+        return _plain(named, given), _beside(candidates, named)
+    fitting = [c for c in candidates if given.kind is None or _fits(c, given.kind)]
+    if given.tokens:
+        fitting = [c for c in fitting if c.kind == TAGGING]
+    if not fitting:
+        return None, []
+    best = min(candidate.rank for candidate in fitting)
+    first, *rivals = [candidate for candidate in fitting if candidate.rank == best]
+    if rivals:
+        options = " or ".join(candidate.option for candidate in (first, *rivals[:3]))
+        several = [c.columns[0] for c in (first, *rivals) if c.option.startswith("--label")]
+        together = f"; for a task of each: {' '.join(f'--label {c}' for c in several)}" if len(several) > 1 else ""
+        raise ConfigError(
+            f"several columns of {table.path} look like the label, and none more than the others",
+            got=", ".join("+".join(candidate.columns) for candidate in (first, *rivals)),
+            do=f"choose with {options}{together}",
+        )
+    return first, _beside(candidates, first.columns)
+
+
+def _beside(candidates: Iterable[_Candidate], chosen: Sequence[str]) -> list[str]:
+    taken = {*chosen}
+    return [name for c in candidates for name in c.columns if len(c.columns) == 1 and name not in taken]
+
+
+def _plain(columns: tuple[str, ...], given: Given) -> _Candidate:
+    kind = given.kind or (TAGGING if given.spans else SPAN if given.answers else MULTI_LABEL if given.one_hot else None)
+    key = "spans" if given.spans else "answers" if given.answers else "one_hot" if given.one_hot else "label"
+    return _Candidate(columns=columns, kind=kind, rank=0, why="", key=key)
+
+
+def _fits(candidate: _Candidate, kind: str) -> bool:
+    if len(candidate.columns) > 1:
+        return kind in (MULTI_LABEL, SINGLE_LABEL)
+    return candidate.kind == kind or (candidate.kind is None and kind not in (TAGGING, SPAN, CHOICE))
+
+
+def _rank(name: str) -> int:
+    lower = name.strip().lower()
+    return 0 if lower in LABELS else 1 if lower in LIKE_LABELS or "label" in lower else 2
+
+
+def _candidates(table: Table, tokens: str | None, choices: str | None, texts: set[str | None]) -> list[_Candidate]:
+    kept = []
+    asked = {name for name in table.values if is_asked(name) or _rank(name) < 2}
+    asked = asked if asked - {tokens, choices, *texts} else {*table.values}  # an id alone may be that of a class
+    for name, values in table.values.items():
+        if name in (tokens, choices) or name in texts or name not in asked or not values:
+            continue
+        if _rank(name) == 2 and 2 * len(values) < len(table.rows) and len(set(map(str, values))) == len(values):
+            continue  # remarks on a few rows
+        for test in (_answers, _spans, _tags(table, tokens), _choice(table, choices), _plain_label):
+            if (seen := test(name, values)) is not None:
+                kind, why, key = seen
+                kept.append(_Candidate(columns=(name,), kind=kind, rank=_rank(name), why=why, key=key))
+                break
+    if choices and any(candidate.kind == CHOICE for candidate in kept):
+        kept = [candidate for candidate in kept if candidate.kind == CHOICE]
+    return kept
+
+
+def _answers(name: str, values: list[Any]) -> Seen | None:
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    if items and all(isinstance(i, dict) and "text" in i and ("start" in i or "answer_start" in i) for i in items):
+        is_labelled = any("label" in item for item in items)
+        return None if is_labelled else (SPAN, f"answers: '{name}', each with its place in a context", "answers")
+    return None
+
+
+def _spans(name: str, values: list[Any]) -> Seen | None:
+    items = [item for value in values if isinstance(value, list) for item in value]
+    if items and all(isinstance(item, dict) and {"start", "end", "label"} <= set(item) for item in items):
+        return TAGGING, f"spans: '{name}', labelled spans of the text", "spans"
+    return None
+
+
+def _tags(table: Table, tokens: str | None) -> Test:
+    def test(name: str, values: list[Any]) -> Seen | None:
+        if tokens is None or not _are_lists(values, str):
+            return None
+        lengths = [len(value) for value in table.values[tokens]]
+        if lengths == [len(value) for value in values]:
+            return TAGGING, f"tags: '{name}', one for each of '{tokens}'", "label"
+        return None
+
+    return test
+
+
+def _choice(table: Table, choices: str | None) -> Test:
+    def test(name: str, values: list[Any]) -> Seen | None:
+        options = table.values.get(choices, []) if choices else []
+        if len(options) != len(values) or not options:
+            return None
+        if all(_is_option(value, several) for value, several in zip(values, options, strict=True)):
+            return CHOICE, f"label: '{name}', one of '{choices}'", "label"
+        return None
+
+    return test
+
+
+def _is_option(value: object, options: list[str]) -> bool:
+    text = str(value)
+    return text in options or (text.isdigit() and int(text) < len(options))
+
+
+def _plain_label(name: str, values: list[Any]) -> Seen | None:
+    rank = _rank(name)
+    if all(isinstance(value, list) for value in values):
+        items = [item for value in values for item in value]
+        if items and all(isinstance(item, (str, int)) for item in items) and looks_like_labels(items):
+            is_single = all(len(value) == 1 and isinstance(value[0], str) for value in values)
+            what = "a list of one label in each row" if is_single else "a list in each row"
+            return None if is_single else MULTI_LABEL, f"labels: '{name}', {what}", "label"
+        return None
+    if any(isinstance(value, (list, dict)) for value in values):
+        return None
+    different = f"{len({str(value) for value in values}):,}"
+    if is_numeric(values) and (are_codes(values, name) is None):
+        is_id = len(set(values)) == len(values) and all(str(value).isdigit() for value in values) and rank == 2
+        return None if is_id else (None, f"label: '{name}', {different} numbers", "label")
+    if rank == 2 and all(DATE.fullmatch(str(value)) for value in values):
+        return None
+    several = [part.strip() for value in values for part in str(value).replace("|", ";").split(";")]
+    if looks_like_labels(values) or (rank < 2 and looks_like_labels(several)) or name.lower() in ("label", "labels"):
+        return None, f"label: '{name}', {different} values", "label"
+    return None
+
+
+def _one_hot(table: Table, given: Given) -> list[_Candidate]:
+    marks = {"0", "1", "true", "false", "0.0", "1.0"}
+    columns = tuple(
+        name
+        for name, values in table.values.items()
+        if len(values) == len(table.rows)
+        and all(str(value).lower() in marks for value in values)
+        and name not in (given.text, given.text_b)
+        and _rank(name) == 2
+        and is_asked(name)
+    )
+    columns = given.one_hot or columns
+    if len(columns) < 2 or any(name not in table.values for name in columns):
+        return []
+    sums = [sum(str(row.get(name)).lower() in ("1", "true", "1.0") for name in columns) for row in table.rows]
+    kind = SINGLE_LABEL if set(sums) == {1} else MULTI_LABEL
+    why = f"labels: {', '.join(columns)}: columns of 0 and 1, a label each"
+    return [_Candidate(columns=columns, kind=kind, rank=1, why=why, key="one_hot")]
+
+
+def _texts(table: Table, taken: set[str | None], kind: str | None) -> tuple[str, ...]:
+    """The column of the text or of the question, or that of both texts."""
+    names = text_columns(table.values, taken)
+    if kind not in (SPAN, CHOICE):
+        return pair_of(table.values, names) or one_text(table.path, table.values, names)
+    context = next((name for name in names if name.lower() in CONTEXTS), None)
+    question = one_text(table.path, table.values, [name for name in names if name != context])
+    return (*question, context) if question and context else question

@@ -1,0 +1,381 @@
+"""Rows of a file as inputs and targets of a task; what is unusable is refused, or skipped and counted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import repeat
+
+import msgspec
+import numpy as np
+
+from polyhead.data.columns import Columns, Source, columns_of
+from polyhead.data.read_gold import gold_of
+from polyhead.data.rows import Row, Rows, no_rows
+from polyhead.data.shares import Stored, is_stored, shares_of, value_of
+from polyhead.errors import BadValue, EmptyData
+from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.base import bad_value, listed, single, spelled
+from polyhead.tasks.task import Example, Task
+from polyhead.text.question import Question, TaskInput, texts_of
+from polyhead.text.tokenize import lone_surrogates, repair
+from polyhead.text.words import joined, words_in
+from polyhead.values import Value
+
+
+class ReadReport(Value):
+    """Counts of the rows read: `used + unlabelled + empty + overlapping == rows`."""
+
+    rows: int = 0  # that `where` and `limit` let through
+    used: int = 0
+    unlabelled: int = 0  # skipped: the label is missing or null, or an empty cell that does not say "none"
+    empty: int = 0  # skipped: a text is missing or blank
+    repaired: int = 0  # lone surrogates replaced by U+FFFD in rows used
+    none: int = 0  # of those used: an empty cell that says that no label applies
+    overlapping: int = 0  # skipped: labelled spans overlap, and `overlaps` is "skip"
+    shorter: int = 0  # labelled spans left out of rows used: they overlap a longer one, and `overlaps` is "longest"
+    widened: int = 0  # answers to questions that begin or end inside a word, and took the whole word
+    lost: int = 0  # labelled spans that do not begin and end with words, so that no answer can give them
+
+    def notes(self) -> list[str]:
+        """How many rows were skipped or changed, a note for each reason."""
+        counts = {
+            "without a label, skipped": self.unlabelled,
+            "with an empty text, skipped": self.empty,
+            "with an empty label cell, read as none of the labels": self.none,
+            "lone surrogates replaced": self.repaired,
+            "with overlapping spans, skipped": self.overlapping,
+            "of the labelled spans left out, each inside or across a longer one": self.shorter,
+            "answers widened to whole words": self.widened,
+            "of the labelled spans not made of whole words: learned in part, missed in scores": self.lost,
+        }
+        return [f"{count:,} {reason}" for reason, count in counts.items() if count]
+
+
+class Examples(Value, eq=False):
+    """Inputs with their targets, in the order of the file."""
+
+    inputs: list[TaskInput]
+    targets: list[np.ndarray]
+    words: list[np.ndarray] | None  # of each row, character offsets int32 (words, 2); None unless per word
+    rows: list[int]  # row numbers in the file
+    report: ReadReport
+    shares: list[np.ndarray] | None = None  # of soft labels: the probability of each label, float32 (labels,)
+    gold: list[tuple[TaggedSpan, ...]] | None = None  # of each row, the labelled spans that the file has
+
+    @property
+    def taught(self) -> list[np.ndarray]:
+        """What a task learns from: probabilities where there are soft labels, else targets."""
+        return self.targets if self.shares is None else self.shares
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, of inputs and targets in order."""
+        total = hashlib.sha256()
+        for value, target in zip(self.inputs, self.targets, strict=True):
+            texts = [text.encode("utf-8", "surrogatepass").hex() for text in texts_of(value)]
+            parts = [texts, len(value.options)] if isinstance(value, Question) else texts
+            total.update(msgspec.json.encode(parts))
+            total.update(np.ascontiguousarray(target).tobytes())
+        for array in (*(self.shares or []), *(self.words or [])):
+            total.update(np.ascontiguousarray(array).tobytes())
+        return total.hexdigest()
+
+    def take(self, indices: list[int]) -> Examples:
+        """Some of the examples; the report stays that of the whole file."""
+        return Examples(
+            inputs=[self.inputs[i] for i in indices],
+            targets=[self.targets[i] for i in indices],
+            words=None if self.words is None else [self.words[i] for i in indices],
+            rows=[self.rows[i] for i in indices],
+            report=self.report,
+            shares=None if self.shares is None else [self.shares[i] for i in indices],
+            gold=None if self.gold is None else [self.gold[i] for i in indices],
+        )
+
+    def scores(self, task: Task, outputs: Sequence[np.ndarray]) -> dict[str, float]:
+        """Every metric of the task's kind for these outputs, one for each example."""
+        return kind_of(task).evaluate(task, outputs, self.targets, self.each())
+
+    def whole_words(self, index: int) -> np.ndarray | None:
+        """The words of a row, int32 (words, 2), without the cuts that gold made in them; None where it has none."""
+        if self.words is None or self.gold is None:
+            return None if self.words is None else self.words[index]
+        return words_in(texts_of(self.inputs[index]))
+
+    def each(self) -> list[Example]:
+        """The examples one by one, without their labels."""
+        parts = zip(self.inputs, self.words or repeat(None), self.gold or repeat(None), strict=False)
+        return [Example(input=example, words=words, gold=gold) for example, words, gold in parts]
+
+
+def read(source: Source, task: Task, *, stored: Stored | None = None) -> Examples:
+    """Every usable row of the source.
+
+    With `soft` a row is learned from its probabilities, else from its label as one that is certain; its target is its
+    label, else the most probable one. Of soft labels of a store `stored` has the scores; without it labels alone count.
+
+    Raises MissingColumn for a column that no row has, BadValue or UnknownLabel (with the row) for a row that
+    is wrong, EmptyData when no row is left, DataError for a file that cannot be read.
+    """
+    if is_stored(source.soft) and stored is None:
+        columns_of(source, task)  # what is wrong with the declaration is said all the same
+        source = msgspec.structs.replace(source, soft=None)
+    reader = _Reader(source, task, stored)
+    rows = Rows(source.path, reader.columns.wanted)
+    for row in rows:
+        if source.limit is not None and reader.counts["rows"] >= source.limit:
+            break
+        if _matches(row, source.where or {}):
+            reader.add(row, from_cells=rows.has_cells)
+    if not rows.columns:
+        raise no_rows(source.path)
+    reader.columns.check(source.path, list(rows.columns))
+    return reader.examples()
+
+
+class Reading(Value, eq=False):
+    """The usable rows of a source, and the others: the errors of those that are wrong, the numbers of the skipped."""
+
+    examples: Examples | None  # None: there is none
+    wrong: tuple[BadValue, ...]
+    empty: tuple[int, ...]
+    unlabelled: tuple[int, ...]
+    overlapping: tuple[int, ...]  # with labelled spans that overlap: left out, or without the shorter ones
+    columns: tuple[str, ...]  # of the file, in its order
+    rows: int
+
+
+def read_each(source: Source, task: Task) -> Reading:
+    """Every usable row, and what is wrong with each of the others; soft labels of a store are left aside.
+
+    Raises ConfigError for columns that make no input and label, DataError for a file that cannot be read, with
+    MissingColumn and EmptyData as `read` does where no row is there at all.
+    """
+    if is_stored(source.soft):
+        source = msgspec.structs.replace(source, soft=None)
+    reader = _Reader(source, task, None)
+    rows = Rows(source.path, reader.columns.wanted)
+    wrong, skipped = list[BadValue](), dict[str, list[int]](empty=[], unlabelled=[], overlapping=[], shorter=[])
+    for row in rows.each():
+        if source.limit is not None and reader.counts["rows"] >= source.limit:
+            break
+        if isinstance(row, BadValue):
+            wrong.append(row)
+            continue
+        if not _matches(row, source.where or {}):
+            continue
+        before = {name: reader.counts[name] for name in skipped}
+        try:
+            reader.add(row, from_cells=rows.has_cells)
+        except BadValue as error:
+            wrong.append(error)
+        for name, numbers in skipped.items():
+            if reader.counts[name] > before[name]:
+                numbers.append(row.number)
+    if not rows.columns and not wrong:
+        raise no_rows(source.path)
+    if rows.columns:
+        reader.columns.check(source.path, list(rows.columns))
+    return Reading(
+        examples=reader.examples() if reader.used else None,
+        wrong=tuple(wrong),
+        empty=tuple(skipped["empty"]),
+        unlabelled=tuple(skipped["unlabelled"]),
+        overlapping=(*skipped["overlapping"], *skipped["shorter"]),
+        columns=tuple(rows.columns),
+        rows=reader.counts["rows"],
+    )
+
+
+class _Reader:
+    """Collects the examples of one source."""
+
+    def __init__(self, source: Source, task: Task, stored: Stored | None) -> None:
+        self.stored, self.is_soft = stored if is_stored(source.soft) else None, source.soft is not None
+        self.source, self.task, self.kind = source, task, kind_of(task)
+        self.columns: Columns = columns_of(source, task)
+        self.blank_is_none = self.kind.empty_is_none and source.empty != "skip"
+        self.counts = dict.fromkeys(ReadReport.__struct_fields__, 0)
+        self.used: list[Example] = []
+        self.targets: list[np.ndarray | None] = []  # None where soft labels alone say it
+        self.shares: list[np.ndarray | None] = []
+
+    def examples(self) -> Examples:
+        used, targets, shares = self._taught() if self.is_soft else (self.used, self.targets, None)
+        report = ReadReport(**self.counts)
+        if not used:
+            raise EmptyData(
+                f"task '{self.task.name}': no row of {self.source.path} can be used",
+                got=f"{report.rows} rows, {report.unlabelled} without a label, {report.empty} without a text",
+                do="give rows that have both" if report.rows else "check 'where' and 'limit'",
+                report=report,
+            )
+        return Examples(
+            inputs=[example.input for example in used],
+            targets=[target for target in targets if target is not None],
+            words=[example.places for example in used] if self.kind.per_word else None,
+            rows=[example.row or 0 for example in used],
+            report=report,
+            shares=shares,
+            gold=[example.gold or () for example in used] if self.source.spans else None,
+        )
+
+    def _taught(self) -> tuple[list[Example], list[np.ndarray | None], list[np.ndarray]]:
+        """The examples that have a label, soft or not, with their targets and probabilities."""
+        given = self.shares if self.stored is None else self._from_store(self.stored)
+        used, targets, shares = list[Example](), list[np.ndarray | None](), list[np.ndarray]()
+        for example, target, soft in zip(self.used, self.targets, given, strict=True):
+            if target is None and soft is None:
+                self.counts["used"] -= 1
+                self.counts["unlabelled"] += 1
+                continue
+            if soft is None:
+                assert target is not None
+                soft = self.kind.shares_of(self.task, target)
+            used.append(example)
+            targets.append(self.kind.target_of(self.task, soft) if target is None else target)
+            shares.append(soft)
+        return used, targets, shares
+
+    def _from_store(self, stored: Stored) -> list[np.ndarray | None]:
+        pairs = zip(stored(self.used), self.used, strict=True)
+        return [None if scores is None else shares_of(self.task, scores, example) for scores, example in pairs]
+
+    def add(self, row: Row, *, from_cells: bool) -> None:
+        self.counts["rows"] += 1
+        texts = self._tokens(row) if self.columns.tokens else self._texts(row)
+        options = self._options(row) if self.columns.choices else ()
+        if texts is None or options is None:
+            self.counts["empty"] += 1
+            return
+        label, soft = self._label(row, from_cells=from_cells), self._soft(row, from_cells=from_cells)
+        if label is None and soft is None and self.stored is None:
+            self.counts["unlabelled"] += 1
+            return
+        context = self._text(row, self.columns.context) or ""
+        example = self._example(texts, options, context, row.number)
+        if self.source.spans:
+            spans, left_out = gold_of(label, self.source, self.task, example)
+            self.counts["shorter"] += left_out
+            if spans is None:
+                self.counts["overlapping"] += 1
+                return
+            words = cut_words(example.places, spans)
+            self.counts["lost"] += sum(widened(span, example.places) != span for span in spans)
+            example = msgspec.structs.replace(example, words=words, gold=tuple(spans))
+        self.targets.append(None if label is None else self._target(label, example, from_cells=from_cells))
+        self.shares.append(None if soft is None else shares_of(self.task, soft, example))
+        self.used.append(example)
+        self.counts["used"] += 1
+        self.counts["repaired"] += sum(map(lone_surrogates, (*texts, *options, context)))
+
+    def _example(self, texts: list[str], options: tuple[str, ...], context: str, row: int) -> Example:
+        example: TaskInput
+        first, *second = map(repair, texts)
+        if options:
+            example = Question(text=first, options=tuple(map(repair, options)), context=repair(context))
+            words = None
+        elif self.columns.tokens:
+            text, words = joined([first, *second])
+            example = (text,)
+        else:
+            example = (first, second[0]) if second else (first,)
+            words = words_in(example) if self.kind.per_word else None
+        return Example(input=example, words=words, source=self.source.path, row=row)
+
+    def _target(self, label: object, example: Example, *, from_cells: bool) -> np.ndarray:
+        if example.gold is not None:
+            label = self._tags(example.gold, example)
+        if example.options and from_cells:
+            label = self._of_cell(label, example)
+        target = self.kind.encode(self.task, label, example)
+        if self.kind.labels_words and len(target) != len(example.places):
+            tags, allowed = f"{len(target)} tags", f"{len(example.places)}"
+            raise self._bad("tags and tokens differ in number", tags, allowed, example.row)
+        self.counts["widened"] += self.kind.widened(target, example)
+        return target
+
+    def _of_cell(self, label: object, example: Example) -> object:
+        """The label of a cell: digits may be an index or an option's text, but not of different options."""
+        options = example.options
+        named = [index for index, option in enumerate(options) if option.strip() == str(label)]
+        if not isinstance(label, int) or not named or named == [label]:
+            return label
+        if label >= len(options) and len(named) == 1:
+            return named[0]
+        what, allowed = "the label is an index and an option's text too", "labels that can be told apart"
+        raise self._bad(what, label, allowed, example.row)
+
+    def _texts(self, row: Row) -> list[str] | None:
+        """The row's text or texts; None when one is missing or blank."""
+        texts = [self._text(row, column) for column in self.columns.texts]
+        filled = [text for text in texts if text is not None and text.strip()]
+        return filled if len(filled) == len(texts) else None
+
+    def _text(self, row: Row, column: str | None) -> str | None:
+        text = row.values.get(column) if column else None
+        if text is not None and not isinstance(text, str):
+            raise self._bad(f"column '{column}' must hold a string", text, "a string", row.number)
+        return text
+
+    def _tokens(self, row: Row) -> list[str] | None:
+        tokens = self._strings(row, self.columns.tokens or "", "tokens")
+        return tokens if any(token.strip() for token in tokens) else None
+
+    def _options(self, row: Row) -> tuple[str, ...] | None:
+        """The options to choose from; None when there is none, or one is blank."""
+        options = [option.strip() for option in self._strings(row, self.columns.choices or "", "choices")]
+        if len(options) == 1:
+            raise self._bad("there is one choice only", options, "two or more", row.number)
+        return tuple(options) if options and all(options) else None
+
+    def _strings(self, row: Row, column: str, what: str) -> list[str]:
+        """The strings that a column holds; none where it is missing or empty."""
+        value = row.values.get(column)
+        items = self._list(value) if isinstance(value, str) else value
+        if items is None or items == [] or items == "":
+            return []
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise self._bad(f"column '{column}' must hold {what}", value, "a list of strings", row.number)
+        return items
+
+    def _label(self, row: Row, *, from_cells: bool) -> object:
+        """The label as `Kind.encode` takes it; None when the row has none."""
+        value = row.values.get(self.columns.label)
+        if self.kind.takes_single:
+            value = single(value)
+        if self.blank_is_none and not self.is_soft and isinstance(value, str) and not value.strip():
+            self.counts["none"] += 1
+            return []
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return None
+        separated = self.source.separator and not self.columns.choices
+        if not isinstance(value, str) or not (from_cells or separated):
+            return value
+        return self._list(value) if self.source.spans else self.kind.parse(value, self.source.separator)
+
+    def _soft(self, row: Row, *, from_cells: bool) -> object:
+        """What the row's columns of soft labels say; None where they say nothing."""
+        cells, several = [row.values.get(column) for column in self.columns.soft], isinstance(self.source.soft, tuple)
+        return value_of(cells, several=several, from_cells=from_cells) if cells else None
+
+    def _list(self, cell: str) -> object:
+        """The list that a cell spells, as JSON or between separators."""
+        return listed(cell, cell.split(self.source.separator) if self.source.separator else cell)
+
+    def _tags(self, spans: Sequence[TaggedSpan], example: Example) -> list[str]:
+        try:
+            return tags_of(spans, example.places)
+        except ValueError as error:
+            raise self._bad(str(error), list(spans), "spans that hold words", example.row) from None
+
+    def _bad(self, what: str, got: object, allowed: object, row: int | None) -> BadValue:
+        place = Example(source=self.source.path, row=row)
+        return bad_value(self.task, place, what, got=got, allowed=allowed)
+
+
+def _matches(row: Row, where: dict[str, str | int | bool]) -> bool:
+    """True if every named column equals the wanted value as text (1 matches "1", true matches "true")."""
+    return all(spelled(row.values.get(column)) == spelled(value) for column, value in where.items())

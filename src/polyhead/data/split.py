@@ -1,0 +1,224 @@
+"""A part of the examples held out, the same for the same seed, with no input on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from polyhead.data.read import Examples
+from polyhead.errors import EmptyData
+from polyhead.tasks.task import Task, kind_of
+from polyhead.text.question import TaskInput, texts_of
+from polyhead.values import Value
+
+
+class TaskExamples(Value, eq=False):
+    """A task's examples, and the file that they were read from."""
+
+    task: Task
+    examples: Examples
+    path: str
+
+
+def split(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[Examples, Examples]:
+    """(kept, held out), each in the order of the file; about `fraction` of the rows are held out.
+
+    Rows whose texts are equal, but for case, spaces and the order of a pair or of options, stay together. Each of the
+    kind's strata gives its share, except that one of a single such group is kept. Raises EmptyData for an empty side.
+    """
+    rng = np.random.default_rng(seed)
+    strata = _by_label(examples, task)
+    held: list[int] = []
+    shortfall = 0.0  # rows that rounding has owed so far, so that small strata together get their share
+    for groups in strata.values():
+        taken, shortfall = _taken(groups, fraction, shortfall, rng)
+        held += taken
+    return _halves(examples, held, task, fraction, groups=sum(map(len, strata.values())))
+
+
+def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[int]]:
+    """The rows of each of `count` folds, every row in one of them; fewer folds where there are fewer groups.
+
+    Rows whose texts are equal stay together, and each stratum is dealt out evenly, as in `split`.
+    """
+    rng = np.random.default_rng(seed)
+    dealt: list[list[int]] = [[] for _ in range(count)]
+    place = 0
+    for groups in _by_label(examples, task).values():
+        for index in rng.permutation(len(groups)):
+            dealt[place % count] += groups[index]
+            place += 1
+    return [sorted(rows) for rows in dealt if rows]
+
+
+def split_together(tasks: Sequence[TaskExamples], fraction: float, seed: int) -> list[tuple[Examples, Examples]]:
+    """(kept, held out) of each task, as `split` does it, and what one task holds out no other one keeps.
+
+    Rows with equal texts stay together across tasks and files, and so does what tasks read of one row of a file. Each
+    stratum of each task gives about its share: the rarest first, which then decide for those that are more frequent, as
+    in iterative stratification (Sechidis et al. 2011).
+    """
+    groups = _groups(tasks, seed)
+    strata = _strata(tasks, groups)
+    held: list[list[int]] = [[] for _ in tasks]
+    for group in _chosen(strata, fraction):
+        for task, row in groups[group]:
+            held[task].append(row)
+    counts = [sum(len(stratum.rows) for stratum in strata if stratum.task == index) for index in range(len(tasks))]
+    return [
+        _halves(task.examples, rows, task.task, fraction, groups=count)
+        for task, rows, count in zip(tasks, held, counts, strict=True)
+    ]
+
+
+def overlapping(tasks: Sequence[TaskExamples]) -> list[list[TaskExamples]]:
+    """Lists of the tasks that read the same rows of a file or the same texts; most tasks are alone in theirs."""
+    sets = _DisjointSets()
+    for index, task in enumerate(tasks if len(tasks) > 1 else ()):
+        for keys in _keys(task):
+            sets.join([("task", index), *keys])
+    lists: dict[int, list[TaskExamples]] = {}
+    for index, task in enumerate(tasks):
+        lists.setdefault(sets.of(("task", index)), []).append(task)
+    return list(lists.values())
+
+
+class _Stratum(msgspec.Struct, frozen=True):
+    """A unit that is split by itself: a label of a task, or a whole task. `rows`: group -> number of its rows."""
+
+    task: int
+    rows: dict[int, int]
+
+
+class _DisjointSets:
+    """Keys in sets that can be joined (union-find)."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+        self._above: list[int] = []
+
+    def join(self, keys: Sequence[object]) -> None:
+        first, *rest = (self.of(key) for key in keys)
+        for other in rest:
+            self._above[self._top(other)] = self._top(first)
+
+    def of(self, key: object) -> int:
+        """The number of the key's set."""
+        number = self._numbers.setdefault(key, len(self._above))
+        if number == len(self._above):
+            self._above.append(number)
+        return self._top(number)
+
+    def _top(self, number: int) -> int:
+        while self._above[number] != number:
+            self._above[number] = self._above[self._above[number]]
+            number = self._above[number]
+        return number
+
+
+def _keys(task: TaskExamples) -> list[tuple[object, object]]:
+    """The keys by which examples of several tasks may be the same: the row in the file, and the texts."""
+    places = ((task.path, row) for row in task.examples.rows)
+    return list(zip(places, map(_key, task.examples.inputs), strict=True))
+
+
+def _groups(tasks: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, int]]]:
+    """(task, row) of the examples that stay together, in an order that texts and seed alone decide."""
+    sets, members = _DisjointSets(), dict[int, list[tuple[int, int]]]()
+    keys_of = [_keys(task) for task in tasks]
+    for pairs in keys_of:
+        for pair in pairs:
+            sets.join(pair)
+    ranks: dict[int, bytes] = {}
+    for task, pairs in enumerate(keys_of):
+        for row, (place, key) in enumerate(pairs):
+            group = sets.of(place)
+            members.setdefault(group, []).append((task, row))
+            rank = blake2b(repr((seed, key)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            ranks[group] = min(rank, ranks.get(group, rank))
+    return [members[group] for group in sorted(members, key=lambda group: ranks[group])]
+
+
+def _strata(tasks: Sequence[TaskExamples], groups: Sequence[Sequence[tuple[int, int]]]) -> list[_Stratum]:
+    """In the order of tasks and labels; a group has the label of its first row."""
+    rows_of: dict[tuple[int, int], dict[int, int]] = {}
+    for number, group in enumerate(groups):
+        labels: dict[int, int] = {}
+        for task, row in group:
+            label = labels.setdefault(task, kind_of(tasks[task].task).stratum(tasks[task].examples.targets[row]))
+            rows = rows_of.setdefault((task, label), {})
+            rows[number] = rows.get(number, 0) + 1
+    return [_Stratum(task, rows_of[task, label]) for task, label in sorted(rows_of)]
+
+
+def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
+    """The groups to hold out: about `fraction` of each stratum's rows, and never all of its groups."""
+    left = [len(stratum.rows) for stratum in strata]  # groups that are not held out
+    within: dict[int, list[int]] = {}
+    for number, stratum in enumerate(strata):
+        for group in stratum.rows:
+            within.setdefault(group, []).append(number)
+    held: dict[int, bool] = {}
+    rows_of = {stratum.task: 0 for stratum in strata}  # that were decided on
+    held_of = dict(rows_of)
+    for stratum in sorted(strata, key=lambda stratum: len(stratum.rows)):
+        undecided = [group for group in stratum.rows if group not in held]
+        already = sum(rows for group, rows in stratum.rows.items() if held.get(group))
+        of_label = fraction * sum(stratum.rows.values()) - already
+        of_task = fraction * (rows_of[stratum.task] + sum(stratum.rows[group] for group in undecided))
+        # The share of the label alone adds up its rounding, that of the task forgets the label.
+        wanted, taken = (of_label + of_task - held_of[stratum.task]) / 2, 0
+        for group in undecided:
+            is_last = any(left[number] == 1 for number in within[group])
+            held[group] = not is_last and taken + stratum.rows[group] / 2 <= wanted
+            taken += stratum.rows[group] * held[group]
+            for number in within[group]:
+                other = strata[number]
+                left[number] -= held[group]
+                rows_of[other.task] += other.rows[group]
+                held_of[other.task] += other.rows[group] * held[group]
+    return [group for group, is_held in held.items() if is_held]
+
+
+def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
+    """Rows with equal texts as groups, by the label of each group's first row, in the order of the labels."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, example in enumerate(examples.inputs):
+        groups.setdefault(_key(example), []).append(index)
+    strata: dict[int, list[list[int]]] = {}
+    for group in groups.values():
+        strata.setdefault(kind_of(task).stratum(examples.targets[group[0]]), []).append(group)
+    return {label: strata[label] for label in sorted(strata)}
+
+
+def _halves(
+    examples: Examples, held: Sequence[int], task: Task, fraction: float, *, groups: int
+) -> tuple[Examples, Examples]:
+    chosen = sorted(held)
+    kept = sorted(set(range(len(examples.inputs))) - set(held))
+    if not kept or not chosen:
+        raise EmptyData(
+            f"task '{task.name}': too few different inputs to hold some out",
+            got=f"{len(examples.inputs)} rows, {groups} different inputs, fraction {fraction}",
+            do="give more rows or a validation file",
+        )
+    return examples.take(kept), examples.take(chosen)
+
+
+def _taken(
+    groups: list[list[int]], fraction: float, shortfall: float, rng: np.random.Generator
+) -> tuple[list[int], float]:
+    wanted = fraction * sum(map(len, groups)) + shortfall
+    taken: list[int] = []
+    for index in rng.permutation(len(groups))[: len(groups) - 1]:  # one group is always kept
+        size = len(groups[index])
+        if len(taken) + size / 2 <= wanted:  # nearer to the target with the group than without it
+            taken += groups[index]
+    return taken, wanted - len(taken)
+
+
+def _key(example: TaskInput) -> tuple[str, ...]:
+    return tuple(sorted(" ".join(text.casefold().split()) for text in texts_of(example)))

@@ -1,0 +1,237 @@
+"""The torch backend: the training code itself, in evaluation mode."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyhead.deep.model import Model, Pooled, TextBatch, stored_values
+from polyhead.deep.nn.runtime import deterministic as equal_bits
+from polyhead.deep.nn.trunk import Trunk
+from polyhead.deep.sharing.make import make_families, make_part
+from polyhead.deep.sharing.part import compared
+from polyhead.encoder.data import TrunkData
+from polyhead.engine.backends.base import TORCH_POOL, Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
+from polyhead.engine.backends.prefix import check_features, depth_of, stored_paths
+from polyhead.errors import BackendError, without_frames
+from polyhead.plan import Path, Plan
+from polyhead.store.features import FeatureBatch
+
+NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
+
+
+class _Loaded:
+    """Tasks and their model; `counted` of the layers that it ran are in the backend's count."""
+
+    def __init__(self, tasks: Mapping[str, LoadedTask], model: Model) -> None:
+        self.tasks, self.model = dict(tasks), model
+        self.counted, self.counting = 0, threading.Lock()
+
+
+class TorchBackend:
+    """Runs plans with `polyhead.deep.model`; layers and deltas in `precision`, poolers and heads in float32.
+
+    Paths that differ in their deltas run side by side, and isolated prompts at once; in deterministic mode one after
+    another.
+    """
+
+    version, calibration = str(torch.__version__), ""
+    weight_bits: int | None = None
+    packs = False
+
+    def __init__(
+        self,
+        trunk: TrunkData,
+        tasks: Mapping[str, LoadedTask],
+        *,
+        precision: str = "float32",
+        deterministic: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        """`device` is cpu or cuda; BackendError where there is none, or a fork lost its threads."""
+        self.name, self.precision, self._device = NAMES[device], precision, _device(device)
+        TORCH_POOL.use(torch.get_num_threads())
+        if device == "cuda" and deterministic:
+            _check_products()
+        self._guard = equal_bits if deterministic else nullcontext
+        self.tolerance = 1e-4 if precision == "float32" else 0.5
+        self._trunk = Trunk.from_data(trunk, dtype=getattr(torch, precision)).to(self._device)
+        self._shape = trunk.architecture
+        self._stacked = not deterministic
+        self._count = Count()
+        self._loaded = self._made(tasks)
+
+    @property
+    def layers_run(self) -> int:
+        return self._count.layers
+
+    def now(self) -> TorchBackend:
+        return copy.copy(self)
+
+    def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
+        loaded = self._loaded
+        return whole(iter([self._stage(loaded.model, self._stored(loaded, plan, batch), 0)]))
+
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+        """The same as soon as each is known; layers above run only when more is asked for.
+
+        Where they fail, those of each task that is left run alone, so that what fails in a task's own layers, deltas or
+        prompts fails it alone; what fails for all is raised.
+        """
+        loaded, left = self._loaded, list(plan.tasks)
+        staged = loaded.model.staged(plan, self._texts(batch))
+        failure: Exception | None = None
+        while left and failure is None:
+            try:
+                with self._counted(loaded):
+                    stored, layers = next(staged)
+            except Exception as error:
+                failure = error
+                continue
+            left = [task for task in left if task not in stored]
+            yield self._stage(loaded.model, stored, layers)
+        if failure is not None:
+            del staged
+            yield from self._apart(loaded, plan, left, batch, failure)
+
+    def _apart(
+        self, loaded: _Loaded, plan: Plan, tasks: Sequence[str], batch: TokenBatch, failure: Exception
+    ) -> Iterator[Stage]:
+        """Each task by a run of its own path alone, and what fails even then; raises the failure where nothing came."""
+        if len(plan.tasks) == 1:
+            raise failure
+        without_frames(failure)  # else its layers' states would be kept while others are computed
+        has_outputs, failed = len(tasks) < len(plan.tasks), dict[str, Exception]()
+        for task in tasks:
+            try:
+                stored = self._stored(loaded, plan.only([task]), batch)
+            except Exception as error:
+                failed[task] = without_frames(error)
+                continue
+            has_outputs = True
+            yield self._stage(loaded.model, stored, 0)
+        if not has_outputs:
+            raise failure
+        yield Stage(outputs={}, failed=failed, layers_left=0)
+
+    def _stage(self, model: Model, stored: Mapping[str, Pooled], layers_left: int) -> Stage:
+        on_device, failed = dict[str, Tensor](), dict[str, Exception]()
+        for task, value in stored.items():
+            try:
+                with torch.inference_mode(), self._guard():
+                    part = model.parts[task]
+                    features = part.features(value.values, value.mask)
+                    on_device[task] = features if part.separate else part.head(features)
+            except Exception as error:  # of this task's own pooler or head
+                failed[task] = error
+        outputs = dict[str, np.ndarray]()
+        for task, values in on_device.items():  # once all tasks are launched: a copy waits for the device
+            try:
+                outputs[task] = values.cpu().numpy()
+            except Exception as error:  # what a device does is told when its results are read
+                failed[task] = error
+        return Stage(outputs=outputs, failed=failed, layers_left=layers_left)
+
+    def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        both = compared(torch.from_numpy(first), torch.from_numpy(second)).numpy()
+        with torch.inference_mode(), self._guard():
+            features = torch.from_numpy(both).to(self._device)
+            outputs: np.ndarray = self._loaded.model.parts[task].head(features).cpu().numpy()
+        return outputs
+
+    def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
+        stored = stored_paths(paths)
+        with torch.inference_mode(), self._guard():
+            values = stored_values(self._trunk, stored, self._texts(batch))
+        self._count.add(max(map(depth_of, stored), default=0))
+        return values
+
+    def heads(self, tasks: Sequence[str], features: FeatureBatch) -> dict[str, np.ndarray]:
+        loaded = self._loaded
+        for name in tasks:
+            if name not in loaded.tasks:
+                raise BackendError(f"task '{name}' is not loaded", allowed=list(loaded.tasks))
+            check_features(name, loaded.tasks[name].path, features, self._shape.width)
+        values, mask = (torch.from_numpy(a).to(self._device) for a in (features.values, features.mask))
+        stored = dict.fromkeys(tasks, Pooled(values=values, mask=mask))
+        return whole(iter([self._stage(loaded.model, stored, 0)]))
+
+    def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
+        self._loaded = self._made(tasks)
+
+    def _made(self, tasks: Mapping[str, LoadedTask]) -> _Loaded:
+        dtype = getattr(torch, self.precision)
+        owned = owned_arrays(tasks)
+        families = make_families({name: task.path for name, task in tasks.items()}, self._shape)
+        for owner, family in families.items():
+            _fill(family, owner, owned.get(owner, {}))
+            family.to(self._device).lower(dtype)
+        parts = {}
+        for name, task in tasks.items():
+            parts[name] = make_part(task.path, self._shape, families=families)
+            _fill(parts[name], task.path.head.part, task.arrays)
+            parts[name].to(self._device).lower(dtype)
+        model = Model(self._trunk, parts, families, stacked=self._stacked)
+        model.eval().requires_grad_(False)
+        return _Loaded(tasks, model)
+
+    def _stored(self, loaded: _Loaded, plan: Plan, batch: TokenBatch) -> dict[str, Pooled]:
+        with self._counted(loaded):
+            return loaded.model.stored(plan, self._texts(batch))
+
+    def _texts(self, batch: TokenBatch) -> TextBatch:
+        ids, mask, segments, words = (
+            torch.from_numpy(array).to(self._device) for array in (batch.ids, batch.mask, batch.segments, batch.words)
+        )
+        return TextBatch(ids=ids, mask=mask, segments=segments, words=words)
+
+    @contextmanager
+    def _counted(self, loaded: _Loaded) -> Iterator[None]:
+        try:
+            with torch.inference_mode(), self._guard():
+                yield
+        finally:
+            with loaded.counting:
+                run = loaded.model.layers_run
+                self._count.add(run - loaded.counted)
+                loaded.counted = run
+
+
+def _device(device: str) -> torch.device:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BackendError(
+            "the torch-cuda backend needs a graphics processor, and torch finds none here",
+            got=f"torch {torch.__version__}",
+            do="choose --backend torch, or install the build of torch for this machine's CUDA",
+        )
+    return torch.device(device)
+
+
+def _check_products() -> None:
+    if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+        raise BackendError(
+            "products on a graphics processor give equal bits by a setting that has to be there before torch starts",
+            got=f"CUBLAS_WORKSPACE_CONFIG={os.environ.get('CUBLAS_WORKSPACE_CONFIG', '')}",
+            allowed=[":4096:8", ":16:8"],
+            do="export CUBLAS_WORKSPACE_CONFIG=:4096:8",
+        )
+
+
+def _fill(module: nn.Module, owner: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Gives a part or family its arrays, those of them that the tasks here read."""
+    wanted = list(module.state_dict())
+    missing = [name for name in wanted if name not in arrays]
+    if missing:
+        raise BackendError(
+            f"layers, prompts or heads read arrays of '{owner}' that are not loaded",
+            got=f"none for {missing[:3]}",
+            do="give every owner's arrays with the tasks that read them",
+        )
+    module.load_state_dict({name: torch.from_numpy(np.array(arrays[name])) for name in wanted})

@@ -1,0 +1,298 @@
+"""One task's branches, from states kept at their taps: teachers, searches over their depth, and students."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyhead.deep.examples import outputs_of, outputs_of_each, tell_unread
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import OnTap, TapExamples, tap_examples
+from polyhead.deep.loop.checkpoint import SUFFIX
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.feed import stream
+from polyhead.deep.loop.fit import Course, Fitted
+from polyhead.deep.loop.loss import LOSSES, distilled
+from polyhead.deep.sharing.make import arrays_of_part
+from polyhead.deep.sharing.part import BranchPart
+from polyhead.errors import TrainError
+from polyhead.plan import Path
+from polyhead.progress import counted
+from polyhead.project.strategies.branch import Branch, branch_path, tap_of
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.prepared import Prepared, Split
+
+
+class TrainedBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """A trained branch: where it sits, its module, its arrays, and how training went."""
+
+    path: Path
+    module: OnTap
+    arrays: dict[str, np.ndarray]
+    fitted: Fitted
+
+    @property
+    def layers(self) -> int:
+        """Private layers."""
+        return self.path.layers[-1].stop - tap_of(self.path)
+
+
+class Branches:
+    """The branches of one task: candidates of any depth, trained and compared on validation."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        strategy: Branch,
+        extractor: Extractor,
+        *,
+        precision: str,
+        checkpoints: FilePath | None = None,
+        events: Events | None = None,
+    ) -> None:
+        self.prepared, self.strategy, self.extractor = prepared, strategy, extractor
+        self.precision, self.checkpoints, self.events = precision, checkpoints, events or Events()
+        self._told = False  # what of the training answers is not read
+
+    def path(self, layers: int, tap: int | None = None) -> Path:
+        """The path of a branch of so many layers; `tap` None: the strategy's, else it ends where the trunk ends."""
+        shape = self.extractor.data.architecture
+        tap = self.strategy.tap if tap is None else tap
+        tap = shape.layers - layers if tap is None else tap
+        return branch_path(
+            self.prepared.task, self.strategy, trunk=self.extractor.digest, shape=shape, tap=tap, layers=layers
+        )
+
+    def teacher(self, layers: int, *, seed: int | None = None) -> TrainedBranch:
+        """A branch that starts from the trunk's own layers, trained on the labels."""
+        path = self.path(layers)
+        module, course = self.course(path, seed=seed)
+        course.advance()
+        return self.grown(path, module, course)
+
+    def course(self, path: Path, *, seed: int | None = None) -> tuple[OnTap, Course]:
+        """A branch on this path at its start, and its training run."""
+        module = self._module(path, seed, self.extractor.data.arrays)
+        return module, self._course(path, module, seed, LOSSES[kind_of(self.prepared.task).loss], "teacher")
+
+    def student(self, teacher: TrainedBranch, layers: int, *, seed: int | None = None) -> TrainedBranch:
+        """A shorter branch above the teacher's tap, taught by the labels and by the teacher's outputs.
+
+        It starts from the teacher's bottommost layers, pooler and head (Wei et al. 2021, 3.2), or, for `init`
+        'pretrained', from the trunk's layers and a new head.
+        """
+        if layers > teacher.layers:
+            raise TrainError("a student is no deeper than its teacher", got=layers, allowed=teacher.layers)
+        path = self.path(layers, tap=tap_of(teacher.path))
+        own = self.strategy.init == "teacher"
+        module = self._module(path, seed, teacher.arrays if own else self.extractor.data.arrays, head=own)
+        noisy = self.strategy.noisy_teacher
+        served = teacher.module.served(self._dtype)
+        soft = None if noisy else outputs_of_each(served, self._examples("train", path))
+        loss = distilled(kind_of(self.prepared.task).loss, self.strategy.temperature)
+        name = f"student-{self.strategy.init}"
+        course = self._course(path, module, seed, loss, name, soft=soft, noisy=teacher if noisy else None)
+        course.advance()
+        return self.grown(path, module, course)
+
+    def restored(self, path: Path, arrays: Mapping[str, np.ndarray]) -> TrainedBranch:
+        """A branch that was trained before, from its arrays; how training went is not kept."""
+        module = self._module(path, None, arrays, head=True)
+        module.eval()
+        return TrainedBranch(path=path, module=module, arrays=dict(arrays), fitted=Fitted())
+
+    def grown(self, path: Path, module: OnTap, course: Course) -> TrainedBranch:
+        """The course's end: the module with its best weights."""
+        fitted = course.finish()
+        return TrainedBranch(path=path, module=module, arrays=arrays_of_part(module.part), fitted=fitted)
+
+    def outputs(self, grown: TrainedBranch, split: Split) -> list[np.ndarray]:
+        """The branch's outputs for every example of the split, as it will be served."""
+        examples = tap_examples(self.prepared, split, grown.path, self.extractor, precision=self.precision)
+        return outputs_of(grown.module.served(self._dtype), examples)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.precision)
+        return dtype
+
+    def _module(self, path: Path, seed: int | None, start: Mapping[str, np.ndarray], *, head: bool = False) -> OnTap:
+        training = self.prepared.training
+        generator = torch.Generator().manual_seed(
+            stream(training.seed if seed is None else seed, "init", self.prepared.task.name)
+        )
+        part = BranchPart(
+            path,
+            self.extractor.data.architecture,
+            dropout=training.dropout,
+            layer_dropout=self.strategy.dropout,
+            generator=generator,
+        )
+        part.start_from(start, head=head)
+        return OnTap(part, path, bfloat16=self.precision == "bfloat16")
+
+    def _course(
+        self,
+        path: Path,
+        module: OnTap,
+        seed: int | None,
+        loss: Callable[..., Tensor],
+        name: str,
+        *,
+        soft: list[np.ndarray] | None = None,
+        noisy: TrainedBranch | None = None,
+    ) -> Course:
+        task, kind, training = self.prepared.task, kind_of(self.prepared.task), self.prepared.training
+        if seed is not None:
+            training = msgspec.structs.replace(training, seed=seed)
+        validation = self._examples("validation", path)
+        right = self.prepared.validation.examples
+
+        def score() -> float:
+            outputs = outputs_of(module.served(self._dtype), validation)
+            return right.scores(task, outputs)[kind.default_metric(task)]
+
+        train = self._examples("train", path, soft=soft, noisy=noisy)
+        if not self._told:
+            tell_unread(self.prepared, train, self.extractor.data.settings.max_tokens, self.events)
+            self._told = True
+        balanced = kind.class_weights(task, self.prepared.train.examples.targets) if training.class_weights else None
+        label = f"{task.name} ({name}, {counted(len(module.part.layers), 'layer')})"
+        file = f"{task.name}-{name}-{tap_of(path)}-{len(module.part.layers)}-{training.seed}{SUFFIX}"
+
+        return Course(
+            module,
+            train,
+            loss=loss,
+            score=score,
+            training=training,
+            weights=None if balanced is None else torch.from_numpy(balanced),
+            checkpoint=self.checkpoints / file if self.checkpoints else None,
+            events=self.events,
+            label=label,
+        )
+
+    def _examples(
+        self, split: str, path: Path, *, soft: list[np.ndarray] | None = None, noisy: TrainedBranch | None = None
+    ) -> TapExamples:
+        rows = next(s for s in self.prepared.splits if s.name == split)
+        teacher = None if noisy is None else _noisy(noisy.module)
+        return tap_examples(
+            self.prepared, rows, path, self.extractor, precision=self.precision, soft=soft, teacher=teacher
+        )
+
+
+def _noisy(module: OnTap) -> Callable[..., Tensor]:
+    """The teacher with its dropout on, as the paper's code has it; its weights stay as they are."""
+
+    def answer(*arguments: object) -> Tensor:
+        module.train()
+        with torch.no_grad():
+            outputs: Tensor = module(*arguments).float()
+        module.eval()
+        return outputs
+
+    return answer
+
+
+LEAST_LEFT = 2  # candidates that train to the end
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One depth at one seed: how long it trained and its best validation score."""
+
+    layers: int
+    seed: int
+    epochs: int
+    score: float
+
+
+class DepthSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a search: the best branch, the best of every depth that was trained to the end, every candidate."""
+
+    best: TrainedBranch
+    ended: tuple[TrainedBranch, ...]
+    candidates: tuple[Candidate, ...]
+
+
+def spread(candidates: Sequence[Candidate]) -> dict[int, dict[str, float]]:
+    """For each depth the maximum, mean, median and spread (standard deviation) of its seeds' validation scores.
+
+    After halving these are the best scores that each candidate had when it stopped.
+    """
+    spreads: dict[int, dict[str, float]] = {}
+    for layers in sorted({candidate.layers for candidate in candidates}):
+        scores = [c.score for c in candidates if c.layers == layers]
+        spreads[layers] = {
+            "max": max(scores),
+            "mean": statistics.mean(scores),
+            "median": statistics.median(scores),
+            "spread": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        }
+    return spreads
+
+
+def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> DepthSearch:
+    """The best of all depths and seeds, most of which train for an epoch or two only."""
+    running = {(layers, seed): _begun(branches, layers, seed) for layers in depths for seed in seeds}
+    epochs = max(course.most for _, course in running.values())
+    fallen: list[Candidate] = []
+    done = 0
+    while done < epochs:
+        # The last rung runs to the end, so that no candidate is judged on a schedule that it did not finish.
+        done = epochs if len(running) <= LEAST_LEFT else done + 1
+        for _, course in running.values():
+            course.advance(done)
+        for key in _worse_half(running) if done < epochs else ():
+            fallen.append(_candidate(key, running.pop(key)[1]))  # its weights and optimizer are not needed again
+    ended = {key: _ended(branches, key, *running.pop(key)) for key in list(running)}
+    return _searched(ended, fallen)
+
+
+def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> DepthSearch:
+    """The best of all depths and seeds, each trained to the end."""
+    ended = {}
+    for layers in depths:
+        for seed in seeds:
+            module, course = _begun(branches, layers, seed)
+            course.advance()
+            ended[layers, seed] = _ended(branches, (layers, seed), module, course)
+    return _searched(ended, [])
+
+
+Key = tuple[int, int]
+
+
+def _begun(branches: Branches, layers: int, seed: int) -> tuple[OnTap, Course]:
+    return branches.course(branches.path(layers), seed=seed)
+
+
+def _ended(branches: Branches, key: Key, module: OnTap, course: Course) -> tuple[TrainedBranch, Candidate]:
+    return branches.grown(branches.path(key[0]), module, course), _candidate(key, course)
+
+
+def _candidate(key: Key, course: Course) -> Candidate:
+    return Candidate(layers=key[0], seed=key[1], epochs=course.done, score=course.best_score)
+
+
+def _worse_half(running: Mapping[Key, tuple[OnTap, Course]]) -> list[Key]:
+    keep = max(LEAST_LEFT, -(-len(running) // 2))
+    return sorted(running, key=lambda key: (-running[key][1].best_score, key))[keep:]
+
+
+def _searched(ended: Mapping[Key, tuple[TrainedBranch, Candidate]], fallen: Sequence[Candidate]) -> DepthSearch:
+    """The best candidate that trained to the end; ties: fewer layers, then the smaller seed (2.a.6)."""
+    ranked = sorted(ended, key=lambda key: (-ended[key][1].score, key))
+    of_depth = {key[0]: key for key in reversed(ranked)}
+    candidates = [*fallen, *(candidate for _, candidate in ended.values())]
+    return DepthSearch(
+        best=ended[ranked[0]][0],
+        ended=tuple(ended[of_depth[layers]][0] for layers in sorted(of_depth)),
+        candidates=tuple(sorted(candidates, key=lambda candidate: (candidate.layers, candidate.seed))),
+    )

@@ -1,0 +1,317 @@
+"""A task of strategy `branch`, from kept states to the branches to choose from, and the one that is chosen.
+
+What was trained is kept in the run's cache under the way of training, so that another choice trains nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+from safetensors.numpy import load, save
+
+from polyhead.deep.branch.run import Branches, Candidate, TrainedBranch, grid, halving, spread
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import wanted_taps
+from polyhead.deep.loop.checkpoint import SUFFIX
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.fit import Fitted
+from polyhead.encoder.data import arrays_digest
+from polyhead.encoder.shape import Architecture
+from polyhead.errors import ConfigError, TrainError
+from polyhead.files import remove_leftovers, replace_file
+from polyhead.plan import Path
+from polyhead.plan.cost.allocate import Option, OptionsFile, best_under, by_rule, frontier, greedy, price_of
+from polyhead.progress import counted
+from polyhead.project.strategies.branch import as_branch, private_layers, tap_of
+from polyhead.project.tables import Choice
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.source import FeatureRequest
+from polyhead.train.job import Trainer
+from polyhead.train.record.draft import HeldRows, Trained
+from polyhead.values import from_json
+
+KEPT = "branches.json"  # the list of a task's kept branches, beside them
+
+
+class ChosenBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """A trained branch that may be chosen."""
+
+    name: str
+    path: Path
+    fitted: Fitted
+    arrays: str  # their digest
+
+
+class BranchSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """All branches of one task: its teacher, others of the search that trained to the end, students; all candidates."""
+
+    task: str
+    kept: tuple[ChosenBranch, ...]
+    candidates: tuple[Candidate, ...] = ()
+
+    def options(self) -> list[Option]:
+        """The options of an allocation; scores are those of validation."""
+        return [
+            Option(
+                task=self.task,
+                name=branch.name,
+                tap=tap_of(branch.path),
+                layers=len(private_layers(branch.path)),
+                score=100 * branch.fitted.score,
+            )
+            for branch in self.kept
+        ]
+
+
+class Branched(Trainer):
+    """Trains every task's branches first, and then the choice between them; both are kept in the cache.
+
+    `prepared` are all tasks of branches, also those that are trained already: their options are written down, and
+    under one budget the choice is among all.
+    """
+
+    order = 1
+
+    def paths(self) -> dict[str, list[Path]]:
+        """The path of every depth that each task tries.
+
+        Raises ConfigError, before any training, for a budget that nothing can be within, whatever is learned.
+        """
+        paths = {p.task.name: branch_paths(p, self.job.extractor) for p in self.prepared}
+        if self.todo:
+            check_affordable(self.prepared, paths, self.job.allocation, self.job.extractor.data.architecture)
+        return paths
+
+    def readers(self) -> Sequence[Prepared]:
+        """Under one budget all tasks of branches, as the choice is among all."""
+        return self.prepared if self.todo and self.job.allocation.rule == "budget" else self.todo
+
+    def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
+        """The states at the path's tap."""
+        return wanted_taps(prepared, path, self.job.extractor)
+
+    def train(self) -> None:
+        """Grows what is not grown yet, writes all options down, and commits the branches that are chosen."""
+        if not self.todo:
+            return
+        job, extractor = self.job, self.job.extractor
+        shape, precision = extractor.data.architecture, extractor.precision
+        searches: dict[str, BranchSearch] = {}
+        for p in self.prepared:
+            name, folder = p.task.name, job.folder("branches", p)
+            if name in job.todo or job.allocation.rule == "budget":
+                searches[name] = grow(p, extractor, precision=precision, folder=folder, events=job.events)
+                for line in grown_lines(searches[name]):
+                    job.events.line(line)
+            elif (known := kept_search(folder)) is not None:
+                searches[name] = known
+        others = {name for name, strategy in job.declared.items() if strategy.is_allocated}
+        left = others - {p.task.name for p in self.prepared}
+        write_options(job.cache / "options.json", list(searches.values()), shape, left)
+        chosen = choose(list(searches.values()), job.allocation, shape)
+        for p in self.todo:
+            name, folder = p.task.name, job.folder("branches", p)
+            trained = chosen_part(p, searches[name], chosen[name], extractor, precision=precision, folder=folder)
+            job.commit([(p, trained)])
+
+
+def check_affordable(
+    several: Sequence[Prepared], paths: Mapping[str, Sequence[Path]], choice: Choice, shape: Architecture
+) -> None:
+    """Raises ConfigError where the cheapest branches that training may give cost more than the budget."""
+    if choice.rule != "budget" or choice.budget is None:
+        return
+    options = []
+    for p in several:
+        for path in paths[p.task.name]:
+            deepest = len(private_layers(path))
+            students = [layers for layers in as_branch(p.strategy).students if layers < deepest]
+            options += [
+                Option(task=p.task.name, name=f"{tap_of(path)}-{layers}", tap=tap_of(path), layers=layers, score=0.0)
+                for layers in (deepest, *students)
+            ]
+    least = frontier(options, price_of(choice.unit, shape))[0].cost
+    if least > choice.budget:
+        raise ConfigError(
+            "no choice of branches can be within the budget, whatever is learned: nothing is trained",
+            got=f"[allocation] budget = {choice.budget:,} ({choice.unit})",
+            allowed=f"{least:,} or more",
+            do="raise it, allow fewer private layers (least, most, students), or leave out a task",
+        )
+
+
+def depths_of(prepared: Prepared, shape: Architecture) -> list[int]:
+    """The depths that a task's strategy tries; raises ConfigError where the trunk has no such depth."""
+    strategy = as_branch(prepared.strategy)
+    most = strategy.layers or strategy.most or max(strategy.least, shape.layers)
+    least = strategy.layers or strategy.least
+    if (strategy.tap or 0) + most > shape.layers:
+        raise ConfigError(
+            f"task '{prepared.task.name}': its branch is deeper than the trunk",
+            got=f"{most} private layers" + (f" above tap {strategy.tap}" if strategy.tap is not None else ""),
+            allowed=f"tap and layers together at most {shape.layers}",
+        )
+    return list(range(least, most + 1))
+
+
+def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: FilePath, events: Events) -> BranchSearch:
+    """Trains the task's branches, or finds them in `folder`, where each is written as soon as all are trained."""
+    known = kept_search(folder)
+    if known is not None:
+        return known
+    strategy = as_branch(prepared.strategy)
+    branches = Branches(prepared, strategy, extractor, precision=precision, checkpoints=folder, events=events)
+    depths = depths_of(prepared, extractor.data.architecture)
+    candidates: tuple[Candidate, ...] = ()
+    others: tuple[TrainedBranch, ...] = ()
+    if len(depths) == 1 and strategy.seeds == 1:
+        teacher = branches.teacher(depths[0])
+    else:
+        first = prepared.training.seed
+        find = halving if strategy.search == "halving" else grid
+        result = find(branches, depths, range(first, first + strategy.seeds))
+        teacher, candidates = result.best, result.candidates
+        others = tuple(branch for branch in result.ended if branch.layers != teacher.layers)
+    grown = {"teacher": teacher} | {f"branch-{branch.layers}": branch for branch in others}
+    for layers in strategy.students:
+        if layers < teacher.layers:
+            grown[f"student-{layers}"] = branches.student(teacher, layers)
+        else:
+            reason = f"no student of {layers} layers: the teacher has {teacher.layers}"
+            events.line(f"{prepared.task.name}: {reason}")
+    search = BranchSearch(
+        task=prepared.task.name,
+        kept=tuple(
+            ChosenBranch(name=name, path=branch.path, fitted=branch.fitted, arrays=arrays_digest(branch.arrays))
+            for name, branch in grown.items()
+        ),
+        candidates=candidates,
+    )
+    _write(folder, search, grown)
+    for checkpoint in folder.glob(f"*{SUFFIX}"):
+        checkpoint.unlink(missing_ok=True)
+    return search
+
+
+def kept_search(folder: FilePath) -> BranchSearch | None:
+    """The branches that `grow` left in `folder`, None where it has not finished; raises TrainError where damaged."""
+    file = folder / KEPT
+    return _read(file) if file.exists() else None
+
+
+def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
+    """The path of every depth that the task's strategy tries, the shortest branch first."""
+    branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=extractor.precision)
+    return [branches.path(layers) for layers in depths_of(prepared, extractor.data.architecture)]
+
+
+def grown_lines(search: BranchSearch) -> list[str]:
+    """Lines about a task's search: its branches and their validation scores."""
+    depths = [
+        f"{counted(layers, 'layer')} {of['max']:.4f}"
+        + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if several else "")
+        for several in [len({branch.seed for branch in search.candidates}) > 1]
+        for layers, of in spread(search.candidates).items()
+    ]
+    searched = [f"{search.task}: depths searched: {', '.join(depths)}"] if depths else []
+    branches = ", ".join(
+        f"{branch.name} ({counted(len(private_layers(branch.path)), 'layer')} above tap {tap_of(branch.path)}) "
+        f"{branch.fitted.score:.4f}"
+        for branch in search.kept
+    )
+    return [*searched, f"{search.task}: {branches}, on validation"]
+
+
+def write_options(
+    file: FilePath, searches: Sequence[BranchSearch], shape: Architecture, left: Collection[str] = ()
+) -> None:
+    """Every branch to choose from, as `polyhead allocate` reads it; of tasks that are `left` what the file has."""
+    options = tuple(option for search in searches for option in search.options())
+    if left and file.exists():
+        with suppress(ConfigError):  # it is written anew
+            before = from_json(file.read_bytes(), OptionsFile, source=str(file))
+            options += tuple(option for option in before.options if option.task in left and before.trunk == shape)
+    with _writing(f"cannot write what `polyhead allocate` reads, {file}"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(file.parent, of=file.name)
+        replace_file(file, msgspec.json.encode(OptionsFile(options=options, trunk=shape)))
+
+
+def choose(searches: Sequence[BranchSearch], choice: Choice, shape: Architecture) -> dict[str, Option]:
+    """The branch of each task that the project's `[allocation]` keeps."""
+    options = [option for search in searches for option in search.options()]
+    if choice.rule == "budget":
+        assert choice.budget is not None
+        try:
+            return best_under(options, choice.budget, price_of(choice.unit, shape)).chosen
+        except ConfigError as error:
+            again = "all branches are kept, so with a larger budget the same command trains nothing again"
+            raise ConfigError(error.what, got=error.got, allowed=error.allowed, do=f"{error.do}; {again}") from None
+    return (greedy if choice.rule == "greedy" else by_rule)(options, choice.c)
+
+
+def chosen_part(
+    prepared: Prepared, search: BranchSearch, option: Option, extractor: Extractor, *, precision: str, folder: FilePath
+) -> Trained:
+    """The chosen branch with its scores; the test split is read once, by this branch alone."""
+    kept = next(branch for branch in search.kept if branch.name == option.name)
+    file = folder / f"{kept.name}.safetensors"
+    arrays = _arrays(file)
+    if arrays_digest(arrays) != kept.arrays:
+        raise _damaged(file, "its bytes are not those that were written")
+    branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=precision)
+    grown = branches.restored(kept.path, arrays)
+    outputs = {split.name: branches.outputs(grown, split) for split in prepared.splits[1:]}
+    tried = {branch.name: branch.fitted.score for branch in search.kept}
+    for branch in search.candidates:
+        tried[f"{branch.layers} layers, seed {branch.seed}, {branch.epochs} epochs"] = branch.score
+    return Trained(
+        path=kept.path,
+        arrays=arrays,
+        scores=prepared.scores(outputs),
+        fitted=kept.fitted,
+        tried=tried if len(tried) > 1 else {},
+        held=HeldRows(examples=prepared.validation.examples, outputs=outputs["validation"]),
+    )
+
+
+def _write(folder: FilePath, search: BranchSearch, grown: Mapping[str, TrainedBranch]) -> None:
+    """The parts first, the list of them last: a kill leaves the list out, and training goes on from checkpoints."""
+    with _writing(f"cannot keep the trained branches of task '{search.task}' in {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
+        for name, branch in grown.items():
+            replace_file(folder / f"{name}.safetensors", save(branch.arrays))
+        replace_file(folder / KEPT, msgspec.json.encode(search))
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TrainError(what, got=error.strerror, do="free some disk space and run the same command again") from None
+
+
+def _read(file: FilePath) -> BranchSearch:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=BranchSearch)
+    except msgspec.MsgspecError as error:
+        raise _damaged(file, error) from None
+
+
+def _arrays(file: FilePath) -> dict[str, np.ndarray]:
+    try:
+        return dict(load(file.read_bytes()))
+    except Exception as error:  # the library raises its own for a file that is cut short
+        raise _damaged(file, error) from None
+
+
+def _damaged(file: FilePath, error: object) -> TrainError:
+    return TrainError(
+        f"the kept branch {file} cannot be read", got=error, do=f"delete {file.parent}; its task then trains anew"
+    )

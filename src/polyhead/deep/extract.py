@@ -1,0 +1,256 @@
+"""Features of the frozen trunk, computed once: evaluation mode, one pass for all stored values that lack a text."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+
+from polyhead import plan as planning
+from polyhead.codecs import EXACT, NO_TOKEN
+from polyhead.deep.model import TextBatch, stored_values
+from polyhead.deep.nn.trunk import Trunk
+from polyhead.encoder.data import TrunkData
+from polyhead.encoder.shape import WORD_VECTORS
+from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.backends.prefix import with_every_token
+from polyhead.files import open_plain, remove_leftovers, replace_file
+from polyhead.plan import Codec, Path
+from polyhead.progress import UNIT_SECONDS
+from polyhead.project.strategies.base import with_codec
+from polyhead.store.corpus.base import document_id
+from polyhead.store.features import FeatureStore
+from polyhead.store.fill import EncodeFeatures, batch_values, batches, fixed_codec, sample_values
+from polyhead.text.encodings import Encodings
+from polyhead.text.processes import Piece, TokenizerPool
+from polyhead.text.tokenize import Input, Tokenizer, encoded_at, windows_of
+from polyhead.text.words import first_subtokens
+from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per, value_key
+
+TOKEN_BUDGET = 4096  # padded tokens in one batch
+FLUSH_BYTES = 256 * 2**20  # of float32 values waiting, over all stores: then each writes a segment,
+FLUSH_SECONDS = 3 * UNIT_SECONDS  # and after so long in any case: a kill loses no more
+PIECE = 8192  # inputs tokenized and sorted by length at a time
+
+
+class Extractor(FeatureSource):
+    """A frozen trunk in evaluation mode, its tokenizer, and the folder of stores that it fills."""
+
+    def __init__(self, data: TrunkData, *, folder: FilePath, precision: str) -> None:
+        self.data, self.facts, self.folder = data, data.facts, folder / precision
+        self.precision, self._codecs = precision, dict[bytes, Codec]()
+        self.trunk = Trunk.from_data(data, dtype=getattr(torch, precision)).eval().requires_grad_(False)
+        self.tokenizer = Tokenizer(data.tokenizer, data.settings)
+
+    @property
+    def digest(self) -> str:
+        """The trunk's digest."""
+        return self.facts.digest
+
+    def keeps(self, path: Path, *, is_named: bool) -> bool:
+        """Always: what is not kept is encoded."""
+        return True
+
+    def remember(self, paths: Sequence[Path]) -> None:
+        """Takes the constants of these paths' codecs for paths to come."""
+        for path in paths:
+            per: Per = "dimension" if len(path.pool.codec.scale) > 1 else "tensor"
+            self._codecs.setdefault(value_key(path, per), path.pool.codec)
+
+    def coded(self, path: Path, *, is_named: bool, per: Per, inputs: Callable[[], Sequence[Input]]) -> Path:
+        """The path with its codec, the same for all paths of one stored value."""
+        key = value_key(path, per)
+        if key not in self._codecs:
+            self._codecs[key] = self.calibrated(path, inputs(), per=per)
+        return with_codec(path, self._codecs[key])
+
+    def calibrated(self, path: Path, inputs: Sequence[Input], *, per: Per) -> Codec:
+        """The path's codec with its constants, from as many of these (training) inputs as it wants, evenly spaced."""
+        pool = path.stored().pool
+        if not pool.codec.format.is_fixed_from_data:
+            return pool.codec
+        sample = pool.codec.format.sample
+        raw = msgspec.structs.replace(pool, codec=Codec(name=EXACT, before_mean=pool.codec.before_mean))
+        path = with_every_token(Path(nodes=(*path.stored().nodes[:-1], raw)))
+        spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
+        chosen = [inputs[i] for i in spaced]
+        values = sample_values(self.features, path, chosen, self.tokenizer, budget=TOKEN_BUDGET)
+        return fixed_codec(pool.codec, values, per=per, words=self.data.arrays[WORD_VECTORS])
+
+    def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
+        """Encodes every input that some store lacks, once for all stores; a kill loses the unwritten rest only."""
+        began = time.monotonic()
+        pending = _Pending([_Open(self.store(request.path), request) for request in wanted])
+        journal = Journal(self.folder, [planning.digest(request.path.stored()) for request in wanted])
+        inputs = journal.begin(list(pending.waiting), [text for request in wanted for text in request.inputs])
+        passes = done = tokens = cut = 0
+        windowed = {text for request in wanted if request.windows is not None for text in request.inputs}
+        with TokenizerPool(self.data.tokenizer, self.data.settings) as pool:
+            for piece, encodings in pool.tokenized(self._pieces(inputs, pending, windowed)):
+                texts = [piece.inputs[row] for row in encodings.row.tolist()]
+                for entries, batch in batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET):
+                    if not any(texts[entry] in pending.waiting for entry in entries.tolist()):
+                        continue
+                    pending.add(self.features, encodings, entries, [texts[entry] for entry in entries.tolist()], batch)
+                    passes += len(entries)
+                    is_first = encodings.window[entries] == 0
+                    done += sum(texts[entry] in pending.waiting for entry in entries[is_first].tolist())
+                    tokens += int(batch.mask.sum())
+                    cut += int((encodings.cut[entries] > 0).sum())
+                    if update is not None:
+                        update(done, len(pending.waiting))
+        pending.flush()
+        journal.end()
+        seconds = time.monotonic() - began
+        return Extraction(passes=passes, reused=pending.reused, tokens=tokens, cut=cut, seconds=seconds)
+
+    def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[np.ndarray]:
+        """The stored value of each path before its codec, from one pass (see `Backend.features`)."""
+        ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
+        with torch.inference_mode():
+            return stored_values(self.trunk, paths, TextBatch(ids=ids, mask=mask, segments=segments, words=words))
+
+    def _pieces(self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]) -> Iterator[Piece]:
+        """Pieces of the inputs that hold a lacking one; the next piece is tokenized while the trunk reads this one."""
+        windows = windows_of(self.tokenizer.max_tokens)
+        for is_windowed, size in itertools.product((False, True), (1, 2)):
+            texts = [text for text in inputs if (text in windowed) == is_windowed and len(text) == size]
+            for start in range(0, len(texts), PIECE):
+                piece = texts[start : start + PIECE]
+                if any(text in pending.waiting for text in piece):
+                    yield Piece(inputs=piece, windows=windows if is_windowed else None, offsets=pending.reads_words)
+
+
+class _Open:
+    """A store being filled: which keys it lacks, and the values not yet written."""
+
+    def __init__(self, store: FeatureStore, request: FeatureRequest) -> None:
+        self.store, self.path = store, with_every_token(request.path.stored())
+        keys = request.keys()
+        lacking = store.missing(keys)
+        self.reused = len(keys) - len(lacking)
+        self.lacking = {keys[i]: i for i in lacking}  # key -> index in the request
+        self.request = request
+        self.keys: list[bytes] = []
+        self.values: list[np.ndarray] = []
+        self.tokens: list[np.ndarray] = []
+        self.bytes = 0
+
+    def window(self, index: int) -> int:
+        return 0 if self.request.windows is None else self.request.windows[index]
+
+    def add(self, key: bytes, value: np.ndarray, tokens: np.ndarray) -> None:
+        self.keys.append(key)
+        self.values.append(value)
+        self.tokens.append(tokens)
+        self.bytes += value.nbytes
+
+    def taken(self) -> tuple[list[bytes], list[np.ndarray], list[np.ndarray]]:
+        """Keys, values and tokens that are not yet written, which it forgets."""
+        taken = self.keys, self.values, self.tokens
+        self.keys, self.values, self.tokens, self.bytes = [], [], [], 0
+        return taken
+
+
+class _Pending:
+    """The distinct inputs that stores lack, and who waits for each."""
+
+    def __init__(self, stores: Sequence[_Open]) -> None:
+        self.stores = stores
+        self.reused = sum(store.reused for store in stores)
+        self.reads_words = any(store.request.words is not None for store in stores)
+        self._flushed = time.monotonic()
+        self.waiting: dict[Input, list[tuple[_Open, bytes, int]]] = {}
+        for store in stores:
+            for key, index in store.lacking.items():
+                self.waiting.setdefault(store.request.inputs[index], []).append((store, key, index))
+
+    def add(
+        self,
+        encode: EncodeFeatures,
+        encodings: Encodings,
+        entries: np.ndarray,
+        texts: Sequence[Input],
+        batch: TokenBatch,
+    ) -> None:
+        """Encodes one batch and takes what stores lack; `texts` are those of its rows."""
+        windows = encodings.window[entries].tolist()
+        lacking: list[list[tuple[int, bytes, int]]] = [[] for _ in self.stores]
+        number = {id(store): place for place, store in enumerate(self.stores)}
+        for row, (text, window) in enumerate(zip(texts, windows, strict=True)):
+            for store, key, index in self.waiting.get(text, ()):
+                if window == store.window(index):
+                    lacking[number[id(store)]].append((row, key, index))
+        paths = list(dict.fromkeys(store.path for store, rows in zip(self.stores, lacking, strict=True) if rows))
+        values = dict(zip(paths, batch_values(encode, paths, batch), strict=True)) if paths else {}
+        for store, rows in zip(self.stores, lacking, strict=True):
+            for row, key, index in rows:
+                value, own = values[store.path].of(row), values[store.path].tokens_of(row)
+                if store.request.words is not None:
+                    places = first_subtokens(encoded_at(encodings, int(entries[row])), store.request.words[index])
+                    value = np.asarray(value[np.maximum(places, 0)] * (places >= 0)[:, None, None])
+                    own = np.where(places >= 0, own[np.maximum(places, 0)], NO_TOKEN)
+                store.add(key, value, own)
+        is_late = time.monotonic() - self._flushed >= FLUSH_SECONDS
+        if is_late or sum(store.bytes for store in self.stores) >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes one fragment to each store, whatever number of requests wait for it."""
+        by_store: dict[FeatureStore, dict[bytes, tuple[np.ndarray, np.ndarray]]] = {}
+        for waiting in self.stores:
+            keys, values, tokens = waiting.taken()
+            by_store.setdefault(waiting.store, {}).update(zip(keys, zip(values, tokens, strict=True), strict=True))
+        for store, rows in by_store.items():
+            if rows:
+                values, tokens = map(list, zip(*rows.values(), strict=True))
+                store.append(list(rows), values, tokens)
+        self._flushed = time.monotonic()
+
+
+KEY_BYTES = len(document_id(("",)))
+
+
+class Journal:
+    """One file of input keys for one set of stores; it is there only while an extraction is unfinished."""
+
+    def __init__(self, folder: FilePath, digests: Sequence[str]) -> None:
+        name = hashlib.sha256("".join(sorted(set(digests))).encode()).hexdigest()[:16]
+        self._file = folder / f"extraction-{name}.keys"
+
+    def begin(self, lacking: Sequence[Input], known: Sequence[Input]) -> list[Input]:
+        """The inputs to batch: those of the unfinished extraction that lacked all of `lacking`, else `lacking`.
+
+        `known` are all inputs of this extraction, stored or not.
+        """
+        if not lacking and not self._file.exists():
+            return []  # nothing is written where nothing is to be done
+        started = self._read()
+        texts = {document_id(text): text for text in known} if started else {}
+        if started and {document_id(text) for text in lacking} <= set(started) <= set(texts):
+            return [texts[key] for key in started]
+        self._write([document_id(text) for text in lacking])
+        return list(lacking)
+
+    def end(self) -> None:
+        """Forgets the list: everything is stored."""
+        self._file.unlink(missing_ok=True)
+
+    def _read(self) -> list[bytes]:
+        try:
+            with open_plain(self._file) as file:
+                raw = file.read()
+        except OSError:  # none, or none of ours: the list is made anew
+            raw = b""
+        return [raw[i : i + KEY_BYTES] for i in range(0, len(raw) - KEY_BYTES + 1, KEY_BYTES)]
+
+    def _write(self, keys: Sequence[bytes]) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self._file.parent, of=self._file.name)
+        replace_file(self._file, b"".join(keys))

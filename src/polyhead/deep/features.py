@@ -1,0 +1,197 @@
+"""Labelled examples over kept values: features of pooled tasks, and states at the tap of a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyhead.deep.examples import FeatureExamples, batch_targets, option_rows, options_in, padded_words, soft_targets
+from polyhead.deep.extract import Extractor
+from polyhead.deep.loop.feed import Batch, LengthSorted
+from polyhead.deep.model import stored_value
+from polyhead.deep.nn.trunk import States
+from polyhead.deep.sharing.part import BranchPart
+from polyhead.plan import Path
+from polyhead.project.strategies.branch import tap_of, tap_path
+from polyhead.store.features import Features
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.question import read_alone
+from polyhead.text.words import GOES_ON, first_subtokens
+from polyhead.train.data.prepare import rows_read, single_inputs
+from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.data.source import FeatureRequest, FeatureSource
+from polyhead.train.data.windows import WindowedExamples, windowed
+
+
+def wanted(prepared: Prepared, path: Path, source: FeatureSource) -> list[FeatureRequest]:
+    """Every input of every split whose features the task needs, or every window of it."""
+    return [request for split in prepared.splits for request in wanted_of(prepared, split, path, source)]
+
+
+def wanted_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> list[FeatureRequest]:
+    """The same of one split."""
+    return _wanted(prepared.task, split, path, windowed(prepared.task, split.examples, source.tokenizer))
+
+
+def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> FeatureExamples:
+    """The split's targets over the features kept for the path."""
+    task, examples, store, words = prepared.task, split.examples, source.store(path), None
+    windows = windowed(task, examples, source.tokenizer)
+    features = [store.features(request.keys()) for request in _wanted(task, split, path, windows)]
+    if windows is None and examples.words is not None and kind_of(task).per_word:
+        words = source.first_subtokens(read_alone(examples.inputs), examples.words)
+    return FeatureExamples(
+        features[0],
+        examples.taught,
+        second=features[1] if len(features) > 1 else None,
+        words=words,
+        options=options_in(examples.inputs),
+        windows=windows,
+    )
+
+
+def _wanted(task: Task, split: Split, path: Path, windows: WindowedExamples | None) -> list[FeatureRequest]:
+    words = split.examples.words if kind_of(task).per_word else None
+    origin, rows = f"task '{task.name}', {split.name}", rows_read(split.examples)
+    return [
+        FeatureRequest(path=path, inputs=inputs, words=words, origin=origin, rows=rows).each(windows)
+        for inputs in single_inputs(split.examples.inputs, task)
+    ]
+
+
+class TapBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """States at the tap of some texts."""
+
+    hidden: Tensor  # (rows, tokens, width)
+    mask: Tensor  # (rows, tokens)
+    words: Tensor | None = None  # (rows, words)
+
+
+class TapExamples(LengthSorted):
+    """Targets, and the kept states of their inputs; `second` holds the other text of pairs read separately.
+
+    `soft` are a teacher's outputs, one array an example: each batch then carries them beside the targets. `teacher`
+    answers each batch anew instead. With `windows` all but `targets` are those of each window.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        targets: Sequence[np.ndarray],
+        *,
+        second: Features | None = None,
+        words: Sequence[np.ndarray] | None = None,
+        soft: Sequence[np.ndarray] | None = None,
+        teacher: Callable[..., Tensor] | None = None,
+        options: np.ndarray | None = None,
+        windows: WindowedExamples | None = None,
+    ) -> None:
+        self._features, self._second, self._words, self.windows = features, second, words, windows
+        self._targets = targets if windows is None else windows.targets(targets)
+        self._soft, self._teacher = soft, teacher
+        lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
+        super().__init__(lengths, options=options)
+
+    def unread(self, member: int) -> np.ndarray | None:
+        """For each word of an example whether no token stands for it; None for tasks that do not read words."""
+        return None if self._words is None else self._words[member] < 0
+
+    def goes_on(self, member: int) -> np.ndarray | None:
+        """Which words of an example share the token of the word before; None where that is not known."""
+        return None if self._words is None else self._words[member] == GOES_ON
+
+    def batch(self, members: np.ndarray) -> Batch:
+        """The kept states of these examples and their targets."""
+        rows = members if self.options is None else option_rows(members, self.options)
+        words = None if self._words is None else padded_words([self._words[i] for i in members])
+        arguments: tuple[object, ...] = (_taken(self._features, rows, words),)
+        if self._second is not None:
+            arguments = (*arguments, _taken(self._second, rows, None))
+        targets = batch_targets(self._targets, members, self.unread, self.options)
+        soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
+        if self._teacher is not None:
+            soft = self._teacher(*arguments)
+        return Batch(arguments=arguments, targets=targets, members=members, soft=soft)
+
+
+class OnTap(nn.Module):
+    """A branch that reads kept states; under bfloat16 autocast where asked."""
+
+    def __init__(self, part: BranchPart, path: Path, *, bfloat16: bool) -> None:
+        super().__init__()
+        self.part, self._tap, self._bfloat16 = part, tap_of(path), bfloat16
+        self._stop, self._pool = path.layers[-1].stop, path.stored().pool
+
+    def forward(self, first: TapBatch, second: TapBatch | None = None) -> Tensor:
+        """Outputs (rows, labels) or (rows, words, labels)."""
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bfloat16 and self.training):
+            values = [self._value(tapped) for tapped in (first, second) if tapped is not None]
+        outputs: Tensor = self.part(*values[0], *([values[1]] if second is not None else []))
+        return outputs
+
+    def _value(self, batch: TapBatch) -> tuple[Tensor, Tensor]:
+        states = States(hidden=(batch.hidden,), mask=batch.mask, first=self._tap)
+        value = stored_value(self.part.run(states, stop=self._stop), self._pool, batch.words)
+        return value.values, value.mask
+
+    def served(self, dtype: torch.dtype) -> OnTap:
+        """The same with the branch as a backend runs it."""
+        copied = OnTap.__new__(OnTap)
+        nn.Module.__init__(copied)
+        copied.part, copied._tap, copied._bfloat16 = self.part.served(dtype), self._tap, False
+        copied._stop, copied._pool = self._stop, self._pool
+        return copied.eval()
+
+
+def wanted_taps(prepared: Prepared, path: Path, extractor: Extractor) -> list[FeatureRequest]:
+    """Every input of every split, or every window of it, for the value at the path's tap."""
+    kept = tap_path(path, precision=extractor.precision)
+    return [
+        FeatureRequest(path=kept, inputs=inputs).each(windowed(prepared.task, split.examples, extractor.tokenizer))
+        for split in prepared.splits
+        for inputs in single_inputs(split.examples.inputs, prepared.task)
+    ]
+
+
+def tap_examples(
+    prepared: Prepared,
+    split: Split,
+    path: Path,
+    extractor: Extractor,
+    *,
+    precision: str,
+    soft: Sequence[np.ndarray] | None = None,
+    teacher: Callable[..., Tensor] | None = None,
+) -> TapExamples:
+    """The split's targets over the states kept at the path's tap."""
+    kept = tap_path(path, precision=precision)
+    store, windows = extractor.store(kept), windowed(prepared.task, split.examples, extractor.tokenizer)
+    features = [
+        store.features(FeatureRequest(path=kept, inputs=inputs).each(windows).keys())
+        for inputs in single_inputs(split.examples.inputs, prepared.task)
+    ]
+    words = None if windows is None else windows.tokens
+    if windows is None and kind_of(prepared.task).per_word:
+        assert split.examples.words is not None
+        encoded = extractor.tokenizer.encode(read_alone(split.examples.inputs))
+        words = [first_subtokens(e, w) for e, w in zip(encoded, split.examples.words, strict=True)]
+    return TapExamples(
+        features[0],
+        split.examples.taught,
+        second=features[1] if len(features) > 1 else None,
+        words=words,
+        soft=soft,
+        teacher=teacher,
+        options=options_in(split.examples.inputs),
+        windows=windows,
+    )
+
+
+def _taken(features: Features, members: np.ndarray, words: Tensor | None) -> TapBatch:
+    taken = features.take(members)
+    return TapBatch(hidden=torch.from_numpy(taken.values)[:, :, 0], mask=torch.from_numpy(taken.mask), words=words)

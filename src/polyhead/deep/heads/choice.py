@@ -1,0 +1,93 @@
+"""Which of several heads is kept: the simplest, unless another is better by more than chance would make it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyhead.data.read import Examples
+from polyhead.deep.heads.linear import Swept
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+
+GROUPS = 10  # of rows that are left out in turn
+FEW = 100  # rows: of fewer, a standard error is itself little more than a guess
+
+
+def score_of(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> float:
+    """The metric that chooses between models, of these outputs."""
+    return examples.scores(task, outputs)[kind_of(task).default_metric(task)]
+
+
+def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarray]]) -> int:
+    """The index of the outputs to keep, the simplest model's first.
+
+    A later one takes the place of the best so far where its score is higher by more than one standard error of the
+    difference (the rule of Breiman et al. 1984), of few rows two; estimated by a jackknife over groups of rows.
+    """
+    best = 0
+    for index in range(1, len(several)):
+        gain = score_of(task, examples, several[index]) - score_of(task, examples, several[best])
+        least = errors(len(examples.targets)) * standard_error(task, examples, several[best], several[index])
+        if gain > 0 and gain > least:
+            best = index
+    return best
+
+
+def best_penalty(task: Task, examples: Examples, several: Sequence[Swept]) -> int:
+    """The index of the penalty to keep; the first of `several` has the least loss.
+
+    Labels one by one are given from a threshold on. Where they are rare, a weaker penalty gives more of them rightly
+    while the loss rises, so another penalty is kept that scores clearly better.
+    """
+    is_each = kind_of(task).scores == "sigmoid" and len(several[0].outputs) == len(examples.targets)
+    return best_of(task, examples, [list(step.outputs) for step in several]) if is_each else 0
+
+
+def errors(rows: int) -> float:
+    """Standard errors by which a difference must exceed zero to be more than chance."""
+    return 2.0 if rows < FEW else 1.0
+
+
+def clearly_less(losses: np.ndarray, before: np.ndarray) -> bool:
+    """Whether losses of the same rows, (rows,), fell in the mean by more than chance would make them."""
+    gains = before - losses
+    return bool(gains.mean() > errors(len(gains)) * gains.std() / np.sqrt(len(gains)))
+
+
+def of_best_rounds(
+    task: Task, held: Examples, rounds: Sequence[Sequence[np.ndarray]], sizes: Sequence[int]
+) -> list[np.ndarray]:
+    """Outputs of folds, each from the round that is the best for the other folds.
+
+    `rounds` are the outputs of all held rows after each round of training, fold after fold; `sizes` their rows.
+    """
+    outputs, start = list[np.ndarray](), 0
+    for size in sizes:
+        own = range(start, start + size)
+        others = [row for row in range(len(held.targets)) if row not in own]
+        examples = held.take(others)
+        scores = [score_of(task, examples, [after[row] for row in others]) for after in rounds]
+        outputs += [rounds[int(np.argmax(scores))][row] for row in own]
+        start += size
+    return outputs
+
+
+def standard_error(task: Task, examples: Examples, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> float:
+    """The standard error of the second outputs' score less that of the first.
+
+    By the jackknife that leaves out one of g groups at a time: `sqrt((g - 1) / g sum (d - mean d)^2)`.
+    """
+    rows = np.arange(len(examples.targets))
+    groups = min(GROUPS, len(rows))
+    if groups < 2:
+        return 0.0
+    gains = []
+    for group in range(groups):
+        kept = rows[rows % groups != group].tolist()
+        resampled = examples.take(kept)
+        pair = [score_of(task, resampled, [outputs[i] for i in kept]) for outputs in (first, second)]
+        gains.append(pair[1] - pair[0])
+    spread = np.asarray(gains) - np.mean(gains)
+    return float(np.sqrt((groups - 1) / groups * np.sum(spread**2)))

@@ -1,0 +1,47 @@
+"""A head that is trained in steps on each fold, all folds round by round, in as many threads as torch may have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+import msgspec
+import numpy as np
+import torch
+
+from polyhead.deep.examples import FeatureExamples, outputs_of
+from polyhead.deep.loop.fit import Course
+from polyhead.deep.nn.dropout import own_generator
+from polyhead.deep.sharing.part import PooledPart
+
+
+class FoldRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One fold's head, its training, and the rows that it does not learn from."""
+
+    module: PooledPart
+    course: Course
+    held: FeatureExamples
+
+
+@contextmanager
+def rounds_of(runs: Sequence[FoldRun], *, threads: int) -> Iterator[Iterator[list[np.ndarray]]]:
+    """Trains all folds by one more round at each step; gives the outputs of all rows held out, fold after fold.
+
+    How many `threads` there are changes no bit.
+    """
+    rounds = range(1, runs[0].course.most + 1)
+    if threads < 2:
+        yield ([row for run in runs for row in _trained(run, number)] for number in rounds)
+        return
+    each = (torch.get_num_threads(),)  # a new thread multiplies with as many as OpenMP has, until it is told
+    with ThreadPoolExecutor(min(threads, len(runs)), "polyhead-folds", torch.set_num_threads, each) as pool:
+        yield ([row for rows in pool.map(partial(_trained, number=number), runs) for row in rows] for number in rounds)
+
+
+def _trained(run: FoldRun, number: int) -> list[np.ndarray]:
+    """The outputs for the rows held out, after so many rounds."""
+    with own_generator():
+        run.course.advance(number)
+    return outputs_of(run.module.eval(), run.held)

@@ -1,0 +1,133 @@
+"""What linear heads answer for rows that they did not learn from, each row held out once."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+
+from polyhead.data.read import Examples
+from polyhead.data.split import folds
+from polyhead.deep.extract import Extractor
+from polyhead.deep.features import examples_of, wanted_of
+from polyhead.deep.heads.baseline import candidates, path_of
+from polyhead.deep.heads.label_words import prior_of
+from polyhead.deep.heads.linear import Inputs, inputs_of, swept
+from polyhead.deep.heads.select import FOLDS
+from polyhead.deep.loop.checkpoint import cache_folder
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.feed import stream
+from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.nn.runtime import one_thread
+from polyhead.deep.recipes.learned import load_any_trunk
+from polyhead.deep.sharing.part import PooledPart
+from polyhead.errors import ConfigError
+from polyhead.project.recipes import Frozen, Training
+from polyhead.project.strategies import Pooled
+from polyhead.project.tables import Project, TaskEntry, strategy_of, training_of
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.data.source import FeatureSource
+from polyhead.train.data.stored import StoredFeatures, known_trunk
+
+
+class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Outputs of the heads that did not learn from a row, and the vectors that they read."""
+
+    rows: np.ndarray  # int64: the examples, all unless their vectors take more than a gibibyte
+    outputs: np.ndarray  # float32 (rows, labels)
+    vectors: np.ndarray  # float32 (rows, inputs)
+    penalty: float
+
+
+def features_for(
+    project: Project, folder: FilePath, *, store: str | None = None, cache: FilePath | None = None
+) -> FeatureSource:
+    """Features of the project's frozen trunk: of a store, or those that training keeps, computed where they lack."""
+    root = (folder / project.bundle).resolve()
+    cache = cache or root.with_name(root.name + "-cache")
+    precision = precision_of(project.training or Training())
+    if store is None:
+        data = load_any_trunk(project, folder)
+        return Extractor(data, folder=cache_folder(cache, "features", precision).parent, precision=precision)
+    facts = known_trunk(project, folder, root) or load_any_trunk(project, folder).facts
+    return StoredFeatures(store, facts, folder=cache_folder(cache, "stored"), precision=precision)
+
+
+def whole_of(project: Project, entry: TaskEntry, task: Task, examples: Examples) -> Prepared:
+    """A task whose labelled rows are all alike: none of them is a validation or test row."""
+    strategy = strategy_of(project, entry)
+    if not strategy.reads_kept_features or not isinstance(project.recipe, Frozen):
+        strategy = Pooled()
+    split = Split(name="train", examples=examples)
+    return Prepared(
+        task=task,
+        strategy=strategy,
+        training=training_of(project, entry),
+        team=None,
+        train=split,
+        validation=split,
+        test=None,
+        whole=examples,
+    )
+
+
+def linear_inputs(prepared: Prepared, source: FeatureSource, events: Events) -> Inputs:
+    """What the simplest linear head of the task reads of each row; texts are encoded where they are not kept.
+
+    Raises ConfigError for a task that has no linear head, StoreError for a store that keeps nothing that one reads.
+    """
+    part = _linear_part(prepared, source)
+    progress = events.progress(source.doing, unit="texts")
+    source.fill(wanted_of(prepared, prepared.train, part.path, source), update=progress.update)
+    progress.finish()
+    with one_thread():
+        examples = examples_of(prepared, prepared.train, part.path, source)
+        return inputs_of(part, examples, loss=kind_of(prepared.task).loss, outputs=part.path.head.width)
+
+
+def words_prior(prepared: Prepared, source: FeatureSource) -> torch.Tensor | None:
+    """The weights that labels' words give such a head; None where the source encodes nothing, or all are alike."""
+    if not source.encodes:
+        return None
+    part = _linear_part(prepared, source)
+    with one_thread():
+        return prior_of(part, prepared.task, source)
+
+
+def _linear_part(prepared: Prepared, source: FeatureSource) -> PooledPart:
+    linear = [candidate for candidate in candidates(prepared, source) if candidate.solver == "linear"]
+    if not linear:
+        raise ConfigError(
+            f"task '{prepared.task.name}' has no linear head over kept features here",
+            got=f"kind '{prepared.task.kind}', strategy '{prepared.strategy.kind}'",
+            do="set positions 'auto', or keep the mean vectors of the last layers",
+        )
+    codec, per = prepared.strategy.feature_codec()
+    path = source.coded(
+        path_of(linear[0], prepared, source, codec), is_named=prepared.strategy.names_codec, per=per, inputs=list
+    )
+    generator = torch.Generator().manual_seed(1)
+    return PooledPart(path, source.facts.architecture.width, dropout=0.0, generator=generator)
+
+
+def held_out(prepared: Prepared, source: FeatureSource, events: Events) -> HeldOut:
+    """Five heads, each of which learns from four fifths of the rows and answers the rest; equal texts stay together.
+
+    The penalty is that of the least mean loss of all rows.
+    """
+    inputs, task = linear_inputs(prepared, source, events), prepared.task
+    rows = np.unique(inputs.members.numpy())
+    read = prepared.train.examples.take(rows.tolist())
+    inputs = msgspec.structs.replace(inputs, members=torch.arange(len(rows)))
+    parts = folds(read, FOLDS, stream(prepared.training.seed, "folds", task.name), task)
+    everything = set(range(len(rows)))
+    sides = [(inputs.of(sorted(everything - set(held))), inputs.of(held)) for held in parts]
+    with one_thread():
+        best = min(swept(sides), key=lambda step: float(step.losses.mean()))
+        outputs = np.empty((len(inputs.values), inputs.outputs), np.float32)
+        outputs[np.concatenate(parts)] = best.outputs
+    return HeldOut(rows=rows, outputs=outputs, vectors=inputs.values.numpy(), penalty=best.heads[0].penalty)

@@ -1,0 +1,216 @@
+"""Linear heads over vectors that are computed once: a convex loss, its regularisation chosen on rows held out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from polyhead.deep.heads.lbfgs import minimise
+from polyhead.deep.loop.feed import Batch, LengthSorted
+from polyhead.deep.loop.loss import LOSSES, UNLABELLED, ranking_each
+from polyhead.deep.sharing.part import PooledPart
+from polyhead.errors import NotFinite
+
+PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(15))
+"""Weights of the squared norm, the strongest first, for inputs of mean square 1 a row and a loss that is a mean over
+rows: scikit-learn's C is 1 / (rows * penalty)."""
+
+RISES = 3  # of the loss on rows held out, one after the other: weaker penalties are then not tried
+ITERATIONS = 150  # for each penalty
+AT_ONCE = 256  # examples whose inputs are computed at a time
+MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs and targets of a linear head: one row for each text, labelled word or option.
+
+    `cosine` is the first of the last inputs, whose mean is the cosine of a pair read separately, or None.
+    """
+
+    values: Tensor  # (rows, inputs)
+    targets: Tensor  # as the loss reads them
+    members: Tensor  # (rows,) int64: the example of each row
+    loss: str
+    outputs: int
+    cosine: int | None = None
+    weights: Tensor | None = None  # of each label, as the loss takes them
+    prior: Tensor | None = None  # (outputs, inputs): weights that penalties draw to, for inputs of mean square 1 a row
+
+    @property
+    def scale(self) -> float:
+        """The root of the mean squared length of a row."""
+        return float(self.values.square().sum(dim=1).mean().sqrt()) or 1.0
+
+    def of(self, members: Sequence[int]) -> Inputs:
+        """The rows of these examples."""
+        kept = torch.isin(self.members, torch.tensor(members, dtype=torch.int64))
+        targets = self.targets[kept]
+        if self.loss == "ranking":
+            targets = _numbered(targets)
+        return msgspec.structs.replace(self, values=self.values[kept], targets=targets, members=self.members[kept])
+
+
+def _numbered(targets: Tensor) -> Tensor:
+    """Targets of `ranking` whose examples are numbered from 0 on, without gaps."""
+    return torch.stack([torch.unique(targets[:, 0], return_inverse=True)[1], targets[:, 1]], dim=1)
+
+
+class Solution(msgspec.Struct, frozen=True, kw_only=True):
+    """A linear head: outputs are `values @ weight.T + bias`."""
+
+    weight: Tensor  # (outputs, inputs)
+    bias: Tensor  # (outputs,)
+    penalty: float
+
+    def outputs(self, inputs: Inputs) -> Tensor:
+        """(rows, outputs)"""
+        return inputs.values @ self.weight.T + self.bias
+
+    def losses(self, inputs: Inputs) -> np.ndarray:
+        """The loss of each row, float64 (rows,); of options that of each example, (examples,)."""
+        outputs, targets, weights = self.outputs(inputs), inputs.targets, inputs.weights
+        match inputs.loss:
+            case "ranking":
+                losses = ranking_each(outputs, targets)
+            case "squared_error":
+                losses = (outputs[:, 0] - targets).square()
+            case "binary_cross_entropy":
+                each = functional.binary_cross_entropy_with_logits(
+                    outputs, targets, reduction="none", pos_weight=weights
+                )
+                losses = each.sum(dim=1)
+            case _:
+                losses = functional.cross_entropy(outputs, targets, reduction="none", weight=weights)
+        return losses.double().numpy()
+
+
+@torch.no_grad()
+def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: str, outputs: int) -> Inputs:
+    """The head's inputs for the examples. Words without a token are left out.
+
+    Where that is more than `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
+    """
+    module.eval()
+    sample = _read(module, examples.batch(np.arange(min(AT_ONCE, examples.count))))
+    most = int(MOST_NUMBERS * min(AT_ONCE, examples.count) / max(sample.numel(), 1))
+    spaced = np.linspace(0, examples.count - 1, max(1, min(examples.count, most))).round().astype(int)
+    pieces: list[tuple[Tensor, Tensor, Tensor]] = []
+    for members in np.array_split(spaced, -(-len(spaced) // AT_ONCE)):
+        batch = examples.batch(members)
+        pieces.append(_rows(_read(module, batch), batch))
+    values, targets, examples_of_rows = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    if loss == "ranking":
+        targets = _numbered(targets)
+    return Inputs(
+        values=values,
+        targets=targets,
+        members=examples_of_rows,
+        loss="cross_entropy" if loss == "word_cross_entropy" else loss,
+        outputs=outputs,
+        cosine=values.shape[1] * 3 // 4 if module.separate else None,
+    )
+
+
+def _read(module: PooledPart, batch: Batch) -> Tensor:
+    arguments: Any = batch.arguments
+    return module.inputs(*arguments)
+
+
+def _rows(read: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, targets and examples: a row for each text, for each word that is labelled, or for each option."""
+    targets, members = batch.targets, torch.from_numpy(np.asarray(batch.members, np.int64))
+    if read.ndim == 3:
+        labelled = targets != UNLABELLED
+        return read[labelled], targets[labelled], members[labelled.nonzero()[:, 0]]
+    if targets.ndim == 2 and not targets.is_floating_point():
+        members = members[targets[:, 0]]
+        return read, torch.stack([members, targets[:, 1]], dim=1), members
+    return read, targets, members
+
+
+def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:
+    """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS; each starts where the one before ended.
+
+    The loss of a row with several labels is the sum of theirs, so that each label has a head of its own, whatever
+    other labels there are. With a prior the penalty is on `W` less it. Inputs are scaled to a mean squared length of 1.
+    The bias has no penalty. For a pair that is read separately the cosine is one more input; its weight has a small
+    penalty, 1 / rows (that of scikit-learn's LogisticRegression), and none for numbers. The first solution then reads
+    the cosine alone, as if the penalty were infinite.
+    """
+    rows, count = inputs.values.shape
+    has_cosine = inputs.cosine is not None
+    values = torch.ones(rows, count + has_cosine + 1)  # the last input is that of the bias
+    torch.div(inputs.values, inputs.scale, out=values[:, :count])
+    if inputs.cosine is not None:
+        values[:, count] = inputs.values[:, inputs.cosine :].mean(dim=1)
+    prior = torch.zeros(inputs.outputs, values.shape[1])
+    if inputs.prior is not None:
+        prior[:, :count] = inputs.prior
+    weight, own = prior.clone(), torch.zeros(values.shape[1])
+    own[count:-1] = 0.0 if inputs.loss == "squared_error" else 1 / rows
+    if has_cosine:
+        weight[:, count:] = _solved(inputs, values[:, count:], own[count:], prior[:, count:], weight[:, count:])
+        yield _unscaled(inputs, weight, math.inf)
+    for penalty in penalties:
+        own[:count] = penalty
+        weight = _solved(inputs, values, own, prior, weight)
+        yield _unscaled(inputs, weight, penalty)
+
+
+class Swept(NamedTuple):
+    """A penalty's heads, one for each pair of sides; outputs and losses of the rows held out, side after side."""
+
+    heads: tuple[Solution, ...]
+    outputs: np.ndarray  # (rows, outputs)
+    losses: np.ndarray  # (rows,), of options (examples,)
+
+
+def swept(sides: Sequence[tuple[Inputs, Inputs]], penalties: Sequence[float] = PENALTIES) -> Iterator[Swept]:
+    """Penalties from the strongest on, until the mean loss of rows held out has risen `RISES` times in a row.
+
+    Each of `sides` is a pair: rows to learn from, and rows held out.
+    """
+    rises, least = 0, math.inf
+    for heads in zip(*(solutions(train, penalties) for train, _ in sides), strict=True):
+        pairs = list(zip(heads, (held for _, held in sides), strict=True))
+        losses = np.concatenate([head.losses(held) for head, held in pairs])
+        yield Swept(heads, np.concatenate([head.outputs(held).numpy() for head, held in pairs]), losses)
+        rises = 0 if losses.mean() < least else rises + 1
+        least = min(least, float(losses.mean()))
+        if rises == RISES:
+            return
+
+
+def _solved(inputs: Inputs, values: Tensor, penalties: Tensor, prior: Tensor, start: Tensor) -> Tensor:
+    """The weights (outputs, inputs) with the least loss and penalties, (inputs,), of their squares less the prior."""
+    loss = LOSSES[inputs.loss]
+    labels = inputs.outputs if inputs.loss == "binary_cross_entropy" else 1  # over which that loss is a mean
+
+    def function(point: Tensor) -> tuple[float, Tensor]:
+        weight = point.view(start.shape)
+        outputs = (values @ weight.T).requires_grad_()
+        value = loss(outputs, inputs.targets, inputs.weights) * labels
+        (gradient,) = torch.autograd.grad(value, outputs)
+        apart = weight - prior
+        pulled = penalties * apart
+        return value.item() + float((pulled * apart).sum()) / 2, torch.addmm(pulled, gradient.T, values).flatten()
+
+    return minimise(function, start.flatten(), iterations=ITERATIONS).view(start.shape)
+
+
+def _unscaled(inputs: Inputs, weight: Tensor, penalty: float) -> Solution:
+    """The head for inputs as they are; the weight of the cosine goes to those of the inputs whose mean it is."""
+    count = inputs.values.shape[1]
+    solved = weight[:, :count] / inputs.scale
+    if inputs.cosine is not None:
+        solved[:, inputs.cosine :] += weight[:, count : count + 1] / (count - inputs.cosine)
+    if not bool(torch.isfinite(solved).all()):
+        raise NotFinite("a weight of a linear head is not finite", do="check the features of the task's texts")
+    return Solution(weight=solved, bias=weight[:, -1].clone(), penalty=penalty)

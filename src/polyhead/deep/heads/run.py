@@ -1,0 +1,103 @@
+"""One task, from kept features to a trained part with its scores."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead.deep.examples import outputs_of
+from polyhead.deep.features import examples_of, wanted
+from polyhead.deep.heads.baseline import baselines_of, candidates, feature_paths, left_out
+from polyhead.deep.heads.choice import score_of
+from polyhead.deep.heads.select import Trial, Trials
+from polyhead.deep.loop.events import Events
+from polyhead.deep.nn.runtime import one_thread
+from polyhead.deep.sharing.part import PooledPart
+from polyhead.plan import Path
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.data.source import FeatureRequest, FeatureSource
+from polyhead.train.job import Trainer
+from polyhead.train.record.draft import HeldRows, Trained
+
+TOLD_FROM = 10_000  # rows to learn from: of so many each head takes a while, and its score is said as it ends
+
+
+class KeptFeatures(Trainer):
+    """Trains each task's heads on features kept of the frozen trunk, one task at a time."""
+
+    def paths(self) -> dict[str, list[Path]]:
+        """The path of every candidate, of the tasks to train; says which of them are left out."""
+        for p in self.todo:
+            names = left_out(p, self.job.source)
+            if names:
+                kept = "the store does not keep what they read"
+                self.job.events.line(f"{p.task.name}: these heads are not tried, since {kept}: {'; '.join(names)}")
+        paths = feature_paths(self.todo, self.prepared, self.job.source, self.job.bundle)
+        codecs = {path.pool.codec.name: path.pool.codec.format for several in paths.values() for path in several}
+        for codec in (name for name, codec in codecs.items() if not codec.has_graph):
+            answers = "torch or the reference alone answer from it, and nothing proves or exports it"
+            self.job.events.line(f"codec '{codec}' has no method `graph`: {answers}")
+        return paths
+
+    def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
+        """The features of every split."""
+        return wanted(prepared, path, self.job.source)
+
+    def train(self) -> None:
+        """Checkpoints of a task go when it is in the bundle."""
+        for p in self.todo:
+            folder = self.job.folder("checkpoints", p)
+            paths = self.job.paths[p.task.name]
+            trained = train_task(p, paths, self.job.source, checkpoints=folder, events=self.job.events)
+            self.job.commit([(p, trained)], checkpoints=folder)
+
+
+def train_task(
+    prepared: Prepared, paths: list[Path], source: FeatureSource, *, checkpoints: FilePath | None, events: Events
+) -> Trained:
+    """Tries a head on each path, and keeps one of them; the test split is read once, by the part that is kept."""
+    task, began = prepared.task, time.monotonic()
+    with one_thread() as threads:
+        trials = Trials(prepared, source, checkpoints=checkpoints, events=events, threads=threads)
+        several = list[Trial]()
+        for candidate, path in zip(candidates(prepared, source), paths, strict=True):
+            if not trials.is_beaten(candidate):
+                several.append(trials.tried(candidate, path))
+                if len(prepared.train.examples.targets) >= TOLD_FROM:
+                    score = score_of(task, trials.held, several[-1].outputs)
+                    metric = kind_of(task).default_metric(task)
+                    events.line(f"{task.name}: {candidate.name}: validation {metric} {score:.4f}")
+                continue
+            rows = f"the {len(trials.held.targets):,} rows held out"
+            events.line(f"{task.name}: {candidate.name} is not tried: a linear head's score on {rows} is perfect")
+        best = trials.best(several)
+        module, fitted = trials.kept(best)
+        scores = {"validation": trials.held.scores(task, best.outputs)}
+        baselines = baselines_of(prepared, trials, several, source) if len(paths) > 1 else {}
+        if prepared.test is not None:
+            scores["test"] = evaluate_part(module, prepared, prepared.test, best.path, source)
+    arrays = {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
+    tried = {trial.candidate.name: score_of(task, trials.held, trial.outputs) for trial in several}
+    return Trained(
+        path=best.path,
+        arrays=arrays,
+        scores=scores,
+        fitted=msgspec.structs.replace(fitted, seconds=time.monotonic() - began),
+        tried=tried if len(paths) > 1 else {},
+        chosen=best.candidate.name,
+        folds=trials.folds,
+        refitted=trials.learns_all(best),
+        baselines=baselines,
+        held=HeldRows(examples=trials.held, outputs=best.outputs, folds=trials.folds),
+    )
+
+
+def evaluate_part(
+    module: PooledPart, prepared: Prepared, split: Split, path: Path, source: FeatureSource
+) -> dict[str, float]:
+    """All metrics of the task's kind on the whole split."""
+    outputs = outputs_of(module, examples_of(prepared, split, path, source))
+    return split.examples.scores(prepared.task, outputs)

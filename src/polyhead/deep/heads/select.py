@@ -1,0 +1,399 @@
+"""Heads over kept features: each candidate is fitted and tried on rows held out, and one is kept.
+
+Where few rows are labelled, each of them is held out once (k folds), and the kept head learns from all of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyhead.data.read import Examples
+from polyhead.data.split import folds
+from polyhead.deep.examples import FeatureExamples, outputs_of, tell_unread
+from polyhead.deep.features import examples_of
+from polyhead.deep.heads import choice
+from polyhead.deep.heads.folds import FoldRun, rounds_of
+from polyhead.deep.heads.label_words import STRENGTHS, applies, prior_of
+from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, Swept, inputs_of, solutions, swept
+from polyhead.deep.loop.checkpoint import SUFFIX
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.feed import stream
+from polyhead.deep.loop.fit import Course, Fitted
+from polyhead.deep.loop.loss import LOSSES
+from polyhead.deep.sharing.part import PooledPart
+from polyhead.plan import Path
+from polyhead.project.strategies.base import Candidate
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.data.source import FeatureSource
+
+FOLDS = 5
+REFITTED_BELOW = 10_000  # labelled rows: of fewer, a head trained in steps learns once more, from all of them
+RACED = 1 / 3  # of its rounds: a head that is then far behind the best linear one is given up
+FAR = 2  # standard errors of the difference
+PERFECT = 1.0  # of every metric
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate and what it answers for rows that it did not learn from."""
+
+    candidate: Candidate
+    path: Path
+    outputs: list[np.ndarray]  # of the rows that choose
+    offset: np.ndarray | None  # added to the outputs, where rare labels count as much as frequent ones
+    setting: float  # the penalty of a linear head, or after how many updates training was best
+    fitted: Fitted
+    module: PooledPart | None  # as it learned from the training rows; None with folds
+    losses: np.ndarray | None = None  # of a linear head, of each row that chooses (word, option), the least there are
+    prior: float = 0.0  # of a linear head: how strongly its weights are drawn to the labels' words
+
+
+class Trials:
+    """Fits the candidates of one task, `threads` folds at once. `held` are the rows that choose: with folds all."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        source: FeatureSource,
+        *,
+        checkpoints: FilePath | None,
+        events: Events,
+        threads: int = 1,
+    ) -> None:
+        self._prepared, self._source, self._threads = prepared, source, threads
+        self._checkpoints, self._events = checkpoints, events
+        self._folds: list[tuple[Split, Split]] = []
+        self._is_untold = prepared.train.examples.words is not None
+        self._linear: list[Trial] = []  # tried so far
+        self._priors: dict[Path, Tensor | None] = {}
+        self.held = prepared.validation.examples
+        whole = prepared.whole
+        if whole is not None and prepared.folded:
+            self._fold(whole)
+
+    @property
+    def folds(self) -> int:
+        """The number of folds; 0 if validation rows choose."""
+        return len(self._folds)
+
+    def _fold(self, whole: Examples) -> None:
+        task, seed = self._prepared.task, self._prepared.training.seed
+        parts = folds(whole, FOLDS, stream(seed, "folds", task.name), task)
+        if len(parts) < 2:
+            return
+        for held in parts:
+            kept = sorted(set(range(len(whole.targets))) - set(held))
+            self._folds.append((_split(whole.take(kept)), _split(whole.take(held))))
+        self.held = whole.take([row for held in parts for row in held])
+
+    def is_beaten(self, candidate: Candidate) -> bool:
+        """Whether a head that is trained in steps cannot score above the best linear one, which is perfect."""
+        linear = best_linear(self._linear)
+        if linear is None or candidate.solver == "linear":
+            return False
+        return choice.score_of(self._prepared.task, self.held, linear.outputs) >= PERFECT
+
+    def tried(self, candidate: Candidate, path: Path) -> Trial:
+        """The candidate, fitted without the rows that choose."""
+        self._tell_unread(path)
+        if candidate.solver == "linear":
+            trial = self._shifted(self._solved(candidate, path))
+            self._linear.append(trial)
+            return trial
+        return self._shifted(self._trained(candidate, path))
+
+    def best(self, several: Sequence[Trial]) -> Trial:
+        """The best linear head by its loss, unless one that is trained in steps has a clearly better score."""
+        linear = best_linear(several)
+        rest = [trial for trial in several if trial.losses is None]
+        ranked = [*([] if linear is None else [linear]), *rest]
+        return ranked[choice.best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
+
+    def learns_all(self, trial: Trial) -> bool:
+        """Whether the kept part learns from all labelled rows: where validation is a share of them."""
+        whole = self._prepared.whole
+        if whole is None:
+            return False
+        is_linear = trial.candidate.solver == "linear"
+        return is_linear or trial.module is None or len(whole.targets) < REFITTED_BELOW
+
+    def kept(self, trial: Trial) -> tuple[PooledPart, Fitted]:
+        """The part that goes into the bundle."""
+        whole, module, fitted = self._prepared.whole, trial.module, trial.fitted
+        if whole is not None and self.learns_all(trial):
+            everything = _split(whole)
+            if trial.candidate.solver == "linear":
+                module = self._module(trial.path)
+                _set(module, self._solution(module, trial, everything))
+            else:
+                module, fitted = self._again(trial, everything)
+        assert module is not None
+        if trial.offset is not None:
+            module = copy.deepcopy(module)  # the trial's own may be asked for again
+            with torch.no_grad():
+                module.head.output.bias.data.add_(torch.from_numpy(trial.offset))
+        return module, msgspec.structs.replace(
+            fitted, score=choice.score_of(self._prepared.task, self.held, trial.outputs)
+        )
+
+    def _shifted(self, trial: Trial) -> Trial:
+        """The trial with the offset that is best for a metric by which all labels count alike."""
+        _, outputs, offset = self._best_shift(trial.outputs, self.held)
+        return msgspec.structs.replace(trial, outputs=outputs, offset=offset)
+
+    def _best_shift(
+        self, outputs: list[np.ndarray], held: Examples
+    ) -> tuple[float, list[np.ndarray], np.ndarray | None]:
+        """The best score, the outputs that have it, and the offset that was added to them."""
+        task, targets = self._prepared.task, self._prepared.train.examples.targets
+        offsets = [None, *kind_of(task).offsets(task, targets)]
+        several = [outputs if offset is None else [row + offset for row in outputs] for offset in offsets]
+        scores = [choice.score_of(task, held, shifted) for shifted in several]
+        best = int(np.argmax(scores))
+        return scores[best], several[best], offsets[best]
+
+    def _module(self, path: Path) -> PooledPart:
+        prepared = self._prepared
+        generator = torch.Generator().manual_seed(stream(prepared.training.seed, "init", prepared.task.name))
+        width = self._source.facts.architecture.width
+        return PooledPart(path, width, dropout=prepared.training.dropout, generator=generator)
+
+    def _examples(self, split: Split, path: Path) -> FeatureExamples:
+        return examples_of(self._prepared, split, path, self._source)
+
+    # Linear heads
+
+    def _solved(self, candidate: Candidate, path: Path) -> Trial:
+        """Each fold's heads side by side, from the strongest penalty on, until the loss rises.
+
+        For pairs the cosine alone is kept, unless another head is clearly better.
+        """
+        module = self._module(path)
+        pairs = self._folds or [(self._prepared.train, self._prepared.validation)]
+        progress = self._events.progress(
+            f"{self._prepared.task.name} ({candidate.name})", unit="penalties", at_most=True
+        )
+        sides = [(self._inputs(module, train), self._inputs(module, held)) for train, held in pairs]
+        first: Swept | None = None
+        least, prior = list[Swept](), 0.0  # the heads of the least loss, then heads of weaker penalties
+        for strength in self._strengths(module):
+            drawn = [(self._drawn(module, train, strength), held) for train, held in sides]
+            for number, step in enumerate(swept(drawn), start=1):
+                progress.update(number, len(PENALTIES) + module.separate)
+                first = first or step
+                if not least or step.losses.mean() < least[0].losses.mean():
+                    least, prior = [step], strength
+                elif strength == prior:
+                    least.append(step)
+        progress.finish()
+        assert first is not None
+        if module.separate and not choice.clearly_less(least[0].losses, first.losses):
+            least = [first]  # the cosine alone
+        best = least[choice.best_penalty(self._prepared.task, self.held, least)]
+        outputs: list[np.ndarray] = []
+        for solution, (_, held) in zip(best.heads, pairs, strict=True):
+            _set(module, solution)
+            outputs += outputs_of(module, self._examples(held, path))
+        return Trial(
+            candidate=candidate,
+            path=path,
+            outputs=outputs,
+            offset=None,
+            setting=best.heads[0].penalty,
+            losses=least[0].losses,
+            prior=prior,
+            fitted=Fitted(),
+            module=None if self._folds else module,
+        )
+
+    def _inputs(self, module: PooledPart, split: Split) -> Inputs:
+        kind, examples = kind_of(self._prepared.task), self._examples(split, module.path)
+        inputs = inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
+        return msgspec.structs.replace(inputs, weights=self._class_weights())
+
+    def _strengths(self, module: PooledPart) -> tuple[float, ...]:
+        """How strongly weights may be drawn to the labels' words: not at all; where rows are few by more and more."""
+        return (0.0, *STRENGTHS) if self._prior(module) is not None else (0.0,)
+
+    def _drawn(self, module: PooledPart, inputs: Inputs, strength: float) -> Inputs:
+        prior = self._prior(module) if strength else None
+        return inputs if prior is None else msgspec.structs.replace(inputs, prior=strength * prior)
+
+    def _prior(self, module: PooledPart) -> Tensor | None:
+        if module.path not in self._priors:
+            applied = applies(self._prepared, self._source)
+            self._priors[module.path] = prior_of(module, self._prepared.task, self._source) if applied else None
+        return self._priors[module.path]
+
+    def _class_weights(self) -> Tensor | None:
+        """Class weights where the task asks for them."""
+        prepared = self._prepared
+        if not prepared.training.class_weights:
+            return None
+        balanced = kind_of(prepared.task).class_weights(prepared.task, prepared.train.examples.targets)
+        return None if balanced is None else torch.from_numpy(balanced)
+
+    def _solution(self, module: PooledPart, trial: Trial, split: Split) -> Solution:
+        """The head of this penalty, from all rows; stronger penalties come first, each where the last one ended."""
+        for solution in solutions(self._drawn(module, self._inputs(module, split), trial.prior)):
+            if solution.penalty <= trial.setting:
+                return solution
+        raise AssertionError(trial.setting)
+
+    # Heads that are trained in steps
+
+    def _trained(self, candidate: Candidate, path: Path) -> Trial:
+        if self._folds:
+            return self._trained_by_folds(candidate, path)
+        prepared, module = self._prepared, self._module(path)
+        train, validation = self._examples(prepared.train, path), self._examples(prepared.validation, path)
+        kept = self._checkpoints / f"{prepared.task.name}-{candidate.name}{SUFFIX}" if self._checkpoints else None
+        course = self._course(module, train, validation, checkpoint=kept, events=self._events)
+        raced = math.ceil(course.most * RACED)
+        course.advance(raced)
+        # A resumed run that is beyond this round has passed it.
+        if course.passed(raced) or not self._far_behind(outputs_of(module.eval(), validation), course.best_score):
+            course.advance()
+        fitted = course.finish()
+        return Trial(
+            candidate=candidate,
+            path=path,
+            outputs=outputs_of(module, validation),
+            offset=None,
+            setting=fitted.best_update,
+            fitted=fitted,
+            module=module,
+        )
+
+    def _trained_by_folds(self, candidate: Candidate, path: Path) -> Trial:
+        """All folds side by side, validated together; what is best for all of them is kept.
+
+        A fold alone holds out too few rows to say when to stop.
+        """
+        task = self._prepared.task
+        runs = []
+        for train, left_out in self._folds:
+            module = self._module(path)
+            course = self._course(module, self._examples(train, path), None)
+            runs.append(FoldRun(module=module, course=course, held=self._examples(left_out, path)))
+        label = f"{task.name} ({candidate.name}, {self.folds} folds)"
+        progress = self._events.progress(label, unit="rounds", at_most=True)
+        best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
+        rounds = list[list[np.ndarray]]()
+        most, patience = runs[0].course.most, runs[0].course.schedule.patience
+        raced = math.ceil(most * RACED)
+        with rounds_of(runs, threads=self._threads) as trained:
+            for number, outputs in enumerate(trained, start=1):
+                score = self._best_shift(outputs, self.held)[0]
+                if score > best_score:
+                    best_score, best_round, best_outputs = score, number, outputs
+                if len(self.held.targets) < choice.FEW:
+                    rounds.append(outputs)
+                note = f"validation {score:.4f}, best {best_score:.4f}"
+                progress.update(number, most, note)
+                progress.lap("round", number, most, note)
+                if number - best_round >= patience or (number == raced and self._far_behind(best_outputs, best_score)):
+                    break
+        seconds, fitted = progress.finish(), runs[0].course.finish()
+        if rounds:  # of few rows the best of many rounds is better than chance by chance
+            best_outputs = choice.of_best_rounds(task, self.held, rounds, [run.held.count for run in runs])
+        return Trial(
+            candidate=candidate,
+            path=path,
+            outputs=best_outputs,
+            offset=None,
+            setting=best_round * fitted.steps,
+            fitted=msgspec.structs.replace(fitted, best_epoch=best_round, seconds=seconds),
+            module=None,
+        )
+
+    def _far_behind(self, outputs: list[np.ndarray], best: float) -> bool:
+        """Whether the best linear head is better than this one ever was, by more than chance makes such outputs."""
+        linear, task = best_linear(self._linear), self._prepared.task
+        if linear is None:
+            return False
+        lost = choice.score_of(task, self.held, linear.outputs) - best
+        shifted = self._best_shift(outputs, self.held)[1]
+        return lost > 0 and lost > FAR * choice.standard_error(task, self.held, shifted, linear.outputs)
+
+    def _again(self, trial: Trial, everything: Split) -> tuple[PooledPart, Fitted]:
+        """Trained on all rows for as many updates as were best."""
+        module = self._module(trial.path)
+        examples = self._examples(everything, trial.path)
+        course = self._course(module, examples, None, events=self._events)
+        course.advance(max(1, round(trial.setting / course.steps)))
+        return module, course.finish()
+
+    def _tell_unread(self, path: Path) -> None:
+        """Tells once, before anything is learned of words or places, what of them no answer can give."""
+        if self._is_untold:
+            self._is_untold, whole = False, self._prepared.whole
+            split = _split(whole) if whole is not None and self._folds else self._prepared.train
+            prepared = msgspec.structs.replace(self._prepared, train=split)
+            tell_unread(prepared, self._examples(split, path), self._source.facts.settings.max_tokens, self._events)
+
+    def _course(
+        self,
+        module: PooledPart,
+        train: FeatureExamples,
+        validation: FeatureExamples | None,
+        *,
+        checkpoint: FilePath | None = None,
+        events: Events | None = None,
+    ) -> Course:
+        """A training run; without `validation` nothing stops it, and its last weights are kept."""
+        prepared, task, kind = self._prepared, self._prepared.task, kind_of(self._prepared.task)
+
+        def score() -> float | None:
+            if validation is None:
+                return None
+            return self._best_shift(outputs_of(module, validation), prepared.validation.examples)[0]
+
+        return Course(
+            module,
+            train,
+            loss=LOSSES[kind.loss],
+            score=score,
+            training=prepared.training,
+            weights=self._class_weights(),
+            checkpoint=checkpoint,
+            events=events,
+            label=f"{task.name} ({module.path.pool.positions})",
+            last=validation is None,
+        )
+
+
+def _split(examples: Examples) -> Split:
+    return Split(name="train", examples=examples)
+
+
+def _set(module: PooledPart, solution: Solution) -> None:
+    with torch.no_grad():
+        module.head.output.weight.copy_(solution.weight)
+        module.head.output.bias.copy_(solution.bias)
+    module.eval()
+
+
+def best_linear(several: Sequence[Trial]) -> Trial | None:
+    """The first of the linear heads, unless the loss of a later one is clearly less.
+
+    On few rows the loss shows which is better long before a score does.
+    """
+    best: Trial | None = None
+    for trial in several:
+        if trial.losses is None:
+            continue
+        if best is None or best.losses is None:
+            best = trial
+            continue
+        if choice.clearly_less(trial.losses, best.losses):
+            best = trial
+    return best

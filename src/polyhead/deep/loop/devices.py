@@ -1,0 +1,368 @@
+"""Devices of a training run: one process, or several with a device each that share the work and step alike.
+
+Every process walks the whole mixture, computes its share of each update's micro-batches and averages the gradients with
+the others; the update is that of one process which computes them all, up to the order of sums. Parameters that no
+process gave a gradient keep none: no decay, no momentum.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor, distributed, nn
+
+from polyhead.deep.loop.optimizer import Tables, keep_freed
+from polyhead.errors import ConfigError, NotFinite, TrainError
+from polyhead.values import Value
+
+if TYPE_CHECKING:
+    from polyhead.deep.loop.feed import Batch
+
+TIMEOUT = timedelta(hours=6)  # the first process scores and writes the bundle while the others wait
+
+Copied = TypeVar("Copied")
+Payload = TypeVar("Payload")
+
+
+class Place(Value):
+    """One process of a training run; `meeting` is where the processes find each other, a URL that torch knows."""
+
+    rank: int = 0
+    world: int = 1
+    device: str = "cpu"
+    meeting: str = "env://"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise ConfigError("no such process", got=f"rank {self.rank} of {self.world}", allowed="rank 0 to world - 1")
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes and talks."""
+        return self.rank == 0
+
+    def owns(self, index: int) -> bool:
+        """Whether this process computes the micro-batch of this index."""
+        return index % self.world == self.rank
+
+    def check(self, micro_batches: int) -> None:
+        """Raises ConfigError unless every process gets as many micro-batches of an update as the others."""
+        if micro_batches % self.world:
+            raise ConfigError(
+                "the micro-batches of an update cannot be shared evenly by the processes",
+                got=f"{micro_batches} micro-batches, {self.world} processes",
+                allowed="a multiple of the processes",
+                do="set recipe.micro_batches (with sampling 'all' it is the number of tasks), or start fewer",
+            )
+
+
+def place_in(environment: Mapping[str, str], device: str = "auto") -> Place:
+    """The process that torchrun says it is, by RANK, WORLD_SIZE and LOCAL_RANK; without them the only one.
+
+    `auto` is a CUDA device where there is one, each local process its own, else the processor.
+    """
+    try:
+        rank, world, local = (
+            int(environment.get(name, default))
+            for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+        )
+    except ValueError as error:
+        raise ConfigError(
+            "RANK, WORLD_SIZE and LOCAL_RANK are no numbers", got=error, do="start it with torchrun"
+        ) from None
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("there is no CUDA device here", got=device, allowed="cpu, auto")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Place(rank=rank, world=world, device=f"cuda:{local}" if device == "cuda" else device)
+
+
+@contextmanager
+def joined(place: Place) -> Iterator[None]:
+    """The process belongs to its group inside: gloo between processors, nccl between CUDA devices.
+
+    Its threads end with it. Threads that are left when the interpreter ends may abort the process, and torchrun then
+    calls a training that is done a failure (pytorch issue 190489).
+    """
+    if place.world == 1 or distributed.is_initialized():
+        yield
+        return
+    on_cuda = torch.device(place.device).type == "cuda"
+    if on_cuda:
+        torch.cuda.set_device(place.device)
+    # DistributedDataParallel imports it, and what is imported while there is a group has it as a default for ever.
+    import_module("torch.distributed.nn.functional")
+    distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
+        init_method=place.meeting,
+        rank=place.rank,
+        world_size=place.world,
+        timeout=TIMEOUT,
+    )
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+        gc.collect()  # what trained refers to itself, and to the group
+
+
+def gathered(place: Place, value: Payload) -> list[Payload]:
+    """Every process's value, by rank."""
+    if place.world == 1:
+        return [value]
+    values: list[Any] = [None] * place.world
+    distributed.all_gather_object(values, value)
+    return values
+
+
+def from_first(place: Place, value: Payload) -> Payload:
+    """The first process's value, in all."""
+    return gathered(place, value if place.is_first else None)[0]  # type: ignore[return-value]
+
+
+class UpdateResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Losses of an update's micro-batches, each divided by their number, and the tokens read."""
+
+    losses: tuple[float, ...]
+    tokens: int
+
+    def check(self, tasks: Sequence[str], *, when: str) -> None:
+        """Raises NotFinite, with its task, for a loss that is no number; `when` says where training stood."""
+        for task, value in zip(tasks, self.losses, strict=True):
+            if not math.isfinite(value):
+                of = f" of task '{task}'" if task else ""
+                raise NotFinite(f"the loss{of} is not finite in {when}", got=value, do="lower learning_rate")
+
+
+class Devices:
+    """Here: one process and device. `loss` computes a micro-batch's with `module`, whose parameters learn."""
+
+    def __init__(self, module: nn.Module, loss: Callable[[str, Any], Tensor], place: Place | None = None) -> None:
+        self.place = place or Place()
+        self.module = module.to(self.place.device)
+        self._loss = loss
+        keep_freed()
+        here = self.place.world == 1 and self.place.device == "cpu"  # elsewhere it is reduced, or costs little
+        self._tables = Tables(self.module if here else nn.Module())
+
+    def learn(self, update: Sequence[tuple[str, Batch | None]]) -> UpdateResult:
+        """Adds the mean of the micro-batches' gradients to those that parameters hold.
+
+        A micro-batch without its batch is another process's.
+        """
+        world, tasks = self.place.world, frozenset(task for task, _ in update)
+        own = [index for index, (_, batch) in enumerate(update) if batch is not None]
+        lost, tokens = torch.zeros(len(update), dtype=torch.float64), 0
+        values = []
+        with self._tables.learning():
+            for index in own:
+                task, batch = update[index]
+                assert batch is not None
+                tokens += batch.tokens
+                is_last = index == own[-1]
+                with self._passing(is_last):
+                    value = self._computed(task, on(batch, self.place.device), tasks if is_last else ())
+                    value = value / len(update)
+                    (value * world).backward()  # type: ignore[no-untyped-call]  # processes' gradients are averaged
+                values.append(value.detach())
+        lost[own] = torch.stack(values).double().cpu()
+        if world > 1:
+            both = torch.cat([lost, torch.tensor([tokens], dtype=torch.float64)])
+            distributed.all_reduce(both)
+            lost, tokens = both[:-1], int(both[-1])
+        return UpdateResult(losses=tuple(lost.tolist()), tokens=tokens)
+
+    @contextmanager
+    def published(self) -> Iterator[None]:
+        """The module that was given has the weights as they stand inside, and its device."""
+        yield
+
+    def whole(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Arrays of the module's names, in the shapes of the module that was given, for the first process to keep."""
+        return state
+
+    def split(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The way back."""
+        return state
+
+    def whole_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The optimizer's state, its arrays in those shapes, for the first process to keep."""
+        return optimizer.state_dict()
+
+    def split_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        """The way back."""
+        return state
+
+    def _computed(self, task: str, batch: object, tasks: Collection[str]) -> Tensor:
+        return self._loss(task, batch)
+
+    def _passing(self, is_last: bool) -> AbstractContextManager[object]:
+        """The context for one micro-batch's forward and backward pass."""
+        return nullcontext()
+
+
+class Learner(Protocol):
+    """A module that gives the loss of one task's micro-batch."""
+
+    def __call__(self, task: str, batch: Any, *, drawn: Collection[str] = ()) -> Tensor:
+        """`drawn`: tasks whose parameters all get a gradient from it, zero where the batch does not reach them."""
+
+    def shared_layers(self) -> list[nn.Module]:
+        """Layers that every task's micro-batch runs once a pass."""
+
+
+class Replicated(Devices):
+    """Every process holds everything (DistributedDataParallel); gradients are averaged in the last backward pass."""
+
+    def __init__(self, module: nn.Module, place: Place) -> None:
+        module = module.to(place.device)
+        ids = [torch.device(place.device)] if place.device.startswith("cuda") else None
+        self._parallel = nn.parallel.DistributedDataParallel(module, device_ids=ids, find_unused_parameters=True)
+        super().__init__(module, self._parallel, place)
+
+    def _passing(self, is_last: bool) -> AbstractContextManager[object]:
+        return nullcontext() if is_last else self._parallel.no_sync()
+
+
+class Sharded(Devices):
+    """Every process holds a slice of each array, its gradient and its moments (FSDP2); layers meet when they run.
+
+    Processes draw different heads, but must gather and reduce the same arrays in the same order. So what a task may
+    leave out (heads, private layers, the trunk above them) is gathered once for a whole micro-batch; and the last
+    micro-batch of an update gives a gradient to all that any process drew, zero where it has none.
+    """
+
+    def __init__(self, module: nn.Module, place: Place) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        self._given = module
+        self._shapes = {name: value.shape for name, value in module.state_dict().items()}
+        own = _with_vectors(copy.deepcopy(module)).to(place.device)
+        mesh = init_device_mesh(torch.device(place.device).type, (place.world,))
+        for layer in own.shared_layers():  # type: ignore[operator]
+            fully_shard(layer, mesh=mesh)
+        self._sharded: Any = fully_shard(own, mesh=mesh)
+        super().__init__(own, own, place)
+
+    @contextmanager
+    def published(self) -> Iterator[None]:
+        """The module that was given is whole again inside, on the process's device."""
+        self._given.load_state_dict(self._gathered(self.module.state_dict(), keep=True))
+        self._given.to(self.place.device)
+        try:
+            yield
+        finally:
+            self._given.to("cpu")
+
+    def whole(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Gathered from all processes; all of them must ask, and the others get nothing."""
+        return self._gathered(state, keep=self.place.is_first)
+
+    def split(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Each process's slices."""
+        live = self.module.state_dict()
+        return {name: _slice_like(live[name], value) for name, value in state.items()}
+
+    def whole_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Gathered from all processes; all of them must ask, and the others get nothing."""
+        names, state, several = self._names(optimizer), optimizer.state_dict(), {}
+        for index, moments in state["state"].items():
+            arrays = {key: value for key, value in moments.items() if key != "step"}
+            whole = {key: self.whole({names[index]: value}) for key, value in arrays.items()}
+            if self.place.is_first:
+                several[index] = {**moments, **{key: tensors[names[index]] for key, tensors in whole.items()}}
+        return {**state, "state": several}
+
+    def split_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        """Each process's slices."""
+        names, live = self._names(optimizer), self.module.state_dict()
+        several = {
+            index: {
+                key: value if key == "step" else _slice_like(live[names[index]], value)
+                for key, value in moments.items()
+            }
+            for index, moments in state["state"].items()
+        }
+        return {**state, "state": several}
+
+    def _gathered(self, state: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+        arrays = {}
+        for name, value in state.items():
+            whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+            if keep:
+                arrays[name] = whole.cpu().reshape(self._shapes[name])
+        return arrays
+
+    def _names(self, optimizer: torch.optim.Optimizer) -> list[str]:
+        """Names of the parameters, by the optimizer's indices."""
+        known = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        return [known[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+
+    def _computed(self, task: str, batch: object, tasks: Collection[str]) -> Tensor:
+        self._sharded.set_requires_gradient_sync(bool(tasks))
+        value: Tensor = self._sharded(task, batch, drawn=tasks)
+        return value.reshape(())  # a learned weight is a vector here
+
+
+def devices_of(place: Place, module: nn.Module, *, parallel: str) -> Devices:
+    """The module as it learns here; it is called with a task and its batch, and gives the loss (see `Learner`)."""
+    if place.world == 1:
+        return Devices(module, module, place)
+    return Sharded(module, place) if parallel == "fsdp" else Replicated(module, place)
+
+
+def check_same(place: Place, epochs: int, updates: int) -> None:
+    """Raises TrainError unless all processes go on after the same epoch and update."""
+    counts = gathered(place, (epochs, updates))
+    if len(set(counts)) > 1:
+        raise TrainError(
+            "the processes of one training found different checkpoints",
+            got=f"after epochs and updates {counts}",
+            do="keep the cache in a folder that all of them read",
+        )
+
+
+def on(value: Copied, device: str) -> Copied:
+    """The value with its tensors on the device; looks into structs, tuples, lists and dicts."""
+    if device == "cpu":
+        return value
+    moved: Any = value
+    match value:
+        case Tensor():
+            moved = value.to(device, non_blocking=True)
+        case msgspec.Struct():
+            fields = {name: on(getattr(value, name), device) for name in value.__struct_fields__}
+            moved = msgspec.structs.replace(value, **fields)
+        case tuple() | list():
+            moved = type(value)(on(item, device) for item in value)
+        case dict():
+            moved = {name: on(item, device) for name, item in value.items()}
+    return moved  # type: ignore[no-any-return]
+
+
+def _with_vectors(module: nn.Module) -> nn.Module:
+    """The same module with a vector of one number in place of each single number: FSDP2 slices no others."""
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            if parameter.ndim == 0:
+                setattr(part, name, nn.Parameter(parameter.detach().reshape(1), parameter.requires_grad))
+    return module
+
+
+def _slice_like(live: Any, value: Tensor) -> Tensor:
+    """This process's slice of the value, as the live parameter is sliced."""
+    from torch.distributed.tensor import distribute_tensor
+
+    if not hasattr(live, "placements"):
+        return value.reshape(live.shape)
+    return distribute_tensor(value.reshape(live.shape).to(live.device), live.device_mesh, live.placements)

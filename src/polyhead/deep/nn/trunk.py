@@ -1,0 +1,349 @@
+"""The shared encoder: embeddings and post-norm layers, run over any range of layers from any state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from polyhead.deep.nn.dropout import fast_dropout
+from polyhead.deep.nn.layer import Dense, Keys, Layer, LayerDelta, fill_normal
+from polyhead.encoder.data import TrunkData, check_arrays
+from polyhead.encoder.shape import Architecture, trunk_arrays
+from polyhead.errors import PlanError, TrunkError
+from polyhead.values import Value
+
+Noise = Callable[[Tensor], Tensor]
+"""Word vectors (rows, tokens, embedding width) to those that are read in their place."""
+
+
+class Trunk(nn.Module):
+    """An encoder of the given shape; its state dict has the names of `architecture.trunk_arrays`.
+
+    With a `generator` matrices start as N(0, 0.02) (Devlin et al. 2019); without one at zero, to be filled.
+    Dropout acts in training mode only, at the places where BERT has it.
+    """
+
+    def __init__(
+        self, architecture: Architecture, *, dropout: float = 0.0, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.checkpointing = False  # in training, layers keep their input alone and are computed again backwards
+        self.embeddings = Embeddings(architecture, dropout=dropout)
+        self.layers = nn.ModuleList(
+            Layer(
+                width=architecture.width,
+                heads=architecture.heads,
+                feed_forward=architecture.feed_forward,
+                norm_epsilon=architecture.norm_epsilon,
+                dropout=dropout,
+            )
+            for _ in range(architecture.layers)
+        )
+        if generator is not None:
+            fill_normal(self, generator)
+
+    @classmethod
+    def from_data(cls, data: TrunkData, dtype: torch.dtype = torch.float32, *, dropout: float = 0.0) -> Trunk:
+        """The trunk of these weights, in evaluation mode and wholly in `dtype`, states and layer norms too.
+
+        Arrays are copied, so that training never writes into `data`.
+        """
+        with torch.device("meta"):
+            trunk = cls(data.architecture, dropout=dropout)
+        # torch.tensor copies, also what is memory-mapped or read-only, to torch's own aligned addresses.
+        arrays = {name: torch.tensor(np.asarray(array), dtype=dtype) for name, array in data.arrays.items()}
+        trunk.load_state_dict(arrays, assign=True)
+        trunk.requires_grad_(True)
+        return trunk.eval()
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Copies of all arrays as float32, by name; checked against the shape."""
+        arrays = {name: value.detach().float().cpu().numpy().copy() for name, value in self.state_dict().items()}
+        check_arrays(arrays, dict(trunk_arrays(self.architecture)), owner="this trunk")
+        return arrays
+
+    def embed(
+        self,
+        ids: Tensor,
+        *,
+        segments: Tensor | None = None,
+        positions: Tensor | None = None,
+        prompts: Tensor | None = None,
+        shift: bool = False,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        """Layer 0's output (rows, prompt rows + tokens, width) for `ids` (rows, tokens); see `Embeddings`."""
+        out: Tensor = self.embeddings(
+            ids, segments=segments, positions=positions, prompts=prompts, shift=shift, noise=noise
+        )
+        return out
+
+    def embed_prompts(self, prompts: Tensor) -> Tensor:
+        """Prompts as `embed` gives them before a text: (..., prompt rows, embedding width) to the trunk's width."""
+        return self.embeddings.of_prompts(prompts)
+
+    def start(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        *,
+        segments: Tensor | None = None,
+        prompts: Tensor | None = None,
+        shift: bool = False,
+        noise: Noise | None = None,
+    ) -> States:
+        """The embedding's output as states of depth 0; prompt rows come first and are never padding."""
+        hidden = self.embed(ids, segments=segments, prompts=prompts, shift=shift, noise=noise)
+        added = hidden.shape[1] - ids.shape[1]
+        return States(hidden=(hidden,), mask=functional.pad(mask, (added, 0), value=True) if added else mask)
+
+    def run(
+        self, hidden: Tensor, mask: Tensor, *, start: int, stop: int, deltas: Mapping[int, LayerDelta] | None = None
+    ) -> States:
+        """States `start` (the given `hidden`) to `stop`; `deltas` by the index of the layer they sit in.
+
+        The layer of index i turns state i into state i + 1. Raises PlanError when [start, stop) is no range
+        of this trunk's layers or a delta sits outside it.
+        """
+        return self.go_on(States(hidden=(hidden,), mask=mask, first=start), stop=stop, deltas=deltas)
+
+    def go_on(
+        self,
+        states: States,
+        *,
+        stop: int,
+        deltas: Mapping[int, LayerDelta] | None = None,
+        first: int = 0,
+        keep: bool = False,
+    ) -> States:
+        """The same states, and those of the layers up to `stop`; of the last one, the `first` positions where given.
+
+        `keep` keeps the keys and values of the layers without a delta too, for `beside`; no bit of the states changes.
+        """
+        start, slots = states.depth, dict(deltas or {})
+        if not start <= stop <= len(self.layers):
+            raise PlanError("no such layers", got=f"[{start}, {stop})", allowed=f"a range in [0, {len(self.layers)})")
+        if not all(start <= index < stop for index in slots):
+            raise PlanError("a delta sits outside the layers run", got=sorted(slots), allowed=f"{start} to {stop - 1}")
+        hidden, kept = list(states.hidden), dict(states.keys)
+        for index in range(start, stop):
+            narrow = first if index == stop - 1 else 0
+            layer, delta, again = self._layer(index), slots.get(index), self.checkpointing
+            if keep and delta is None:
+                kept[index] = layer.keys(hidden[-1])
+            hidden.append(
+                run_layer(layer, hidden[-1], states.mask, delta, first=narrow, again=again, keys=kept.get(index))
+            )
+        return States(hidden=tuple(hidden), mask=states.mask, first=states.first, keys=kept)
+
+    def keys(self, ids: Tensor, mask: Tensor, *, segments: Tensor | None = None) -> States:
+        """Keys and values of every layer, without states: all that `beside` reads of a text."""
+        last = len(self.layers) - 1
+        states = self.go_on(self.start(ids, mask, segments=segments), stop=last, keep=True)
+        kept = {**states.keys, last: self._layer(last).keys(states.last)}
+        return States(hidden=(), mask=mask, keys=kept)
+
+    def beside(
+        self, states: States, prompts: Tensor, *, sizes: Sequence[int], start: int = 0, stop: int | None = None
+    ) -> States:
+        """States of isolated prompts, which see the text and themselves while the text sees none of them.
+
+        `states` are the text's own, of layers `start` to `stop` - 1 at least, as the plain pass gives them: they are
+        read and not computed again, nor are keys and values that the pass kept, which stand in for a layer's state.
+        `prompts`, (prompt rows, width) or one such matrix a row, is the prompts' state `start` (at 0 `embed_prompts`),
+        prompts of `sizes` rows one after another. `stop` None: as deep as the text. Gives the prompt rows' states
+        `start` to `stop`, each (rows, prompt rows, width).
+
+        A prompt's states are those of one input [prompt, text] in which the text's rows see the text alone. Among other
+        `sizes` their last bits may differ; among equal ones no bit depends on what the other prompts are.
+        """
+        stop = max(states.depth, len(states.keys)) if stop is None else stop
+        known = {*range(states.first, states.depth + 1), *states.keys}
+        if not (0 <= start <= stop <= len(self.layers) and known.issuperset(range(start, stop))):
+            raise PlanError(
+                "prompts cannot stand beside these layers",
+                got=f"[{start}, {stop})",
+                allowed=f"layers {sorted(known & set(range(len(self.layers))))}",
+            )
+        if sum(sizes) != prompts.shape[-2]:
+            raise PlanError("prompts of other sizes than their rows", got=list(sizes), allowed=prompts.shape[-2])
+        seen = _seen_by_prompts(states.mask, sizes)
+        hidden = [prompts.expand(len(states.mask), -1, -1)]
+        for index in range(start, stop):
+            layer = self._layer(index)
+            keys = states.keys.get(index) or layer.keys(states.layer(index))
+            hidden.append(layer.beside(hidden[-1], keys, seen))
+        mask = states.mask.new_ones(hidden[0].shape[:2])
+        return States(hidden=tuple(hidden), mask=mask, first=start)
+
+    def forward(self, ids: Tensor, mask: Tensor, *, segments: Tensor | None = None) -> States:
+        """Every layer's output for `ids` and `mask` (rows, tokens), mask True where a token is."""
+        return self.go_on(self.start(ids, mask, segments=segments), stop=len(self.layers))
+
+    def _layer(self, index: int) -> Layer:
+        layer = self.layers[index]
+        assert isinstance(layer, Layer)
+        return layer
+
+
+def _seen_by_prompts(mask: Tensor, sizes: Sequence[int]) -> Tensor:
+    """What each isolated prompt row sees of [text, prompt rows]: (rows, 1, prompt rows, tokens + prompt rows).
+
+    The text's real tokens, `mask` (rows, tokens), and the rows of its own prompt; prompts of `sizes` rows follow on one
+    another.
+    """
+    prompt = torch.repeat_interleave(torch.tensor(list(sizes))).to(mask.device)
+    own = (prompt[:, None] == prompt).expand(len(mask), -1, -1)
+    text = mask[:, None].expand(-1, len(prompt), -1)
+    return torch.cat([text, own], dim=-1)[:, None]
+
+
+def run_layer(
+    layer: nn.Module,
+    hidden: Tensor,
+    mask: Tensor,
+    delta: LayerDelta | None = None,
+    *,
+    first: int = 0,
+    again: bool = False,
+    keys: Keys | None = None,
+) -> Tensor:
+    """The layer's output; `again`: in training mode it keeps its input alone and is computed again backwards.
+
+    The second computation has the dropout of the first, so gradients are the same to the bit.
+    """
+    learns = layer.training or (delta is not None and delta.training)
+    if again and learns and torch.is_grad_enabled():
+        return checkpoint(layer, hidden, mask, delta, first=first, keys=keys, use_reentrant=False)  # type: ignore[no-any-return]
+    out: Tensor = layer(hidden, mask, delta, first=first, keys=keys)
+    return out
+
+
+class Embeddings(nn.Module):
+    """`LN(word + position + segment)`, then a dense map where the table is narrower than the trunk."""
+
+    def __init__(self, shape: Architecture, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.shape, self.dropout = shape, dropout
+        narrow = shape.embedding_width or shape.width
+        self.word = _Table(shape.vocabulary, narrow)
+        self.position = _Table(shape.positions, narrow)
+        self.segment = _Table(shape.segments, narrow) if shape.segments else None
+        self.norm = nn.LayerNorm(narrow, eps=shape.norm_epsilon)
+        self.project = Dense(narrow, shape.width) if narrow != shape.width else None
+
+    def forward(
+        self,
+        ids: Tensor,
+        *,
+        segments: Tensor | None = None,
+        positions: Tensor | None = None,
+        prompts: Tensor | None = None,
+        shift: bool = False,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        """(rows, prompt rows + tokens, width).
+
+        `positions` (rows, tokens) count from 0, the family's own offset is added here; left out, they are
+        0, 1, ... `prompts`, (prompt rows, embedding width) or one such matrix a row, stand before the text as
+        word vectors (Lester et al. 2021): segment 0, no position term, through the layer
+        norm once. The text keeps its positions, or with `shift` they count the prompt rows too. `noise` changes the
+        text's word vectors before anything is added to them (Aghajanyan et al. 2020). Raises TrunkError when it is
+        longer than the position table.
+        """
+        before = prompts.shape[-2] if shift and prompts is not None else 0
+        if before + ids.shape[1] > self.shape.max_tokens:
+            raise TrunkError(
+                "inputs are longer than the trunk", got=before + ids.shape[1], allowed=self.shape.max_tokens
+            )
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)
+        positions = positions + before if before else positions
+        hidden = self.word(ids) if noise is None else noise(self.word(ids))
+        if self.segment is not None:
+            hidden = hidden + self._segments(segments)
+        hidden = hidden + self.position(positions + self.shape.first_position)
+        if prompts is not None:
+            rows = self._typed(prompts.to(hidden.dtype))
+            hidden = torch.cat([rows.expand(len(ids), -1, -1), hidden], dim=1)
+        return self._ended(hidden)
+
+    def of_prompts(self, prompts: Tensor) -> Tensor:
+        """Prompts alone, as `forward` gives them before a text."""
+        return self._ended(self._typed(prompts.to(self.word.weight.dtype)))
+
+    def _typed(self, prompts: Tensor) -> Tensor:
+        return prompts if self.segment is None else prompts + self.segment.weight[0]
+
+    def _ended(self, hidden: Tensor) -> Tensor:
+        hidden = fast_dropout(self.norm(hidden), self.dropout, self.training)
+        return hidden if self.project is None else self.project(hidden)
+
+    def _segments(self, segments: Tensor | None) -> Tensor:
+        assert self.segment is not None
+        if segments is None:
+            return self.segment.weight[0]
+        # RoBERTa has one segment only, while its tokenizer file may number two.
+        out: Tensor = self.segment(segments.clamp(max=self.shape.segments - 1))
+        return out
+
+
+class _Table(nn.Embedding):
+    """Vectors that start at zero, so that making them touches no random state."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+
+class States(Value, eq=False):
+    """Outputs of layers `first` to `depth`; 0 is the embedding's output, l that of the l-th layer.
+
+    There may be `keys` alone, without outputs, where only isolated prompts read the text.
+    """
+
+    hidden: tuple[Tensor, ...]  # of (rows, tokens, width)
+    mask: Tensor  # (rows, tokens), True where a token is
+    first: int = 0
+    keys: Mapping[int, Keys] = {}  # of layers that were asked to keep them, by index
+
+    def __post_init__(self) -> None:
+        if not (self.hidden or self.keys) or self.first < 0:
+            raise PlanError("states need at least one layer's output", got=f"{len(self.hidden)} from {self.first}")
+
+    @property
+    def depth(self) -> int:
+        """Index of the last layer."""
+        return self.first + len(self.hidden) - 1
+
+    @property
+    def last(self) -> Tensor:
+        """Output of the last layer, (rows, tokens, width)."""
+        return self.hidden[-1]
+
+    def layer(self, index: int) -> Tensor:
+        """Output of layer `index`, (rows, tokens, width); raises PlanError outside `first` to `depth`."""
+        if not self.first <= index <= self.depth:
+            raise PlanError("no state of that layer", got=index, allowed=f"{self.first} to {self.depth}")
+        return self.hidden[index - self.first]
+
+    def upto(self, depth: int) -> States:
+        """The states up to layer `depth`; raises PlanError outside `first` to `depth`."""
+        self.layer(depth)
+        kept = {index: keys for index, keys in self.keys.items() if index < depth}
+        return States(hidden=self.hidden[: depth - self.first + 1], mask=self.mask, first=self.first, keys=kept)
+
+    def rows(self, index: Sequence[int]) -> States:
+        """The same layers for the rows of these indices."""
+        chosen = list(index)
+        return States(
+            hidden=tuple(h[chosen] for h in self.hidden),
+            mask=self.mask[chosen],
+            first=self.first,
+            keys={i: Keys(key=k.key[chosen], value=k.value[chosen]) for i, k in self.keys.items()},
+        )

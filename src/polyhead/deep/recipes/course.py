@@ -1,0 +1,361 @@
+"""Tasks that learn together, from single-task micro-batches: with their trunk, or over a frozen one.
+
+Parts may start from heads that were probed first, as random heads would distort the trunk (Kumar et al. 2022); prompts
+from frequent tokens or donors (MTOP).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyhead.data.read import Examples
+from polyhead.deep.examples import TextExamples, outputs_of, tell_unread
+from polyhead.deep.loop.checkpoint import SUFFIX
+from polyhead.deep.loop.devices import Place, devices_of, gathered
+from polyhead.deep.loop.events import Events, Meter
+from polyhead.deep.loop.feed import stream
+from polyhead.deep.loop.fit import EPSILON, Curriculum, Fitted
+from polyhead.deep.loop.smooth import normalise_heads, settle_heads
+from polyhead.deep.recipes.paths import joint_paths, with_trunk
+from polyhead.deep.recipes.sampling import MixedFeed, batches_in_a_pass, mixture_of
+from polyhead.deep.recipes.together import JointLoss, JointModel, keep_texts
+from polyhead.deep.recipes.weighting import Objective
+from polyhead.deep.sharing.make import arrays_of_part
+from polyhead.encoder.data import TrunkData
+from polyhead.errors import ConfigError
+from polyhead.plan import Path
+from polyhead.project.recipes import ONE_TASK, Joint, Sampling, Training
+from polyhead.project.strategies import Strategy
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.question import read_alone
+from polyhead.text.tokenize import Tokenizer
+from polyhead.train.data.prepare import alone, arrays_from_donor
+from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.data.windows import reads_windows
+
+FREQUENT = 5000  # tokens of a data set that a prompt may start from
+
+
+class JointResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of training together: a trunk with a digest of its own, or the frozen one, and each task's arrays."""
+
+    data: TrunkData
+    blended: TrunkData  # what is written without heads: part of `data`, the rest as it was before
+    paths: dict[str, Path]
+    arrays: dict[str, dict[str, np.ndarray]]
+    families: dict[str, dict[str, np.ndarray]]  # owner -> arrays that several tasks read
+    fitted: Fitted
+    validation: dict[str, dict[str, float]]  # task -> metric -> value, of the epoch that was kept
+
+
+class JointCourse:
+    """Trains parts of several tasks, and unless `frozen` the trunk; keeps the best mean of their validation scores.
+
+    Where epochs do not all read the same tasks (scheme `dataset`, a schedule) the last one is kept. `paths` may name
+    any trunk; those of what is learned name the new one. `module`, `loss` and `examples` are there to be measured.
+
+    On several devices, every process makes one, inside `devices.joined`, and calls the same of its methods.
+    """
+
+    together: type[JointModel] = JointModel  # what learns; a paper's model may stand in its place
+
+    def __init__(
+        self,
+        prepared: Sequence[Prepared],
+        paths: Mapping[str, Path],
+        data: TrunkData,
+        recipe: Joint,
+        *,
+        training: Training,
+        precision: str,
+        checkpoint: FilePath | None = None,
+        events: Events | None = None,
+        place: Place | None = None,
+        epsilon: float = EPSILON,
+        frozen: bool = False,
+    ) -> None:
+        self.prepared = {p.task.name: p for p in prepared}
+        self.tasks = {p.task.name: p.task for p in prepared}
+        self.paths, self.data, self.recipe, self.training = dict(paths), data, recipe, training
+        self.place, self._checkpoint, self.events = place or Place(), checkpoint, events or Events()
+        self.precision = precision
+        self._epsilon, self.frozen = epsilon, frozen  # Adam's
+        self.tokenizer = Tokenizer(data.tokenizer, data.settings)
+        self.module = self.together(
+            data,
+            paths,
+            training=training,
+            recipe=recipe,
+            bfloat16=precision == "bfloat16",
+            strategies={p.task.name: p.strategy for p in prepared},
+            frozen=frozen,
+        )
+        if recipe.smoothing is not None and recipe.smoothing.spectral:
+            normalise_heads(self.module)
+        self.examples = {p.task.name: text_examples(p.train.examples, p.task, self.tokenizer) for p in prepared}
+        self._validation = {}
+        for p in prepared:
+            rows = _evenly_spaced(p.validation, recipe.validation_rows)
+            self._validation[p.task.name] = (rows, text_examples(rows, p.task, self.tokenizer))
+        sizes = {name: examples.count for name, examples in self.examples.items()}
+        in_a_pass = batches_in_a_pass(self.examples, training, recipe.tokens) if recipe.tokens else None
+        self.mixture = mixture_of(sizes, recipe, training, in_a_pass)
+        self.objective = Objective(
+            {p.task.name: (p.task, p.train.examples.targets) for p in prepared},
+            recipe.weighting,
+            sizes,
+            class_weights=_class_weights(prepared) if training.class_weights else None,
+        )
+        self.loss = JointLoss(self.module, self.objective, self.tasks, recipe)
+        self.place.check(self.mixture.micro_batches)
+        _check_passes(self.place, recipe, self.tasks)
+        _check_sharding(self.place, recipe, prepared)
+
+    def learn(self, label: str = "training together", *, fresh: bool = True) -> JointResult:
+        """Trains to the end; unless `fresh`, parts start as the caller left them."""
+        for name, p in self.prepared.items():
+            tell_unread(p, self.examples[name], self.data.settings.max_tokens, self.events)
+        if fresh:
+            start_parts(self, checkpoint=self._checkpoint)
+        devices = devices_of(self.place, self.loss, parallel=self.recipe.parallel)
+        is_text_plain = all(p.strategy.leaves_text_alone for p in self.prepared.values())
+        if self.frozen and self.recipe.smoothing is None and is_text_plain:
+            read = [*self.examples.values(), *(examples for _, examples in self._validation.values())]
+            keep_texts(self.module, read, self.events)
+        self._meter = Meter(self.events, {name: path.head.part for name, path in self.paths.items()})
+        curriculum = Curriculum(
+            devices,
+            MixedFeed(self.examples, self.mixture, self.training, tokens=self.recipe.tokens, place=self.place),
+            score=self._score,
+            training=self.training,
+            rate=self.rate,
+            checkpoint=self._checkpoint,
+            events=self.events,
+            meter=self._meter,
+            label=label,
+            epsilon=self._epsilon,
+            last=self.recipe.scheme == "dataset" or self.recipe.sampling.kind == "schedule",
+        )
+        for names in (n for epoch in range(curriculum.done) for n in self.mixture.updates(epoch)):
+            self._meter.read(names)
+        fitted = curriculum.train()
+        with devices.published():
+            return self._learned(fitted)
+
+    def rate(self, name: str) -> float:
+        """The multiple of the learning rate at which this parameter of the loss learns."""
+        return 1.0 if name.startswith("model.model.trunk.") else self.recipe.head_rate
+
+    def _learned(self, fitted: Fitted) -> JointResult:
+        settle_heads(self.module)
+        model, data = self.module.model, self.data
+        if not self.frozen:
+            data = msgspec.structs.replace(data, arrays=model.trunk.to_arrays())
+        digest = data.digest
+        return JointResult(
+            data=data,
+            blended=data.blended(self.data, self.recipe.blend),
+            paths={name: with_trunk(path, digest) for name, path in self.paths.items()},
+            arrays={name: arrays_of_part(model.parts[name]) for name in self.paths},
+            families={owner: arrays_of_part(family) for owner, family in model.families.items()},
+            fitted=fitted,
+            validation=self.scores(),
+        )
+
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Every task's metrics on (some of) its validation split, as the module stands; each process scores some."""
+        own = {}
+        self.module.eval()
+        for index, (name, (rows, examples)) in enumerate(self._validation.items()):
+            if self.place.owns(index):
+                outputs = outputs_of(self.module.bound(name), examples)
+                own[name] = rows.scores(self.tasks[name], outputs)
+        scores = {name: row for part in gathered(self.place, own) for name, row in part.items()}
+        return {name: scores[name] for name in self._validation}
+
+    def _score(self) -> float:
+        """The mean over tasks of each one's own metric."""
+        scores = self.scores()
+        self._meter.scored(scores)
+        return float(
+            np.mean([row[kind_of(self.tasks[name]).default_metric(self.tasks[name])] for name, row in scores.items()])
+        )
+
+
+def _check_passes(place: Place, recipe: Joint, tasks: Mapping[str, Task]) -> None:
+    """Layers that are sharded run equally often in every process, but a regression has no smoothing's pass."""
+    plain = [name for name, task in tasks.items() if kind_of(task).loss == "squared_error"]
+    if place.world > 1 and recipe.parallel == "fsdp" and recipe.smoothing is not None and plain:
+        raise ConfigError(
+            "smoothing is not computed over sharded layers where a regression learns too",
+            got=f"parallel 'fsdp', regressions {plain}",
+            do="set recipe.parallel = 'ddp', or train without smoothing or without regressions",
+        )
+
+
+def _check_sharding(place: Place, recipe: Joint, prepared: Sequence[Prepared]) -> None:
+    """Prompts and adapters reach into layers past their own forward pass, which gathers what is sharded."""
+    inside = [p.task.name for p in prepared if p.strategy.reaches_inside]
+    if place.world > 1 and recipe.parallel == "fsdp" and inside:
+        raise ConfigError(
+            "prompts and adapters do not learn inside sharded layers",
+            got=f"parallel 'fsdp', tasks {inside}",
+            do="set recipe.parallel = 'ddp'",
+        )
+
+
+def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:
+    """Class weights of the tasks whose kind has classes."""
+    weights_of = {p.task.name: kind_of(p.task).class_weights(p.task, p.train.examples.targets) for p in prepared}
+    return {name: torch.from_numpy(weights) for name, weights in weights_of.items() if weights is not None}
+
+
+def text_examples(examples: Examples, task: Task, tokenizer: Tokenizer) -> TextExamples:
+    """Labelled texts as the trunk reads them, or each window of them where the task is trained on windows."""
+    words = examples.words if kind_of(task).per_word else None
+    windowed = task if reads_windows(task) else None
+    return TextExamples(tokenizer, examples.inputs, examples.taught, words, windowed=windowed)
+
+
+def _evenly_spaced(split: Split, rows: int | None) -> Examples:
+    """At most so many rows, evenly spaced."""
+    count = len(split.examples.targets)
+    if rows is None or rows >= count:
+        return split.examples
+    return split.examples.take(sorted({round(i) for i in np.linspace(0, count - 1, rows)}))
+
+
+def start_parts(course: JointCourse, *, checkpoint: FilePath | None = None) -> None:
+    """Gives parts the start that recipe and strategies ask for; random ones have it already.
+
+    What is trained for it is trained now, over the course's trunk, frozen; where it is interrupted it goes on beside
+    `checkpoint`. A course that goes on from a checkpoint needs none of it.
+    """
+    if checkpoint is not None and checkpoint.exists():
+        return
+    _start_prompts(course, checkpoint)
+    if course.recipe.head_epochs and not course.frozen:
+        _probe(course, checkpoint)
+
+
+def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
+    """All parts learn together for the recipe's `head_epochs`; the best of these epochs is kept.
+
+    A schedule counts the epochs that follow, and its first ones may leave tasks out: here they come by their sizes.
+    """
+    recipe = msgspec.structs.replace(course.recipe, head_epochs=0, head_rate=1.0)
+    if recipe.sampling.kind == "schedule":
+        recipe = msgspec.structs.replace(recipe, sampling=Sampling(cap=recipe.sampling.cap))
+    epochs, rate = course.recipe.head_epochs, course.recipe.head_learning_rate
+    training = msgspec.structs.replace(
+        course.training, epochs=epochs, patience=epochs, least_updates=0, learning_rate=rate
+    )
+    probing = _over_frozen_trunk(
+        course,
+        list(course.prepared.values()),
+        course.paths,
+        recipe,
+        training=training,
+        checkpoint=_beside(checkpoint, "heads"),
+        place=course.place,
+    )
+    for name, part in course.module.model.parts.items():
+        _fill(probing.module.model.parts[name], arrays_of_part(part))
+    probed = probing.learn("heads over the frozen trunk", fresh=False)
+    settle_heads(course.module)  # as those that were probed are
+    for name, arrays in probed.arrays.items():
+        _fill(course.module.model.parts[name], arrays)
+    for owner, arrays in probed.families.items():
+        _fill(course.module.model.families[owner], arrays)
+    if recipe.smoothing is not None and recipe.smoothing.spectral:
+        normalise_heads(course.module)
+
+
+def _beside(checkpoint: FilePath | None, what: str) -> FilePath | None:
+    return checkpoint.with_name(f"{checkpoint.stem}-{what}{SUFFIX}") if checkpoint is not None else None
+
+
+def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
+    kept = [name for name, prepared in course.prepared.items() if prepared.donor is not None]
+    if kept:
+        course.events.line(f"{', '.join(kept)}: what starts from donors is taken from the bundle of donors")
+    for name, prepared in course.prepared.items():
+        strategy, part = prepared.strategy, course.module.model.parts[name]
+        if strategy.frequent_rows:
+            rows = frequent_tokens(prepared, course.tokenizer, strategy.frequent_rows)
+            words = course.data.arrays["embeddings.word.weight"][rows]
+            _fill(part, {"prompt.weight": np.asarray(words)})
+        if strategy.donor_arrays():
+            take(part, strategy, donor(course, prepared, checkpoint))
+
+
+def frequent_tokens(prepared: Prepared, tokenizer: Tokenizer, rows: int) -> np.ndarray:
+    """Ids of `rows` random tokens among the most frequent of the task's training texts, special tokens left out."""
+    counts: Counter[int] = Counter()
+    special = {token for e in tokenizer.encode([("",)]) for token in e.ids}
+    for encoded in tokenizer.encode(read_alone(prepared.train.examples.inputs)):
+        counts.update(int(token) for token in encoded.ids if token not in special)
+    known = [token for token, _ in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:FREQUENT]]
+    generator = np.random.default_rng(stream(prepared.training.seed, "prompt", prepared.task.name))
+    return generator.choice(np.array(known), size=rows, replace=len(known) < rows)
+
+
+def donor(course: JointCourse, prepared: Prepared, checkpoint: FilePath | None) -> dict[str, np.ndarray]:
+    """Prompt, pooler and head of the task alone over the frozen trunk: a run's before this one, or trained now."""
+    if prepared.donor is not None:
+        return prepared.donor.arrays
+    name, own = prepared.task.name, alone(prepared)
+    file = _beside(checkpoint, f"donor-{name}")
+    trained = _over_frozen_trunk(
+        course,
+        [own],
+        joint_paths([own], course.data, ONE_TASK),
+        ONE_TASK,
+        training=own.training,
+        checkpoint=file if course.place.is_first else None,
+        place=Place(device=course.place.device),
+    )
+    return trained.learn(f"{name} (donor)").arrays[name]
+
+
+def take(part: nn.Module, strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> None:
+    """Gives a part what the strategy asks of its donor's arrays."""
+    _fill(part, arrays_from_donor(strategy, arrays))
+
+
+def _fill(part: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+    own = part.state_dict()
+    part.load_state_dict({**own, **{name: torch.tensor(np.asarray(value)) for name, value in arrays.items()}})
+
+
+def _over_frozen_trunk(
+    course: JointCourse,
+    prepared: Sequence[Prepared],
+    paths: Mapping[str, Path],
+    recipe: Joint,
+    *,
+    training: Training,
+    checkpoint: FilePath | None,
+    place: Place,
+) -> JointCourse:
+    """Another course over the same trunk, frozen, in the same precision."""
+    return JointCourse(
+        prepared,
+        paths,
+        course.data,
+        recipe,
+        training=training,
+        precision=course.precision,
+        checkpoint=checkpoint,
+        place=place,
+        events=course.events,
+        frozen=True,
+    )

@@ -1,0 +1,391 @@
+"""A learned trunk with its tasks as a bundle: its lineage, found again, written as a whole, scored as it answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead._version import __version__
+from polyhead.bundle.create import write_bundle
+from polyhead.bundle.files import read_inside
+from polyhead.bundle.format import BUNDLE, LARGEST_JSON, LINEAGE, LOCK, TRUNK
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.whole import remove_workspace, workspace
+from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
+from polyhead.deep.heads.baseline import constant_scores
+from polyhead.deep.loop.checkpoint import SUFFIX
+from polyhead.deep.loop.devices import from_first, joined
+from polyhead.deep.loop.events import Events
+from polyhead.deep.loop.numerics import numerics, precision_of
+from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.recipes.course import JointResult
+from polyhead.deep.recipes.paths import joint_paths, with_owner
+from polyhead.deep.recipes.refine import CandidateResult, candidate_name
+from polyhead.encoder.data import TrunkData
+from polyhead.engine.backends import TRAINING_BACKEND
+from polyhead.engine.session import Session
+from polyhead.errors import BundleError
+from polyhead.files import held, remove_files, remove_leftovers, replace_file, sync_folder
+from polyhead.plan import merge
+from polyhead.progress import counted, duration
+from polyhead.project.recipes import Candidate, FineTune, Joint, Training
+from polyhead.project.tables import Project
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import owner_of
+from polyhead.train.data.prepared import Prepared, rows_of
+from polyhead.train.record.draft import HeldRows, Trained, card_of, probes_of
+from polyhead.train.record.held import keep_held
+from polyhead.train.record.lines import scores_shown, warnings_of
+from polyhead.train.record.seen import with_seen_by
+from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
+from polyhead.values import Value, from_json, to_json
+
+
+class Lineage(Value):
+    """Origin of a learned trunk."""
+
+    trunk: str  # digest of the learned one
+    learned_from: dict[str, str]  # name and digest of the trunk that training started from
+    recipe: dict[str, object]
+    training: dict[str, object]
+    tasks: dict[str, dict[str, object]]  # each with its kind, rows and the SHA-256 of its training data
+    epochs: int  # that were trained; the best by validation was kept
+    best_epoch: int
+    validation: dict[str, dict[str, float]]
+    fingerprint: str  # equal ones need no second training
+    polyhead: str
+    scores: dict[str, dict[str, dict[str, float]]] = {}  # task -> split -> metric -> value, as the bundle answered
+    processes: int | None = None  # that shared the training: their number decides the order of sums, and so the bits
+    numerics: dict[str, str] = {}  # how they computed; these three are empty where they were not yet written down
+    search: dict[str, object] = {}  # of fine-tuning: every candidate that was tried, and the chosen one
+
+
+def write_lineage(root: FilePath, lineage: Lineage) -> None:
+    """Writes it beside the trunk of the bundle at `root`."""
+    replace_file(root / TRUNK / LINEAGE, to_json(lineage), root=root)
+
+
+def lineage_of(root: FilePath) -> Lineage | None:
+    """The lineage of a bundle's trunk; None for one that was not learned here."""
+    if not os.path.lexists(root / TRUNK / LINEAGE):
+        return None
+    raw = read_inside(root, TRUNK, LINEAGE, limit=LARGEST_JSON)
+    return from_json(raw, Lineage, source=str(root / TRUNK / LINEAGE))
+
+
+def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
+    """The project's trunk: that of a bundle where `trunk.name` is one's folder, else as `load_trunk` finds it."""
+    place, limit = project.trunk.place(folder), project.trunk.max_tokens
+    if not (FilePath(place) / BUNDLE).is_file():
+        return msgspec.structs.replace(load_trunk(place, max_tokens=limit), name=project.trunk.name)
+    data = Bundle.open(place).trunk()
+    settings = data.settings
+    if limit is not None:
+        settings = msgspec.structs.replace(settings, max_tokens=limit)
+    return msgspec.structs.replace(data, name=project.trunk.name, settings=settings)
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a recipe: trunk and parts, the training settings used, and the search that chose them."""
+
+    result: JointResult
+    training: Training
+    chosen: Candidate | None = None
+    tried: tuple[CandidateResult, ...] = ()
+
+
+class LearnedTrunk(BundleTraining):
+    """A bundle whose trunk learns: found again under its fingerprint, or learned, scored and written as a whole.
+
+    A bundle of other tasks or another trunk is never touched. `recipe` is how the tasks learn.
+    """
+
+    declared: Joint | FineTune  # the recipe as the project declares it
+    fingerprint: str  # of what decides the learned trunk
+    first_lines: Sequence[str] = ()
+
+    def __init__(self, run: TrainingRun, prepared: Sequence[Prepared], recipe: Joint, *, keeps_heads: bool) -> None:
+        self.run, self.prepared = run, prepared
+        self.data = run.data
+        self._joint, self._keeps_heads = recipe, keeps_heads
+
+    @abstractmethod
+    def learn(self, events: Events) -> Learned:
+        """Trains, or goes on where a run was stopped."""
+
+    @abstractmethod
+    def clean(self) -> None:
+        """Removes checkpoints, which are of no use once the bundle stands."""
+
+    def check(self) -> None:
+        """Raises what training would, as far as that is known before."""
+        joint_paths(self.prepared, self.data, self._joint)
+        known_bundle(self.run.root, self.fingerprint)
+
+    def train(self) -> Outcome:
+        """The bundle there, or made now; of several processes the first one writes and tells."""
+        began, place, root = time.monotonic(), self.run.place, self.run.root
+        lone = alone(root) if place.is_first else nullcontext()
+        with joined(place), lone:
+            events = self.run.events if place.is_first else Events()
+            for line in self.first_lines:
+                events.line(line)
+            outcome = from_first(place, self._known(events))
+            if outcome is None:
+                outcome = from_first(place, self._made(events, began))
+            if place.is_first:
+                remove_workspace(building_of(root))
+                self.clean()
+        return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
+
+    def _known(self, events: Events) -> Outcome | None:
+        """The outcome of an earlier run, if it trained the same."""
+        known = known_bundle(self.run.root, self.fingerprint)
+        if known is None:
+            return None
+        bundle, lineage = known
+        tell_known(bundle, lineage, keep=self._keeps_heads, events=events)
+        scores = lineage.scores or scores_before(bundle, lineage)
+        outcome = self._outcome(bundle.digest, scores)
+        search = {} if not lineage.search else msgspec.structs.asdict(msgspec.convert(lineage.search, Searched))
+        return msgspec.structs.replace(outcome, kept=tuple(lineage.tasks), **search)
+
+    def _made(self, events: Events, began: float) -> Outcome:
+        learned = self.learn(events)
+        lineage, scores = self._lineage(learned), Scores()
+        if self.run.place.is_first:
+            scores, held = write_learned(self.run.root, self.prepared, learned.result, lineage, keep=self._keeps_heads)
+            for name, rows in held.items():
+                keep_held(self.run.cache, name, learned.result.arrays[name], rows, lineage.numerics)
+            tasks = counted(len(self.prepared), "task")
+            how = f"a trunk learned from {tasks}, {lineage.trunk[:16]}, in {duration(time.monotonic() - began)}"
+            lines = [line for p in self.prepared for line in score_lines(p, scores[p.task.name])]
+            for line in (*search_lines(learned), *lines, f"bundle {self.run.project.bundle}: {how}"):
+                events.line(line)
+        outcome = self._outcome(lineage.trunk, scores)
+        return msgspec.structs.replace(outcome, trained=scores, chosen=learned.chosen, tried=learned.tried)
+
+    def _outcome(self, trunk: str, scores: Scores) -> Outcome:
+        return Outcome(
+            bundle=str(self.run.root),
+            trunk=trunk,
+            learned_from=self.data.digest,
+            taught=tuple(p.task.name for p in self.prepared),
+            scores=scores,
+            seconds=0.0,
+        )
+
+    def _lineage(self, learned: Learned) -> Lineage:
+        result, place = learned.result, self.run.place
+        search = Searched(chosen=learned.chosen, tried=learned.tried) if learned.chosen is not None else None
+        return Lineage(
+            trunk=result.blended.digest,
+            learned_from={"name": self.data.name, "digest": self.data.digest},
+            recipe=msgspec.to_builtins(self.declared),
+            training=msgspec.to_builtins(learned.training),
+            tasks={
+                p.task.name: {"kind": p.task.kind, "rows": len(p.train.examples.targets), "sha256": p.train.digest}
+                for p in self.prepared
+            },
+            epochs=len(result.fitted.history),
+            best_epoch=result.fitted.best_epoch,
+            validation=result.validation,
+            fingerprint=self.fingerprint,
+            polyhead=__version__,
+            processes=place.world,
+            numerics=numerics(precision_of(learned.training, place.device), place.device),
+            search=msgspec.to_builtins(search) if search is not None else {},
+        )
+
+
+class Searched(Value):
+    """A search as a lineage keeps it."""
+
+    chosen: Candidate
+    tried: tuple[CandidateResult, ...]
+
+
+def known_bundle(root: FilePath, fingerprint: str) -> tuple[Bundle, Lineage] | None:
+    """The outcome of an earlier run with this fingerprint; raises BundleError if something else is there."""
+    if not (root / BUNDLE).exists():
+        check_empty(root)
+        return None
+    lineage = lineage_of(root)
+    if lineage is None or lineage.fingerprint != fingerprint:
+        raise BundleError(
+            f"the bundle {root.name} holds another trunk, or was trained otherwise",
+            got="a learned trunk of other data or numbers" if lineage else "a bundle whose trunk is not learned",
+            do="name another bundle in the project file; a trunk that learns makes a bundle of its own",
+        )
+    return Bundle.open(root), lineage
+
+
+def changed_since(bundle: Bundle, lineage: Lineage) -> list[str]:
+    """Tasks that the run left in the bundle and that are there no more as it left them."""
+    live = {name: record.trained_with.get("lineage") for name, record in bundle.tasks.items()}
+    return [name for name in lineage.tasks if live.get(name) != lineage.fingerprint]
+
+
+def tell_known(bundle: Bundle, lineage: Lineage, *, keep: bool, events: Events) -> None:
+    """Says that the bundle is trained already, and which of its tasks came to be others since."""
+    changed = changed_since(bundle, lineage) if keep else []
+    if not changed:
+        events.line(f"bundle {bundle.root.name}: trained already, unchanged")
+        return
+    events.line(
+        f"bundle {bundle.root.name}: trained already; replaced or removed since then: {', '.join(changed)} "
+        "(to have them back, name another bundle)"
+    )
+
+
+def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
+    """Scores of an earlier run: of its lineage, and of the tasks in the bundle."""
+    scores = {name: {"validation": row} for name, row in lineage.validation.items()}
+    return scores | {name: bundle.split_scores(name) for name in bundle.tasks}
+
+
+def write_learned(
+    root: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
+) -> tuple[Scores, dict[str, HeldRows]]:
+    """Builds the bundle under a name of its own, scores its tasks as they will answer, and renames it.
+
+    With the scores come, of tasks that are kept, their outputs for the validation rows.
+    """
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with workspace(building_of(root), f"the bundle {root} cannot be written") as building:
+        building.mkdir()
+        scores, held = _build(building, prepared, learned, lineage, keep=keep)
+        check_empty(root)
+        remove_files(root, [LOCK])
+        (building / "kept").rename(root)
+        sync_folder(root.parent)
+    return scores, held if keep else {}
+
+
+def _build(
+    building: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
+) -> tuple[Scores, dict[str, HeldRows]]:
+    """Writes the bundle to be scored, and the one to be kept; the scores, and outputs for the validation rows."""
+    drafts = {p.task.name: _draft(p, learned, lineage) for p in prepared}
+    write_bundle(building / "scored", learned.data)
+    families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
+    add_tasks(building / "scored", list(drafts.values()), families=families)
+    session = Session(building / "scored", backend=TRAINING_BACKEND)
+    scores, held = _scores(session, prepared)
+    if keep:
+        plan = merge({name: draft.record.path for name, draft in drafts.items()})
+        for p in prepared:
+            name = p.task.name
+            trained = Trained(
+                path=drafts[name].record.path,
+                arrays=learned.arrays[name],
+                scores=scores[name],
+                fitted=msgspec.structs.replace(learned.fitted, history=()),  # it is all tasks' own
+                tried={},
+                baselines={"constant": constant_scores(p, p.validation.examples)},
+            )
+            card = card_of(p, trained, learned.data.facts, plan, learned=True)
+            draft = msgspec.structs.replace(drafts[name], scores=trained.notes(), card=card)
+            drafts[name] = with_seen_by(draft, p.validation.examples, session)
+    write_bundle(building / "kept", learned.blended)
+    if keep:
+        add_tasks(building / "kept", list(drafts.values()), families=families)
+    write_lineage(building / "kept", msgspec.structs.replace(lineage, scores=scores))
+    return scores, held
+
+
+def check_empty(root: FilePath) -> None:
+    """Raises BundleError where the bundle's place holds something; a lock alone is nothing."""
+    names = [root.name] if root.is_file() else sorted(e.name for e in root.iterdir()) if root.is_dir() else []
+    if set(names) - {LOCK}:
+        raise BundleError(
+            f"{root} holds something that is no bundle", got=names[:5], do="name a new folder in the project file"
+        )
+
+
+def building_of(root: FilePath) -> FilePath:
+    """The workspace where a bundle is built before it has its name."""
+    return root.with_name(f".{root.name}.learning")
+
+
+def remove_checkpoint(checkpoint: FilePath) -> None:
+    """Removes it and those beside it, also what a killed run left of them."""
+    if not checkpoint.parent.is_dir():
+        return
+    for file in (checkpoint, *checkpoint.parent.glob(f"{checkpoint.stem}-*{SUFFIX}")):  # of donors and probed heads too
+        file.unlink(missing_ok=True)
+    remove_leftovers(checkpoint.parent)
+
+
+@contextmanager
+def alone(root: FilePath) -> Iterator[None]:
+    """Raises BundleError where another training writes the same bundle; ends with the process, however it ends."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    place = root.parent / f".{root.name}.training"
+    busy = BundleError(f"another training is writing {root}", do="wait for it, or name another bundle")
+    with held(place, patience=0.0, busy=busy):
+        try:
+            yield
+        finally:
+            if not place.stat().st_size:  # else it is somebody's: a lock holds nothing
+                place.unlink(missing_ok=True)
+
+
+def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
+    """The task as it stands alone: what a family shared while it learned is its own from now on."""
+    name = p.task.name
+    record = TaskRecord(
+        task=p.task,
+        path=with_owner(learned.paths[name], owner_of(p.task)),
+        trunk=learned.data.digest,
+        trained_with={
+            "polyhead": __version__,
+            "recipe": lineage.recipe["kind"],
+            "lineage": lineage.fingerprint,
+            **p.fingerprint(),
+            "data": rows_of(p.splits),
+            "numerics": lineage.numerics,
+        },
+    )
+    return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=probes_of(p), card="")
+
+
+def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[Scores, dict[str, HeldRows]]:
+    """Every task's metrics on whole splits, as the bundle answers, and its outputs for the validation rows."""
+    scores, held = Scores(), dict[str, HeldRows]()
+    for p in prepared:
+        outputs = {}
+        for split in p.splits[1:]:
+            words = split.examples.words if kind_of(p.task).per_word else None
+            outputs[split.name] = session.outputs(p.task.name, split.examples.inputs, words=words)
+        scores[p.task.name] = p.scores(outputs)
+        held[p.task.name] = HeldRows(examples=p.validation.examples, outputs=outputs["validation"])
+    return scores, held
+
+
+def score_lines(prepared: Prepared, splits: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Its scores beside those of the best constant answer, and what is to be known of them."""
+    task, rows = prepared.task, {split.name: len(split.examples.targets) for split in prepared.splits}
+    scores = {split: dict(values) for split, values in splits.items()}
+    baselines = {"constant": constant_scores(prepared, prepared.validation.examples)}
+    shown = scores_shown(task, scores, baselines, rows=rows)
+    return [f"{task.name}: {shown}", *warnings_of(task, scores, baselines, rows)]
+
+
+def search_lines(learned: Learned) -> list[str]:
+    """A line a candidate, the chosen one marked."""
+    lines = []
+    for candidate in learned.tried:
+        mark = ", chosen" if candidate.candidate == learned.chosen else ""
+        result = candidate.error
+        if candidate.score is not None:
+            result = f"validation {candidate.score:.4f} after epoch {candidate.best_epoch}"
+        lines.append(f"  {candidate_name(candidate.candidate)}: {result}{mark}")
+    return lines

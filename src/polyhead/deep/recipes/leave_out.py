@@ -1,0 +1,99 @@
+"""The recipe `leave_out`: trunks that never saw a task, frozen under that task's new part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from polyhead.bundle.read import Bundle
+from polyhead.deep.loop.checkpoint import cache_folder
+from polyhead.deep.recipes.joint import LearnsTogether
+from polyhead.deep.recipes.learned import load_any_trunk
+from polyhead.progress import counted, duration
+from polyhead.project.recipes import Frozen, LeaveOut, Round
+from polyhead.project.tables import JOINT_TRAINING, TrunkChoice
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.job import FrozenTrunk
+from polyhead.train.training import Bundles, BundleTraining, Outcome, TrainingRun
+
+
+class LeavingOut(Bundles):
+    """Each round learns a trunk without some tasks, then those tasks' parts over it; both go on where they stopped.
+
+    A round's bundle is `<project.bundle>/<name>`; of some tasks alone, the rounds that leave out one of them. All
+    rounds read the same split of the files, so that what one task holds out none of them learns.
+    """
+
+    def __init__(self, run: TrainingRun, recipe: LeaveOut) -> None:
+        rounds = recipe.rounds([entry.name for entry in run.project.tasks])
+        self.rounds = [r for r in rounds if not run.only or not set(run.only).isdisjoint(r.tasks)]
+        prepared = {p.task.name: p for p in run.prepared}
+        super().__init__(run, {r.name: LeftOut(run.part(r.name), recipe, r, prepared) for r in self.rounds})
+
+    def begin(self) -> list[str]:
+        """The tasks that each trunk learns from."""
+        lines = [f"{counted(len(self.rounds), 'trunk')}, each with a bundle in {self.run.project.bundle}:"]
+        for r in self.rounds:
+            tasks = ", ".join(r.tasks) if len(r.tasks) < 6 else f"{len(r.tasks)} tasks"
+            lines.append(f"  {r.name}: learns from {counted(len(r.learned), 'task')}, then frozen for {tasks}")
+        return lines
+
+    def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:
+        """A line a task: how well it does over a trunk that learned without it."""
+        tasks = {entry.name: entry.task() for entry in self.run.project.tasks}
+        wide = max(len(name) for trunk, outcome in outcomes.items() for name in (trunk, *outcome.scores))
+        lines = [f"{'task':{wide}s}  {'trunk':{wide}s}  {'metric':10s}  validation    test"]
+        for trunk, outcome in outcomes.items():
+            for name, splits in outcome.scores.items():
+                metric = kind_of(tasks[name]).default_metric(tasks[name])
+                shown = [f"{splits[s][metric]:.4f}" if s in splits else "–" for s in ("validation", "test")]
+                lines.append(f"{name:{wide}s}  {trunk:{wide}s}  {metric:10s}  {shown[0]:>10s}  {shown[1]:>6s}")
+        return [*lines, f"{len(outcomes)} trunks in {duration(seconds)}"]
+
+
+class LeftOut(BundleTraining):
+    """A round as two stages of one bundle: of the tasks that teach the trunk, and of those that stand on it.
+
+    No row on which a task of the round is evaluated is among those that its trunk learned from.
+    """
+
+    def __init__(self, run: TrainingRun, recipe: LeaveOut, left_out: Round, prepared: Mapping[str, Prepared]) -> None:
+        self.run, self._round = msgspec.structs.replace(run, cache=cache_folder(run.cache, left_out.name)), left_out
+        project, entries = run.project, {entry.name: entry for entry in run.project.tasks}
+        seed = (project.training or JOINT_TRAINING).seed
+        training = recipe.training or msgspec.structs.replace(JOINT_TRAINING, seed=seed)
+        taught = [msgspec.structs.replace(prepared[name], training=training) for name in left_out.learned]
+        self._held = [prepared[name] for name in left_out.tasks]
+        self._learns = LearnsTogether(self.run, recipe.learn_in(left_out), taught, held=self._held)
+        self._project = msgspec.structs.replace(
+            project,
+            tasks=tuple(entries[name] for name in left_out.tasks),
+            trunk=TrunkChoice(name=f"./{project.bundle}" if project.bundle.startswith("~") else project.bundle),
+            recipe=Frozen(),
+        )
+
+    def check(self) -> None:
+        """Checks both stages."""
+        self._learns.check()
+        FrozenTrunk(self.run, self._held).check()
+
+    def train(self) -> Outcome:
+        """Trains both stages."""
+        began, learned = time.monotonic(), self._learns.train()
+        load = partial(load_any_trunk, self._project, self.run.folder)
+        run = msgspec.structs.replace(self.run, project=self._project, load=load)
+        outcome = FrozenTrunk(run, self._held).train()
+        bundle = Bundle.open(self.run.root)
+        return msgspec.structs.replace(
+            outcome,
+            trunk=learned.trunk,
+            learned_from=learned.learned_from,
+            taught=self._round.learned,
+            # A task may have been removed since.
+            scores={task: bundle.split_scores(task) for task in self._round.tasks if task in bundle.lines},
+            seconds=time.monotonic() - began,
+        )

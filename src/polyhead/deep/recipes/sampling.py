@@ -1,0 +1,350 @@
+"""From which task each micro-batch of a joint training comes, and how often each is read.
+
+Whatever is random here comes from the seed and a number that counts epochs or passes, so that an epoch is the same
+however often the run was stopped before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from polyhead.deep.examples import TextExamples
+from polyhead.deep.loop.devices import Place
+from polyhead.deep.loop.feed import Batch, LengthSorted, stream
+from polyhead.errors import ConfigError
+from polyhead.progress import counted
+from polyhead.project.recipes import Joint, Sampling, Training
+
+
+class ExpectedShares(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a task a whole run is expected to read; a pass is every batch of the task once."""
+
+    task: str
+    examples: int
+    micro_batches: float
+    passes: float
+
+
+class Mixture:
+    """The tasks of every update of a run: `epochs` times `steps` updates, each of some single-task micro-batches.
+
+    `sizes` are the tasks' numbers of training examples, in the tasks' order; `batch` examples make a micro-batch.
+    `in_a_pass` are the micro-batches of one pass over each task, where a budget of tokens makes more of them.
+    Raises ConfigError for a task without examples, for shares that name no task or forget all of them, and for a
+    schedule of more epochs than there are.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        recipe: Joint,
+        *,
+        batch: int,
+        epochs: int,
+        seed: int,
+        in_a_pass: Mapping[str, int] | None = None,
+    ) -> None:
+        sampling, self.tasks = recipe.sampling, tuple(sizes)
+        _check(sizes, sampling, epochs)
+        self._sizes, self._batch, self._tokens, self._epochs = dict(sizes), batch, recipe.tokens, epochs
+        self.micro_batches = len(sizes) if sampling.kind == "all" else recipe.micro_batches
+        counted = capped(sizes, sampling.cap)
+        by_count = dict(zip(sizes, _batches(sizes, batch).tolist(), strict=True))
+        self.in_a_pass = by_count if in_a_pass is None else dict(in_a_pass)
+        batches = _batches(counted, batch) if in_a_pass is None else _part(in_a_pass, counted, sizes)
+        self.steps = recipe.steps or -(-int(batches.sum()) // self.micro_batches)
+        mixed = recipe.scheme == "heterogeneous"
+        self._draws = self.steps * (self.micro_batches if mixed else 1)  # of an epoch
+        self._repeats = 1 if mixed else self.micro_batches
+        order = _order(sampling, self.tasks, counted, batches, epochs=epochs, seed=seed)
+        if recipe.scheme == "dataset":
+            order = _OneAfterTheOther(order, len(self.tasks), epochs=epochs, draws=self._draws)
+        self._order = order
+
+    def updates(self, epoch: int) -> Iterator[tuple[str, ...]]:
+        """For each update of the epoch, from 0, the tasks of its micro-batches."""
+        self._check_epoch(epoch)
+        drawn = self._order.drawn(epoch, self._draws).repeat(self._repeats)
+        for row in drawn.reshape(self.steps, self.micro_batches):
+            yield tuple(self.tasks[index] for index in row)
+
+    def shares(self, epoch: int) -> dict[str, float]:
+        """Each task's expected share of the epoch's micro-batches; they sum to 1."""
+        self._check_epoch(epoch)
+        return dict(zip(self.tasks, self._order.shares(epoch).tolist(), strict=True))
+
+    def expected(self) -> tuple[ExpectedShares, ...]:
+        """The expected reading of each task over the whole run; less if patience ends the run early."""
+        shares = np.sum([self._order.shares(epoch) for epoch in range(self._epochs)], axis=0)
+        micro_batches = shares * self.steps * self.micro_batches
+        passes = micro_batches / [self.in_a_pass[task] for task in self.tasks]
+        return tuple(
+            ExpectedShares(task=task, examples=self._sizes[task], micro_batches=m, passes=p)
+            for task, m, p in zip(self.tasks, micro_batches.tolist(), passes.tolist(), strict=True)
+        )
+
+    def lines(self) -> list[str]:
+        """`expected` as a table: what is printed before training."""
+        updates = self._epochs * self.steps
+        size = f"{self._batch} examples"
+        if self._tokens is not None:
+            size = f"at most {size} and {self._tokens} tokens"
+        lines = [
+            f"{counted(self._epochs, 'epoch')} x {counted(self.steps, 'update')} x "
+            f"{counted(self.micro_batches, 'micro-batch', several='micro-batches')} of {size}; expected"
+            " for each task:"
+        ]
+        width = max(map(len, self.tasks))
+        for share in self.expected():
+            lines.append(
+                f"{share.task:<{width}}  {share.examples:>9} examples  {share.micro_batches:>10.1f} micro-batches"
+                f"  {share.micro_batches / updates:>6.2f} an update  {share.passes:>8.2f} passes"
+            )
+        return lines
+
+    def _check_epoch(self, epoch: int) -> None:
+        assert 0 <= epoch < self._epochs, epoch
+
+
+class MixedFeed:
+    """Micro-batches of several tasks: each task's examples in passes of its own, which outlast the epochs.
+
+    Each process of several reads on in every task's pass, and makes the batches that it is to compute. A micro-batch
+    has at most `tokens` tokens, padding included, where they are given.
+    """
+
+    def __init__(
+        self,
+        examples: Mapping[str, TextExamples],
+        mixture: Mixture,
+        training: Training,
+        *,
+        tokens: int | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self._examples, self._mixture, self._training = examples, mixture, training
+        self._tokens, self._place = tokens, place or Place()
+        self.steps = mixture.steps
+        self._cursors = {name: [0, 0, 0] for name in examples}  # pass, batches of it that were read, examples in all
+        self._open: dict[str, Iterator[np.ndarray]] = {}
+
+    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
+        """One epoch."""
+        for names in self._mixture.updates(epoch):
+            members = [self._next(name) for name in names]
+            yield [
+                (name, self._examples[name].batch(several) if self._place.owns(index) else None)
+                for index, (name, several) in enumerate(zip(names, members, strict=True))
+            ]
+
+    def seen(self, epochs: int) -> int:
+        """Examples that were read so far."""
+        return sum(cursor[2] for cursor in self._cursors.values())
+
+    def state(self) -> dict[str, list[int]]:
+        """Positions in each task's examples."""
+        return {name: list(cursor) for name, cursor in self._cursors.items()}
+
+    def restore(self, state: dict[str, list[int]]) -> None:
+        """Goes on from there."""
+        self._cursors = {name: list(cursor) for name, cursor in state.items()}
+        self._open = {}
+
+    def _next(self, name: str) -> np.ndarray:
+        cursor = self._cursors[name]
+        if name not in self._open:
+            self._open[name] = self._pass(name, cursor[0])
+            for _ in range(cursor[1]):
+                next(self._open[name])
+        members = next(self._open[name], None)
+        if members is None:
+            cursor[:2] = [cursor[0] + 1, 0]
+            self._open[name] = self._pass(name, cursor[0])
+            members = next(self._open[name])
+        cursor[1] += 1
+        cursor[2] += len(members)
+        return members
+
+    def _pass(self, name: str, number: int) -> Iterator[np.ndarray]:
+        generator = np.random.default_rng(stream(self._training.seed, "order", name, number))
+        return self._examples[name].drawn(self._training.batch, generator, tokens=self._tokens)
+
+
+def mixture_of(
+    sizes: Mapping[str, int], recipe: Joint, training: Training, in_a_pass: Mapping[str, int] | None = None
+) -> Mixture:
+    """The mixture of a training run, whose epochs are as many as its schedule takes."""
+    epochs = training.most_epochs
+    while True:
+        mixture = Mixture(sizes, recipe, batch=training.batch, epochs=epochs, seed=training.seed, in_a_pass=in_a_pass)
+        needed = training.schedule(mixture.steps, passes=1).rounds
+        if needed == epochs:
+            return mixture
+        epochs = needed
+
+
+def batches_in_a_pass(examples: Mapping[str, LengthSorted], training: Training, tokens: int | None) -> dict[str, int]:
+    """Micro-batches of each task's first pass; under a budget of tokens every pass is cut a little otherwise."""
+    counts = {}
+    for name, texts in examples.items():
+        generator = np.random.default_rng(stream(training.seed, "order", name, 0))
+        counts[name] = sum(1 for _ in texts.drawn(training.batch, generator, tokens=tokens))
+    return counts
+
+
+def capped(sizes: Mapping[str, int], cap: int | None) -> dict[str, int]:
+    """The tasks' numbers of examples that count."""
+    return {task: size if cap is None else min(size, cap) for task, size in sizes.items()}
+
+
+def size_shares(sizes: Mapping[str, int], exponent: float) -> np.ndarray:
+    """`N_i^exponent / sum_j N_j^exponent` (tasks,), computed from logarithms, so that no power overflows."""
+    logs = exponent * np.log(np.array(list(sizes.values()), np.float64))
+    powers = np.exp(logs - logs.max())
+    return np.asarray(powers / powers.sum())
+
+
+class _Order(Protocol):
+    """A sequence of tasks; `drawn` cuts it into epochs of `draws` tasks each, named by their indices."""
+
+    def shares(self, epoch: int) -> np.ndarray:
+        """(tasks,)."""
+
+    def drawn(self, epoch: int, draws: int) -> np.ndarray:
+        """(draws,)."""
+
+
+class _Independent:
+    """Every draw by itself, with `shares` (epochs, tasks)."""
+
+    def __init__(self, shares: np.ndarray, seed: int) -> None:
+        self._shares, self._seed = shares, seed
+
+    def shares(self, epoch: int) -> np.ndarray:
+        return np.asarray(self._shares[epoch])
+
+    def drawn(self, epoch: int, draws: int) -> np.ndarray:
+        generator = np.random.default_rng(stream(self._seed, "mixture", epoch))
+        return generator.choice(self._shares.shape[1], size=draws, p=self._shares[epoch])
+
+
+class _InTurn:
+    """The tasks in their order, again and again; an epoch goes on where the last one ended."""
+
+    def __init__(self, tasks: int) -> None:
+        self._tasks = tasks
+
+    def shares(self, epoch: int) -> np.ndarray:
+        return np.full(self._tasks, 1 / self._tasks)
+
+    def drawn(self, epoch: int, draws: int) -> np.ndarray:
+        return np.arange(epoch * draws, (epoch + 1) * draws) % self._tasks
+
+
+class _Shuffled:
+    """Passes over a list with every task's batches once, each pass in an order of its own.
+
+    Passes and epochs need not begin together: an epoch goes on in the pass that the last one ended in.
+    """
+
+    def __init__(self, batches: np.ndarray, seed: int) -> None:
+        self._shares, self._seed = batches / batches.sum(), seed
+        self._list = np.repeat(np.arange(len(batches)), batches)
+
+    def shares(self, epoch: int) -> np.ndarray:
+        return np.asarray(self._shares)
+
+    def drawn(self, epoch: int, draws: int) -> np.ndarray:
+        start, length = epoch * draws, len(self._list)
+        first, last = start // length, (start + draws - 1) // length
+        passes = np.concatenate([self._pass(number) for number in range(first, last + 1)])
+        return passes[start - first * length :][:draws]
+
+    def _pass(self, number: int) -> np.ndarray:
+        generator = np.random.default_rng(stream(self._seed, "mixture pass", number))
+        return generator.permutation(self._list)
+
+
+class _OneAfterTheOther:
+    """All of a run's draws of one task, then all of the next; as many of each as `order` is expected to draw."""
+
+    def __init__(self, order: _Order, tasks: int, *, epochs: int, draws: int) -> None:
+        shares = np.mean([order.shares(epoch) for epoch in range(epochs)], axis=0)
+        self._tasks, self._draws = tasks, draws
+        self._run = np.repeat(np.arange(tasks), apportioned(shares, epochs * draws))
+
+    def shares(self, epoch: int) -> np.ndarray:
+        return np.bincount(self.drawn(epoch, self._draws), minlength=self._tasks) / self._draws
+
+    def drawn(self, epoch: int, draws: int) -> np.ndarray:
+        return self._run[epoch * draws : (epoch + 1) * draws]
+
+
+def apportioned(shares: np.ndarray, total: int) -> np.ndarray:
+    """Whole numbers that sum to `total`, by largest remainders: each is its share, rounded up or down."""
+    exact = shares * (total / shares.sum())
+    whole = np.floor(exact).astype(np.int64)
+    first = np.argsort(whole - exact, kind="stable")[: total - int(whole.sum())]
+    whole[first] += 1
+    return np.asarray(whole)
+
+
+def _order(
+    sampling: Sampling, tasks: Sequence[str], counted: dict[str, int], batches: np.ndarray, *, epochs: int, seed: int
+) -> _Order:
+    match sampling.kind:
+        case "size" | "annealed" | "schedule":
+            rows = [_shares_of(sampling, tasks, counted, epoch, epochs) for epoch in range(epochs)]
+            return _Independent(np.stack(rows), seed)
+        case "round_robin" | "all":
+            return _InTurn(len(tasks))
+        case "shuffled":
+            return _Shuffled(batches, seed)
+
+
+def _shares_of(
+    sampling: Sampling, tasks: Sequence[str], counted: dict[str, int], epoch: int, epochs: int
+) -> np.ndarray:
+    if sampling.kind == "schedule":
+        scheduled = sampling.schedule[min(epoch, len(sampling.schedule) - 1)]
+        shares = np.array([scheduled.get(task, 0.0) for task in tasks])
+        return np.asarray(shares / shares.sum())
+    exponent = sampling.exponent
+    if sampling.kind == "annealed":
+        exponent -= (sampling.exponent - sampling.end) * epoch / max(1, epochs - 1)
+    return size_shares(counted, exponent)
+
+
+def _batches(sizes: Mapping[str, int], batch: int) -> np.ndarray:
+    """(tasks,) batches in one pass."""
+    return np.array([math.ceil(size / batch) for size in sizes.values()], np.int64)
+
+
+def _part(in_a_pass: Mapping[str, int], counted: Mapping[str, int], sizes: Mapping[str, int]) -> np.ndarray:
+    """(tasks,) batches of the examples that count, as their share of a pass."""
+    return np.array([-(-in_a_pass[task] * counted[task] // size) for task, size in sizes.items()], np.int64)
+
+
+def _check(sizes: Mapping[str, int], sampling: Sampling, epochs: int) -> None:
+    empty = [task for task, size in sizes.items() if size < 1]
+    if empty or not sizes:
+        raise ConfigError(
+            "tasks to train together need examples",
+            got=f"none for {', '.join(empty)}" if empty else "no task",
+            allowed="1 task or more, each with 1 training example or more",
+        )
+    unknown = sorted({task for shares in sampling.schedule for task in shares} - set(sizes))
+    if unknown:
+        raise ConfigError("sampling.schedule names tasks that are not there", got=unknown, allowed=list(sizes))
+    if len(sampling.schedule) > epochs:
+        raise ConfigError(
+            "sampling.schedule has more epochs than are trained",
+            got=f"shares for {len(sampling.schedule)} epochs",
+            allowed=f"at most {epochs}, as training.epochs says",
+            do="raise training.epochs, or shorten the schedule",
+        )

@@ -1,0 +1,127 @@
+"""The modules of paths: the part that each ends in, and the families that several read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyhead.deep.sharing.part import BranchPart, Family, Part
+from polyhead.encoder.shape import Architecture
+from polyhead.errors import ConfigError
+from polyhead.plan import TRUNK, Delta, Path, cost, owners_of
+from polyhead.project.strategies.base import DeltaStart, Strategy
+from polyhead.project.strategies.branch import private_layers
+
+
+def make_part(
+    path: Path,
+    shape: Architecture,
+    *,
+    strategy: Strategy | None = None,
+    families: Mapping[str, Family] | None = None,
+    dropout: float = 0.0,
+    layer_dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Part:
+    """The module that holds what a path's own part owns; `families` (`make_families`) have what is not its own.
+
+    `strategy` says how deltas and layers start and what is dropped inside them while they learn; `dropout` stands
+    before the head, `layer_dropout` in layers whose strategy says nothing of it. Without a `generator` prompts, deltas
+    and layers are zeros to be filled.
+    """
+    private, owner = private_layers(path), path.head.part
+    in_trunk = bool(private) and private.stop <= shape.layers
+    kind = BranchPart if in_trunk else Part
+    own_dropout = strategy.layer_dropout if strategy is not None else None
+    return kind(
+        path,
+        shape,
+        families=families,
+        starts=delta_starts({owner: path}, {owner: strategy} if strategy else {}),
+        norm_init=strategy.norm_start if strategy is not None else "one",
+        dropout=dropout,
+        layer_dropout=layer_dropout if own_dropout is None else own_dropout,
+        generator=generator,
+    )
+
+
+def make_families(
+    paths: Mapping[str, Path],
+    shape: Architecture,
+    *,
+    strategies: Mapping[str, Strategy] | None = None,
+    generator: Callable[[str], torch.Generator] | None = None,
+) -> dict[str, Family]:
+    """What tasks' paths read of owners that none of them ends in, by owner: families, and tasks that are not here.
+
+    `strategies`, by task as the paths, say how shared deltas start; `generator` gives each owner one of its own. Raises
+    ConfigError where two paths want what they share in two shapes, or are to start it in two ways.
+    """
+    check_shapes(paths, shape)
+    starts = delta_starts(paths, strategies or {})
+    owned = {TRUNK, *(path.head.part for path in paths.values())}
+    owners = dict.fromkeys(name for path in paths.values() for name in owners_of(path) if name not in owned)
+    return {
+        owner: Family(
+            owner,
+            list(paths.values()),
+            shape,
+            starts=starts,
+            generator=generator(owner) if generator is not None else None,
+        )
+        for owner in owners
+    }
+
+
+def delta_starts(paths: Mapping[str, Path], strategies: Mapping[str, Strategy]) -> dict[Delta, DeltaStart]:
+    """How each delta on the paths starts; paths and strategies by task.
+
+    Raises ConfigError where equal deltas, which are made at once, or tied arrays are to start or to learn in two ways.
+    """
+    starts: dict[Delta, DeltaStart] = {}
+    for task, path in paths.items():
+        strategy = strategies.get(task)
+        for delta, start in strategy.delta_starts(path) if strategy is not None else ():
+            for other, before in starts.items():
+                for name in _in_common(delta, other):
+                    first, second = getattr(before, name), getattr(start, name)
+                    if first != second:
+                        raise ConfigError(
+                            "equal adapters, and those with arrays in common, start and learn in one way",
+                            got=f"{name} = {first!r} and {second!r}, '{delta.kind}' of {delta.ends or delta.part}",
+                            do=f"give both one {name}, or arrays of their own: share = 'nothing'",
+                        )
+            starts.setdefault(delta, start)
+    return starts
+
+
+def check_shapes(paths: Mapping[str, Path], shape: Architecture) -> None:
+    """Raises ConfigError where two tasks would read an array of one owner and name in two shapes."""
+    shapes: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
+    for task, path in paths.items():
+        for array in cost.arrays_of_path(path, shape):
+            other, before = shapes.setdefault((array.owner, array.name), (task, array.shape))
+            if array.shape != before:
+                raise ConfigError(
+                    f"tasks '{other}' and '{task}' share arrays, '{array.owner}', and give them two shapes",
+                    got=f"{array.name} of shape {before} and {array.shape}",
+                    allowed="one shape for all tasks that share them",
+                    do="declare in both what they share with the same numbers (size, heads, width, layers), or give "
+                    "one task arrays of its own",
+                )
+
+
+def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:
+    """Copies of a part's or family's arrays, float32, by name."""
+    return {name: value.detach().float().cpu().numpy().copy() for name, value in part.state_dict().items()}
+
+
+def _in_common(delta: Delta, other: Delta) -> tuple[str, ...]:
+    """The settings in which adapters of two deltas must agree: all, or the start of the matrices that they share."""
+    if delta == other:
+        return ("init", "norm_init", "dropout")
+    same = delta.tied == other.tied and (delta.ends or delta.part) == (other.ends or other.part)
+    return ("init",) if same and (delta.tied or delta.ends is not None) else ()

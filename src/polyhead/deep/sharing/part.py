@@ -1,0 +1,280 @@
+"""Modules with the arrays of one owner: the part that a path ends in, and families, which several tasks read."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from polyhead.deep.nn.dropout import dropout as drop
+from polyhead.deep.nn.ends import Attention, Learned, xavier
+from polyhead.deep.nn.ends import Head as HeadModule
+from polyhead.deep.nn.layer import Dense, Layer, fill_normal
+from polyhead.deep.nn.trunk import States, run_layer
+from polyhead.deep.sharing.in_layer import Adapters, places_of
+from polyhead.encoder.shape import Architecture
+from polyhead.errors import PlanError
+from polyhead.plan import Delta, Layers, Path
+from polyhead.plan.cost.arrays import feed_forward_of
+from polyhead.project.strategies.base import DeltaStart
+
+LAYERED = ("enter", "layers", "leave", "delta")  # what computes in the trunk's precision
+
+
+class PooledPart(nn.Module):
+    """The module of a pooled task: a learned layer mix and an attention pooler where its path asks for them, a head.
+
+    Reads the stored value (rows, tokens, layers, width), decoded, and its mask (rows, tokens). `hidden` is the head's
+    hidden layer where a family owns it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        width: int,
+        *,
+        hidden: Dense | None = None,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        node, head = path.pool, path.head
+        self.path = path
+        depth = path.layers[-1].stop if path.layers else 0
+        if head.hidden_part is not None and hidden is None:
+            raise PlanError("the hidden layer that tasks share is missing", got=head.hidden_part)
+        self.owner, self.positions, self.separate = head.part, node.positions, head.separate
+        self._rows = own_rows(path) if node.positions == "prompt" else slice(0, 1)
+        self.mix = Learned(depth) if node.layers == "learned" else None
+        self.pool = Attention(width, node.heads, generator=generator) if node.positions == "attention" else None
+        self.dropout = dropout
+        inputs = 4 * width if head.separate else width
+        self.head = HeadModule(
+            inputs,
+            head.width,
+            hidden=head.hidden,
+            bias=head.bias,
+            activation=head.activation,
+            shared=hidden,
+            dropout=dropout,
+            generator=generator,
+        )
+
+    def features(self, stored: Tensor, mask: Tensor) -> Tensor:
+        """(rows, width), or (rows, words, width) for a path that reads words."""
+        mixed = self.mix(stored) if self.mix is not None else _mean(stored)
+        if self.positions == "tokens":
+            return mixed
+        if self.positions == "prompt":
+            return mixed[:, self._rows].mean(dim=1)
+        return self.pool(mixed, mask) if self.pool is not None else mixed[:, 0]
+
+    def inputs(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """The head's inputs: features, or both texts' features compared; `second` is the other text of a pair."""
+        features = self.features(stored, mask)
+        if self.separate:
+            assert second is not None
+            features = compared(features, self.features(*second))
+        return features
+
+    def forward(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Outputs (rows, labels), or (rows, words, labels); `second` is the other text of a pair read separately."""
+        outputs: Tensor = self.head(drop(self.inputs(stored, mask, second), self.dropout, self.training))
+        return outputs
+
+
+def _mean(stored: Tensor) -> Tensor:
+    """The mean over layers; of a single layer a view of it."""
+    return stored[:, :, 0] if stored.shape[2] == 1 else stored.mean(dim=2)
+
+
+class Part(PooledPart):
+    """The arrays of the owner of a path's head: prompt rows, deltas, layers of its own, and what a pooled part has.
+
+    Its layers are named by their place above the trunk's; `enter` and `leave` map into narrow ones and back. Where the
+    pooler reads the first position alone, the last of them computes that position alone.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shape: Architecture,
+        *,
+        families: Mapping[str, Family] | None = None,
+        starts: Mapping[Delta, DeltaStart] | None = None,
+        norm_init: Literal["one", "legacy"] = "one",
+        dropout: float = 0.0,
+        layer_dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        families, owner = families or {}, path.head.part
+        shared = families.get(path.head.hidden_part or "")
+        hidden = shared.hidden if shared is not None else None
+        super().__init__(path, shape.width, hidden=hidden, dropout=dropout, generator=generator)
+        self.prompt = _prompt(owner, [path], shape, generator)
+        places = places_of([path], owner)
+        ends = {name: family.delta for name, family in families.items() if family.delta is not None}
+        self.delta = Adapters(owner, places, shape, starts=starts, shared=ends, generator=generator) if places else None
+        own = [node for node in path.layers if node.weights == owner]
+        self.first, self.last = (own[0].start, own[-1].stop - 1) if own else (0, -1)
+        self.checkpointing = False  # as that of a trunk
+        self._narrow = path.stored().pool.positions == "first"
+        self.layers = nn.ModuleDict(
+            {str(index): _layer(node, shape, layer_dropout) for node in own for index in range(node.start, node.stop)}
+        )
+        inner = own[0].width or shape.width if own else shape.width
+        self.enter = Dense(shape.width, inner) if own and own[0].enter else None
+        self.leave = Dense(inner, shape.width) if own and own[-1].leave else None
+        if generator is not None:
+            for module in (self.layers, self.enter, self.leave):
+                if module is not None:
+                    fill_normal(module, generator, norm_init=norm_init)
+
+    def run(self, states: States, *, stop: int) -> States:
+        """The same states, and those of the part's own layers up to `stop`."""
+        hidden = list(states.hidden)
+        for index in range(states.depth, stop):
+            if str(index) not in self.layers:
+                raise PlanError("no part here owns these layers", got=index, allowed=list(self.layers))
+            hidden.append(self._through(index, hidden[-1], states))
+        return States(hidden=tuple(hidden), mask=states.mask, first=states.first)
+
+    def _through(self, index: int, value: torch.Tensor, states: States) -> torch.Tensor:
+        layer = self.layers[str(index)]
+        if not torch.is_autocast_enabled(value.device.type):
+            value = value.to(next(layer.parameters()).dtype)
+        if self.enter is not None and index == self.first:
+            value = self.enter(value)
+        narrow = int(self._narrow and index == self.last)
+        value = run_layer(layer, value, states.mask, first=narrow, again=self.checkpointing)
+        if self.leave is not None and index == self.last:
+            value = self.leave(value)
+        return value
+
+    def lower(self, dtype: torch.dtype) -> None:
+        """Computes as a backend does from now on: layers in the trunk's precision, poolers and heads in float32."""
+        _lower(self, dtype)
+
+    def served(self, dtype: torch.dtype) -> Self:
+        """A copy as a backend runs it."""
+        copied = copy.deepcopy(self).eval()
+        copied.lower(dtype)
+        return copied
+
+
+class BranchPart(Part):
+    """The module of a branch: layers in the place of the trunk's, a pooler where asked for, and a head."""
+
+    def start_from(self, arrays: Mapping[str, np.ndarray], *, head: bool = False) -> None:
+        """Takes the private layers' weights from arrays of a trunk or a longer branch, and with `head` the rest too.
+
+        Of a longer branch it takes the bottommost layers (Wei et al. 2021), as they carry the same indices.
+        """
+        own = self.state_dict()
+        wanted = [name for name in own if head or name.startswith("layers.")]
+        missing = [name for name in wanted if name not in arrays or arrays[name].shape != own[name].shape]
+        if missing:
+            raise PlanError("a branch cannot start from these weights", got=f"none that fit for {missing[:3]}")
+        self.load_state_dict({**own, **{name: torch.tensor(np.asarray(arrays[name])) for name in wanted}})
+
+
+class Family(nn.Module):
+    """The arrays of an owner that no path here ends in: prompt rows, deltas, a head's hidden layer.
+
+    So it is with families of several tasks, and with a task whose prompt stands in another's input.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        paths: Sequence[Path],
+        shape: Architecture,
+        *,
+        starts: Mapping[Delta, DeltaStart] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.owner = owner
+        self.prompt = _prompt(owner, paths, shape, generator)
+        places = places_of(paths, owner)
+        self.delta = Adapters(owner, places, shape, starts=starts, generator=generator) if places else None
+        self.head = nn.ModuleDict()
+        heads = [path.head for path in paths if path.head.hidden_part == owner]
+        if heads:
+            self.head["hidden"] = Dense(shape.width, heads[0].hidden)
+            xavier(self.head, generator)
+
+    @property
+    def hidden(self) -> Dense | None:
+        """The hidden layer of heads, where this owner has it."""
+        hidden = dict(self.head.items()).get("hidden")
+        assert hidden is None or isinstance(hidden, Dense)
+        return hidden
+
+    def lower(self, dtype: torch.dtype) -> None:
+        """Computes as a backend does from now on: what sits in layers in the trunk's precision."""
+        _lower(self, dtype)
+
+
+class PromptRows(nn.Module):
+    """Trained rows that stand before the text as word vectors: `weight` (rows, embedding width).
+
+    Start as N(0, 0.02), drawn again beyond two standard deviations; without a generator at zero, to be filled.
+    """
+
+    def __init__(self, rows: int, shape: Architecture, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(rows, shape.embedding_width or shape.width))
+        if generator is not None:
+            nn.init.trunc_normal_(self.weight, std=0.02, a=-0.04, b=0.04, generator=generator)
+
+
+def compared(first: Tensor, second: Tensor) -> Tensor:
+    """[u, v, |u - v|, u * v] (rows, 4 width), of two texts' features, each scaled to the length sqrt(width).
+
+    At that length the mean of u * v is the cosine, and single values stay near one (decision 0010).
+    """
+    size = first.shape[-1] ** 0.5
+    u, v = (size * functional.normalize(features, dim=-1) for features in (first, second))
+    return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+
+
+def own_rows(path: Path) -> slice:
+    """Which of the path's rows, counted from the first, are the prompt that its pool reads."""
+    before = 0
+    for prompt in path.embed.prompts:
+        if prompt.part == path.pool.part:
+            return slice(before, before + prompt.rows)
+        before += prompt.rows
+    raise PlanError("a path pools a prompt that does not stand in its input", got=path.pool.part)
+
+
+def _prompt(
+    owner: str, paths: Sequence[Path], shape: Architecture, generator: torch.Generator | None
+) -> PromptRows | None:
+    rows = [prompt.rows for path in paths for prompt in path.embed.prompts if prompt.part == owner]
+    return PromptRows(rows[0], shape, generator=generator) if rows else None
+
+
+def _layer(node: Layers, shape: Architecture, dropout: float) -> Layer:
+    return Layer(
+        width=node.width or shape.width,
+        heads=node.heads or shape.heads,
+        feed_forward=feed_forward_of(node, shape),
+        norm_epsilon=shape.norm_epsilon,
+        dropout=dropout,
+        attention=node.attention,
+        residual=node.residual,
+        hidden_layers=node.hidden_layers,
+    )
+
+
+def _lower(module: nn.Module, dtype: torch.dtype) -> None:
+    for name, child in module.named_children():
+        if name in LAYERED:
+            child.to(dtype)

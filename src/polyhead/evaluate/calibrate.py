@@ -1,0 +1,319 @@
+"""Calibrating a task on labelled rows: fitted on one half, and checked on the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from polyhead.errors import BadValue, ConfigError, EmptyData
+from polyhead.evaluate.measures import Answered, answered, conformal_quantile, error_of, log_loss, of_truth, rows_for
+from polyhead.evaluate.scaling import Method, fitted
+from polyhead.evaluate.thresholds import Goal, of_answers, of_label, of_labels
+from polyhead.progress import counted
+from polyhead.tasks.calibration import Calibration, SetRule, calibrated_kinds, calibrator_of, decided, in_set
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.values import Value
+
+LEAST = 40  # rows, of both halves together
+COVERAGES = (0.8, 0.9, 0.95, 0.99)  # of sets that are kept, where the rows are enough
+
+
+class CalibrateRequest(Value):
+    """How a task is calibrated."""
+
+    method: Method = "temperature"
+    goal: str | None = None  # of thresholds: see `Goal.of`
+    positive: str | None = None  # single_label: the label that f1 and recall are of; None: the task's own
+    unsure_below: float | None = None
+    coverage: float = 0.9  # of the sets that answers show
+    seed: int = 0  # of the halves
+
+
+class Halves(Value, eq=False):
+    """Rows that fit, and rows that check."""
+
+    fit: Answered
+    check: Answered
+
+
+def calibrated(
+    task: Task,
+    outputs: list[np.ndarray],
+    targets: list[np.ndarray],
+    wish: CalibrateRequest = CalibrateRequest(),  # noqa: B008
+    *,
+    check: tuple[list[np.ndarray], list[np.ndarray]] | None = None,
+) -> Calibration:
+    """The calibration of a task from its raw outputs for labelled rows, and what it is worth in `measured`.
+
+    Scaling and thresholds are fitted on one half of the rows and measured on the other; the limits of sets come from
+    the other half, so that what scaling learned cannot spoil their guarantee, and their coverage is measured on the
+    first. `check` are outputs and targets of rows of their own, in place of the other half. Raises ConfigError for a
+    kind that cannot be calibrated, EmptyData for too few rows, BadValue for a wish that the task cannot meet.
+    """
+    check_kind(task)
+    count = len(targets) + (0 if check is None else len(check[1]))
+    if min(count, 2 * len(targets)) < LEAST or (check is not None and len(check[1]) < LEAST // 2):
+        raise EmptyData(
+            f"task '{task.name}': too few labelled rows to calibrate on",
+            got=f"{len(targets)}" if check is None else f"{len(targets)} and {len(check[1])} to check on",
+            allowed=f"{LEAST} or more, half of which check",
+            do="label more rows",
+        )
+    if kind_of(task).scores == "range":
+        return _of_numbers(task, outputs, targets, wish, check)
+    halves = _halves(task, outputs, targets, check, wish.seed)
+    calibration = fitted(wish.method, halves.fit)
+    notes: list[str] = []
+    raw, scaled = Calibration(), calibration
+    losses = [log_loss(halves.check, made.probabilities(task, halves.check.logarithms)) for made in (raw, scaled)]
+    if losses[1] > losses[0]:
+        calibration = raw
+        notes.append("the scores are kept as they are: scaling did not make them better on the rows that check")
+    errors = [error_of(halves.check, c.probabilities(task, halves.check.logarithms)) for c in (raw, calibration)]
+    with_thresholds = _with_thresholds(calibration, halves.fit, wish, notes)
+    if wish.goal is not None and Goal.of(wish.goal).measure == "f1":
+        before, after = (_f1(made, halves.check, with_thresholds.positive) for made in (calibration, with_thresholds))
+        if after < before:
+            with_thresholds = calibration
+            notes.append(f"thresholds stay as they are: those for f1 gave {after:.4f} in place of {before:.4f} checked")
+    calibration = with_thresholds
+    calibration = _with_sets(calibration, halves, wish, notes)
+    measured: dict[str, Any] = {
+        "method": wish.method if calibration.scale else "none",
+        "rows": {"fit": len(halves.fit.targets), "check": len(halves.check.targets)},
+        "log_loss": {"before": losses[0], "after": min(losses)},
+        "calibration_error": {"before": errors[0], "after": errors[1]},
+        **({"temperature": 1 / calibration.scale[0]} if len(calibration.scale) == 1 else {}),
+        **({"goal": str(Goal.of(wish.goal))} if wish.goal else {}),
+        "check": measures(calibration, halves.check),
+        "sets": _coverages(calibration, halves.fit),
+    }
+    missing = _missing(halves)
+    if missing:
+        notes.append(f"no row has the label {', '.join(missing)}: nothing is known of how sure it is")
+    return msgspec.structs.replace(calibration, measured=measured | ({"notes": notes} if notes else {}))
+
+
+def check_kind(task: Task) -> None:
+    """Raises ConfigError for a task of a kind that cannot be calibrated."""
+    if calibrator_of(task) is None:
+        raise ConfigError(
+            f"task '{task.name}' cannot be calibrated: its answers are of another form than one probability a label",
+            got=task.kind,
+            allowed=calibrated_kinds(),
+            task=task.name,
+        )
+
+
+def measures(calibration: Calibration, rows: Answered) -> dict[str, Any]:
+    """Shares of right answers on these rows, in all and for each label, with the thresholds of the calibration."""
+    task, probabilities = rows.task, calibration.probabilities(rows.task, rows.logarithms)
+    if rows.is_sigmoid:
+        given, truth = probabilities >= np.asarray(calibration.thresholds or [task.threshold]), rows.targets
+        sums = (given & truth).sum(axis=0), given.sum(axis=0), truth.sum(axis=0)
+        whole = _scores(*(int(each.sum()) for each in sums))
+        return {**whole, "labels": _by_label(task, *sums)}
+    chosen, is_sure = decided(task, calibration, probabilities)
+    is_right = chosen == rows.targets
+    facts: dict[str, Any] = {
+        "accuracy": float(is_right.mean()),
+        "sure": float(is_sure.mean()),
+        "accuracy_of_sure": float(is_right[is_sure].mean()) if is_sure.any() else None,
+    }
+    if task.labels:
+        counts = [
+            np.bincount(of, minlength=len(task.labels))
+            for of in (chosen[is_right & is_sure], chosen[is_sure], rows.targets)
+        ]
+        facts["labels"] = _by_label(task, *counts)
+    return facts
+
+
+def _by_label(task: Task, right: np.ndarray, given: np.ndarray, true: np.ndarray) -> dict[str, dict[str, Any]]:
+    triples = zip(right.tolist(), given.tolist(), true.tolist(), strict=True)
+    return {label: _scores(*triple) for label, triple in zip(task.labels, triples, strict=True)}
+
+
+def _scores(right: int, given: int, true: int) -> dict[str, Any]:
+    return {
+        "precision": right / given if given else None,
+        "recall": right / true if true else None,
+        "f1": 2 * right / (given + true) if given + true else None,
+        "given": given,
+        "rows": true,
+    }
+
+
+def _halves(
+    task: Task,
+    outputs: list[np.ndarray],
+    targets: list[np.ndarray],
+    check: tuple[list[np.ndarray], list[np.ndarray]] | None,
+    seed: int,
+) -> Halves:
+    if check is not None:
+        return Halves(fit=answered(task, outputs, targets), check=answered(task, *check))
+    rows = answered(task, outputs, targets)
+    first = halved([kind_of(task).stratum(target) for target in targets], seed)
+    return Halves(fit=rows.take(first), check=rows.take(~first))
+
+
+def halved(strata: list[int], seed: int) -> np.ndarray:
+    """Which rows are of the first half, bool (rows,): every other one of each stratum, in an order that is drawn."""
+    chance = np.random.default_rng(seed)
+    order = chance.permutation(len(strata))
+    order = order[np.argsort(np.asarray(strata)[order], kind="stable")]
+    is_first = np.zeros(len(strata), bool)
+    is_first[order[::2]] = True
+    return is_first
+
+
+def _with_thresholds(calibration: Calibration, rows: Answered, wish: CalibrateRequest, notes: list[str]) -> Calibration:
+    task, probabilities = rows.task, calibration.probabilities(rows.task, rows.logarithms)
+    changed: dict[str, Any] = {}
+    if wish.unsure_below is not None:
+        _check(not rows.is_sigmoid, task, "several labels may fit: no single one is unsure", "leave out --unsure-below")
+        if not 0 <= wish.unsure_below <= 1:
+            raise BadValue("unsure_below is a probability", got=wish.unsure_below, allowed="0 to 1")
+        changed["unsure_below"] = wish.unsure_below
+    if wish.goal is None:
+        return msgspec.structs.replace(calibration, **changed)
+    goal = Goal.of(wish.goal)
+    if rows.is_sigmoid:
+        _check(goal.measure != "accuracy", task, "accuracy is no goal of labels one by one", "choose precision")
+        changed["thresholds"] = of_labels(rows, probabilities, goal, default=task.threshold)
+    elif goal.measure == "accuracy":
+        is_right = probabilities.argmax(axis=-1) == rows.targets
+        needed = of_label(probabilities.max(axis=-1), is_right, goal)
+        changed["unsure_below"] = _reached(needed, task, goal, rows)
+    else:
+        _check(bool(task.labels), task, f"'{goal.measure}' needs labels", "choose accuracy")
+        positive = wish.positive or task.positive
+        if positive is None:
+            _check(goal.measure == "precision", task, f"whose {goal.measure} is meant is not known", "--positive LABEL")
+            changed["thresholds"] = of_answers(rows, probabilities, goal)
+        else:
+            _check(positive in task.labels, task, f"it has no label '{positive}'", f"choose of {list(task.labels)}")
+            place = task.labels.index(positive)
+            needed = of_label(probabilities[:, place], rows.targets == place, goal)
+            threshold = _reached(needed, task, goal, rows)
+            changed["thresholds"] = tuple(threshold if other == place else 0.0 for other in range(len(task.labels)))
+            changed["positive"] = positive
+    never = [label for label, needed in zip(task.labels, changed.get("thresholds", ()), strict=False) if needed == 1.0]
+    if never and len(never) == len(task.labels):
+        raise _unreached(task, goal, rows)
+    if never:
+        notes.append(f"{goal} cannot be shown on so few rows, so never sure or given: {', '.join(never)}")
+    return msgspec.structs.replace(calibration, **changed)
+
+
+def _reached(threshold: float | None, task: Task, goal: Goal, rows: Answered) -> float:
+    """The threshold; raises EmptyData where there is none, since no answer would then be sure or given."""
+    if threshold is None:
+        raise _unreached(task, goal, rows)
+    return threshold
+
+
+def _unreached(task: Task, goal: Goal, rows: Answered) -> EmptyData:
+    return EmptyData(
+        f"task '{task.name}': {goal} cannot be shown by any threshold on these rows, so nothing is kept",
+        got=f"{counted(len(rows.targets), 'row')} to choose thresholds by",
+        do="ask for less, label more rows, or leave out --goal",
+    )
+
+
+def _f1(calibration: Calibration, rows: Answered, positive: str | None) -> float:
+    """On these rows: of the positive label, or of all labels together."""
+    scores = measures(calibration, rows)
+    return float((scores if positive is None else scores["labels"][positive])["f1"] or 0.0)
+
+
+def _check(is_met: bool, task: Task, what: str, do: str) -> None:
+    if not is_met:
+        raise BadValue(f"task '{task.name}' has no use for this goal: {what}", got=task.kind, do=do)
+
+
+def _with_sets(calibration: Calibration, halves: Halves, wish: CalibrateRequest, notes: list[str]) -> Calibration:
+    """Sets from the rows that check: of a row all that is true must be inside."""
+    misses = 1 - _least_of_truth(halves.check, calibration)
+    return _kept(calibration, misses, wish, notes, limit=lambda quantile: 1 - quantile)
+
+
+def _kept(
+    calibration: Calibration, misses: np.ndarray, wish: CalibrateRequest, notes: list[str], *, limit: Any
+) -> Calibration:
+    if not 0 < wish.coverage < 1:
+        raise BadValue("coverage is a share", got=wish.coverage, allowed="between 0 and 1, both excluded")
+    rules = []
+    for coverage in sorted({*COVERAGES, wish.coverage}):
+        quantile = conformal_quantile(misses, coverage)
+        if quantile is not None:
+            rules.append(SetRule(coverage=coverage, limit=max(0.0, limit(quantile))))
+        elif coverage == wish.coverage:
+            raise EmptyData(
+                f"sets that hold the truth with a chance of {coverage:g} need more rows",
+                got=f"{len(misses)} that check",
+                allowed=f"{rows_for(coverage)} or more",
+                do="label more rows, or ask for less coverage",
+            )
+    return msgspec.structs.replace(calibration, sets=tuple(rules), coverage=wish.coverage)
+
+
+def _least_of_truth(rows: Answered, calibration: Calibration) -> np.ndarray:
+    probabilities = calibration.probabilities(rows.task, rows.logarithms)
+    if rows.is_sigmoid:
+        return np.asarray(np.where(rows.targets, probabilities, 1.0).min(axis=-1))
+    return of_truth(rows, probabilities)
+
+
+def _coverages(calibration: Calibration, rows: Answered) -> dict[str, dict[str, float]]:
+    """Of each kept coverage what these rows show: how many sets hold the truth, and how many labels they hold."""
+    probabilities = calibration.probabilities(rows.task, rows.logarithms)
+    true = rows.targets if rows.is_sigmoid else np.arange(probabilities.shape[1]) == rows.targets[:, None]
+    inside = {rule.coverage: in_set(rows.task, calibration, rule, probabilities) for rule in calibration.sets}
+    return {
+        f"{coverage:g}": {"coverage": float((held | ~true).all(axis=1).mean()), "size": float(held.sum(axis=-1).mean())}
+        for coverage, held in inside.items()
+    }
+
+
+def _of_numbers(
+    task: Task,
+    outputs: list[np.ndarray],
+    targets: list[np.ndarray],
+    wish: CalibrateRequest,
+    check: tuple[list[np.ndarray], list[np.ndarray]] | None,
+) -> Calibration:
+    """Intervals alone: a number has no probability that a temperature could change."""
+    if wish.goal is not None or wish.unsure_below is not None:
+        _check(False, task, "a number has no probability", "leave out --goal and --unsure-below")
+    far = [_off(*pair) for pair in ((outputs, targets), *([check] if check is not None else []))]
+    if check is None:
+        first = halved([0] * len(targets), wish.seed)
+        far = [far[0][first], far[0][~first]]
+    notes = ["a number has no probability, so there is no temperature: intervals are all that is calibrated"]
+    calibration = _kept(Calibration(), far[1], wish, notes, limit=float)
+    sets = {
+        f"{rule.coverage:g}": {"coverage": float((far[0] <= rule.limit).mean()), "size": 2 * rule.limit}
+        for rule in calibration.sets
+    }
+    rows = {"fit": len(far[0]), "check": len(far[1])}
+    measured = {"method": "none", "rows": rows, "sets": sets, "notes": notes}
+    return msgspec.structs.replace(calibration, measured=measured)
+
+
+def _off(outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
+    """By what share of the range each answer, which stays in the range, is off."""
+    answers = np.clip(np.array([float(np.reshape(row, -1)[0]) for row in outputs]), 0, 1)
+    return np.asarray(np.abs(answers - np.array(targets, np.float64).reshape(-1)))
+
+
+def _missing(halves: Halves) -> list[str]:
+    """The labels that no row has."""
+    labels, targets = halves.fit.task.labels, np.concatenate([halves.fit.targets, halves.check.targets])
+    there = np.any(targets, axis=0) if halves.fit.is_sigmoid else np.isin(np.arange(len(labels)), targets)
+    return [label for place, label in enumerate(labels) if not there[place]]

@@ -1,0 +1,198 @@
+"""All that stands behind one task's score on one split, as plain values: what a report shows and JSON holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from polyhead.evaluate.bootstrap import Interval, intervals
+from polyhead.evaluate.explain import Explanation
+from polyhead.evaluate.reliability import Reliability, reliability_of
+from polyhead.evaluate.scores import Evaluation, Score, WrongRow
+from polyhead.evaluate.slices import Sliced, sliced
+from polyhead.tasks.judging import Confusion, Judged
+from polyhead.tasks.kinds import kind_of
+from polyhead.text.question import Question, TaskInput, texts_of
+from polyhead.values import Value
+
+MISTAKES = 20  # that are shown, the surest ones
+LONGEST = 600  # characters of a text that is shown
+MOST_CELLS = 10_000  # of a confusion table, the most frequent ones
+BINS = 21  # of differences of numbers
+
+
+class Cell(Value):
+    """How often a truth got an answer."""
+
+    truth: str
+    answer: str
+    count: int
+    is_right: bool
+
+
+class ConfusionTable(Value):
+    """Every cell that is not empty, the most frequent first."""
+
+    of: str  # what is counted, in the plural
+    truths: tuple[str, ...]
+    answers: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+
+class Difference(Value):
+    """Answers whose number differs from the true one by (low, high]."""
+
+    low: float
+    high: float
+    rows: int
+
+
+class Differences(Value):
+    """How far answered numbers are off, in the task's units: answer less truth."""
+
+    mean_absolute: float
+    mean: float
+    root_mean_square: float
+    quantiles: dict[str, float]  # of the absolute difference: 50 %, 90 %, 99 %
+    bins: tuple[Difference, ...]
+
+
+class ShownMistake(Value):
+    """A wrong row, its texts cut to LONGEST characters."""
+
+    row: int
+    texts: tuple[str, ...]
+    truth: Any
+    answer: Any
+    score: float | None
+    explanation: Explanation | None = None
+
+
+class Details(Value):
+    """What stands behind a score."""
+
+    score: Score
+    intervals: dict[str, Interval]
+    confusion: ConfusionTable | None
+    reliability: Reliability | None
+    differences: Differences | None
+    slices: tuple[Sliced, ...]
+    mistakes: tuple[ShownMistake, ...]
+
+
+def details_of(
+    evaluation: Evaluation,
+    *,
+    columns: Mapping[str, Sequence[object]] | None = None,
+    explanations: Sequence[Explanation | None] = (),
+) -> Details:
+    """All of an evaluation; `columns` hold values by column for each of its rows, `explanations` those of mistakes."""
+    answered, score = evaluation.answered, evaluation.score
+    examples = answered.examples
+    judged = kind_of(answered.task).judged(answered.task, answered.outputs, examples.targets, examples.each())
+    explained = [*explanations, *[None] * MISTAKES]
+    return Details(
+        score=score,
+        intervals=_intervals(judged, score.rows),
+        confusion=None if judged.confusion is None else table_of(judged.confusion),
+        reliability=None if judged.decisions is None else reliability_of(judged.decisions),
+        differences=None if judged.differences is None else _differences(judged.differences),
+        slices=tuple(sliced(answered, name, values) for name, values in (columns or {}).items()),
+        mistakes=tuple(_shown(error, explained[place]) for place, error in enumerate(evaluation.errors[:MISTAKES])),
+    )
+
+
+def cut(text: str) -> str:
+    """The text, or its beginning where it is longer than LONGEST."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def texts_shown(entry: TaskInput) -> tuple[str, ...]:
+    """The texts of an input, each cut: of a question its context where it has one, itself, and its options."""
+    if isinstance(entry, Question):
+        texts = (*((entry.context,) if entry.context.strip() else ()), entry.text, *entry.options)
+    else:
+        texts = texts_of(entry)
+    return tuple(map(cut, texts))
+
+
+def table_of(confusion: Confusion) -> ConfusionTable:
+    """The confusion as cells."""
+    truths, answers = np.nonzero(confusion.counts)
+    counts, is_right = confusion.counts[truths, answers], [name in confusion.right for name in confusion.answers]
+    order = np.argsort(-counts, kind="stable")[:MOST_CELLS].tolist()
+    return ConfusionTable(
+        of=confusion.of,
+        truths=confusion.truths,
+        answers=confusion.answers,
+        cells=tuple(
+            Cell(
+                truth=confusion.truths[truths[place]],
+                answer=confusion.answers[answers[place]],
+                count=int(counts[place]),
+                is_right=is_right[answers[place]]
+                or confusion.truths[truths[place]] == confusion.answers[answers[place]],
+            )
+            for place in order
+        ),
+    )
+
+
+def _intervals(judged: Judged, rows: int) -> dict[str, Interval]:
+    return {} if judged.recount is None else intervals(judged.recount, rows)
+
+
+def _differences(values: np.ndarray) -> Differences:
+    sizes = np.abs(values)
+    most = float(sizes.max()) or 1.0
+    counts, edges = np.histogram(values, BINS, (-most, most))
+    return Differences(
+        mean_absolute=float(sizes.mean()),
+        mean=float(values.mean()),
+        root_mean_square=float(np.sqrt(np.mean(values**2))),
+        quantiles={f"{share:.0%}": float(np.quantile(sizes, share)) for share in (0.5, 0.9, 0.99)},
+        bins=tuple(
+            Difference(low=low, high=high, rows=count)
+            for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
+        ),
+    )
+
+
+def _shown(error: WrongRow, explanation: Explanation | None) -> ShownMistake:
+    return ShownMistake(
+        row=error.row,
+        texts=texts_shown(error.input),
+        truth=shortened(error.truth),
+        answer=shortened(error.answer),
+        score=error.score,
+        explanation=explanation,
+    )
+
+
+def shortened(value: Any) -> Any:
+    """A truth or an answer, its texts cut and its lists of at most MISTAKES parts."""
+    if isinstance(value, str):
+        return cut(value)
+    if isinstance(value, list):
+        return [shortened(item) for item in value[:MISTAKES]]
+    return {key: shortened(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def in_words(value: Any) -> str:
+    """A truth or an answer as one reads it: labels between commas, spans as `label 'text'`."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "no answer"
+    if isinstance(value, list):
+        return ", ".join(map(_item, value)) or "(none)"
+    return f"{value:.6g}" if isinstance(value, float) else msgspec.json.encode(value).decode()
+
+
+def _item(value: Any) -> str:
+    if isinstance(value, dict) and "label" in value:
+        return f"{value['label']} '{value['text']}'" if "text" in value else str(value["label"])
+    return in_words(value)

@@ -1,0 +1,231 @@
+"""Which words moved a decision: every input again without each of its words, all in one call of the session.
+
+Erasure (Li et al. 2016, Understanding Neural Networks through Representation Erasure): the effect of a word is how much
+less the answer is supported without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.engine.inputs import AnyInput, Passage, Words, plain
+from polyhead.engine.session import Session
+from polyhead.evaluate.attention import Attention, attention_of
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Answer, Task
+from polyhead.text.question import Question, texts_of
+from polyhead.text.words import words_of
+from polyhead.values import Value
+
+LOOKED_AT = 2048  # characters of a text in which words are counted at once
+MOST_PARTS = 96  # of an input that are left out one by one: of more words, neighbours are left out together
+
+
+class Part(Value):
+    """A word, or neighbouring words, of one of an input's texts."""
+
+    place: int  # of the text among those of the input
+    start: int  # characters
+    end: int
+    text: str
+    effect: float  # support of the answer with all words, less that without these; below 0: they spoke against it
+    becomes: str | None = None  # the answer without these, where it is another one
+
+
+class Said(Value):
+    """One thing that an answer says, and the words that moved it, in the order of the text."""
+
+    says: str
+    support: float  # its probability, or the number
+    parts: tuple[Part, ...]
+
+    def strongest(self, count: int) -> list[Part]:
+        """The parts with the largest effects, either way, the largest first; those without any are left out."""
+        ranked = sorted((part for part in self.parts if part.effect), key=lambda part: -abs(part.effect))
+        return ranked[:count]
+
+
+class Explanation(Value):
+    """Why a task answered as it did."""
+
+    task: str
+    texts: tuple[str, ...]  # of the input, to which characters are counted
+    said: tuple[Said, ...]
+    attention: Attention | None = None  # of a task with an attention pooler
+
+
+class Span(Value):
+    """What is left out together: characters [start, end) of one text of an input."""
+
+    place: int
+    start: int
+    end: int
+
+
+class Variants(Value, eq=False):
+    """Inputs, and after each of them itself without each of its parts."""
+
+    entries: tuple[AnyInput, ...]
+    parts: tuple[tuple[Span, ...], ...]  # of each
+    inputs: list[AnyInput]  # all that is to be answered
+    words: list[np.ndarray | None]  # their own, as a session takes them
+
+    def explanations(
+        self, tasks: Mapping[str, Task], answers: Mapping[str, Mapping[int, Answer]]
+    ) -> list[dict[str, Explanation]]:
+        """For each entry the explanation of every task that answers it; `answers` are by task and number of input."""
+        explanations: list[dict[str, Explanation]] = []
+        start = 0
+        for entry, parts in zip(self.entries, self.parts, strict=True):
+            several = {}
+            for name, of_task in answers.items():
+                if start in of_task:
+                    others = [of_task.get(start + 1 + place) for place in range(len(parts))]
+                    several[name] = _explanation(tasks[name], entry, of_task[start], parts, others)
+            explanations.append(several)
+            start += 1 + len(parts)
+        return explanations
+
+
+def variants_of(
+    inputs: Sequence[AnyInput], *, words: Words = None, check: Callable[[Sequence[int]], None] = lambda counts: None
+) -> Variants:
+    """What has to be answered to explain the answers to these inputs; a text of n words makes n + 1 inputs.
+
+    `check` gets how many inputs each makes, before any is made, and may raise to refuse them.
+    """
+    several, own = list[AnyInput](), list[np.ndarray | None]()
+    each_words = [None] * len(inputs) if words is None else words
+    parts_of = [tuple(parts_in(entry, its)) for entry, its in zip(inputs, each_words, strict=True)]
+    check([1 + len(parts) for parts in parts_of])
+    for entry, its_words, parts in zip(inputs, each_words, parts_of, strict=True):
+        several += [entry, *(without(entry, part) for part in parts)]
+        own += [its_words, *(_moved(its_words, entry, part) for part in parts)]
+    return Variants(entries=tuple(inputs), parts=tuple(parts_of), inputs=several, words=own)
+
+
+def explained(
+    session: Session, inputs: Sequence[AnyInput], tasks: Sequence[str], *, words: Words = None
+) -> list[dict[str, Explanation]]:
+    """For each input the explanation of every one of these tasks that answers it.
+
+    `words` are an input's own words, as a session takes them. One call of the session answers all inputs and all that
+    are left of them without each part.
+    """
+    if not inputs:
+        return []
+    variants = variants_of(inputs, words=words)
+    own = variants.words if any(each is not None for each in variants.words) else None
+    columns = session.columns(variants.inputs, tasks=tasks, words=own)
+    answers = {name: dict(zip(columns[name].rows.tolist(), columns[name].answers, strict=True)) for name in tasks}
+    return [
+        {
+            name: msgspec.structs.replace(explanation, attention=attention_of(session, name, entry))
+            for name, explanation in several.items()
+        }
+        for entry, several in zip(inputs, variants.explanations(session.tasks, answers), strict=True)
+    ]
+
+
+def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[Span]:
+    """The words of all texts of an input but options; neighbours together where there are more than MOST_PARTS.
+
+    The only word of a text is never left out: nothing would be there to be read.
+    """
+    spans: list[Span] = []
+    for place, text in enumerate(_texts(entry)):
+        is_last = words is not None and place == len(_texts(entry)) - 1
+        own = words_of(text) if not is_last or words is None else words[(words[:, 1] > words[:, 0])]
+        if len(own) > 1:
+            spans += [Span(place=place, start=start, end=end) for start, end in np.asarray(own).tolist()]
+    return _together(spans)
+
+
+def least_variants(entry: AnyInput) -> int:
+    """At least so many inputs explain the answers to this one; of a long text it looks at no more than is needed."""
+    words = 0
+    for text in _texts(entry):
+        for start in range(0, len(text), LOOKED_AT):
+            words += max(0, len(words_of(text[start : start + LOOKED_AT])) - 1)  # the last may go on behind it
+            if words > MOST_PARTS:
+                return MOST_PARTS // 2 - len(_texts(entry))
+    return 1
+
+
+def _together(spans: list[Span]) -> list[Span]:
+    size = -(-len(spans) // MOST_PARTS)
+    if size < 2:
+        return spans
+    joined: list[Span] = []
+    for place in dict.fromkeys(span.place for span in spans):
+        of_text = [span for span in spans if span.place == place]
+        groups = [of_text[start : start + size] for start in range(0, len(of_text), size)]
+        if len(groups) > 1:
+            joined += [Span(place=place, start=group[0].start, end=group[-1].end) for group in groups]
+    return joined
+
+
+def _texts(entry: AnyInput) -> tuple[str, ...]:
+    """The texts that words are left out of."""
+    if isinstance(entry, Question):
+        return (entry.text, entry.context) if entry.context.strip() else (entry.text,)
+    return texts_of(plain(entry))
+
+
+def without(entry: AnyInput, part: Span) -> AnyInput:
+    """The input without these characters, and without a space that would stand twice."""
+    texts = list(_texts(entry))
+    before, after = texts[part.place][: part.start], texts[part.place][part.end :]
+    texts[part.place] = before + (after[1:] if _joins(before, after) else after)
+    if isinstance(entry, Question):
+        return msgspec.structs.replace(entry, text=texts[0], context=texts[1] if len(texts) > 1 else entry.context)
+    if isinstance(entry, Passage):
+        return Passage(question=texts[0], context=texts[1])
+    return (texts[0], texts[1]) if len(texts) > 1 else (texts[0],)
+
+
+def _joins(before: str, after: str) -> bool:
+    return after[:1] == " " and (not before or before[-1:] == " ")
+
+
+def _moved(words: np.ndarray | None, entry: AnyInput, part: Span) -> np.ndarray | None:
+    """The input's own words without those that are left out, where they stand then."""
+    texts = _texts(entry)
+    if words is None or part.place < len(texts) - 1:
+        return words
+    text = texts[part.place]
+    gone = part.end - part.start + _joins(text[: part.start], text[part.end :])
+    kept = words[(words[:, 1] <= part.start) | (words[:, 0] >= part.end)]
+    return np.where(kept >= part.end, kept - gone, kept)
+
+
+def _explanation(
+    task: Task, entry: AnyInput, answer: Answer, parts: Sequence[Span], others: Sequence[Answer | None]
+) -> Explanation:
+    kind, texts = kind_of(task), _texts(entry)
+    supports = [None if other is None else kind.support(task, answer, other) for other in others]
+    own, said = kind.support(task, answer, answer), []
+    becomes = [None if other is None else _other(own, kind.support(task, other, other)) for other in others]
+    for says, support in own.items():
+        moved = tuple(
+            Part(
+                place=part.place,
+                start=part.start,
+                end=part.end,
+                text=texts[part.place][part.start : part.end],
+                effect=support - still[says],
+                becomes=new,
+            )
+            for part, new, still in zip(parts, becomes, supports, strict=True)
+            if still is not None
+        )
+        said.append(Said(says=says, support=support, parts=moved))
+    return Explanation(task=task.name, texts=texts, said=tuple(said))
+
+
+def _other(says: Collection[str], other: Collection[str]) -> str | None:
+    """What another answer says, in few words; None where it says the same."""
+    return None if set(other) == set(says) else ", ".join(other) or "nothing"

@@ -1,0 +1,207 @@
+"""A task's outputs for rows that it did not learn from: training keeps them in its cache, as numbers without texts.
+
+The rows are read again from the project's file and known by their digests, so a row that was added, moved or labelled
+anew since then is scored as it stands now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from polyhead.data.columns import Source
+from polyhead.data.read import Examples, read
+from polyhead.errors import BundleError, CorruptFile, DataError
+from polyhead.evaluate.scores import Answered
+from polyhead.files import read_plain
+from polyhead.progress import counted
+from polyhead.tasks.task import Task
+from polyhead.text.question import Question, texts_of
+from polyhead.values import Value
+
+_FOLDER = "held"  # of the cache
+_KEY_BYTES = 16
+_LARGEST = 2**31  # bytes of a file that is read
+_FACTS = "held"
+
+
+class HeldFacts(Value):
+    """How the outputs were made."""
+
+    folds: int  # in each of which a part learned from the other rows; 0: the rows were held out of one training
+    sha256: str  # of the rows, as a task's record names those of its training
+    computed: dict[str, str]  # backend and precision
+
+    @property
+    def split(self) -> str:
+        """What scores call these rows."""
+        return "out of fold" if self.folds else "held out"
+
+
+class HeldAnswers(Value, eq=False):
+    """Outputs of rows, and by what each row is known."""
+
+    facts: HeldFacts
+    rows: tuple[int, ...]  # numbers in the file
+    keys: tuple[bytes, ...]
+    outputs: list[np.ndarray]
+
+    def content(self) -> bytes:
+        """The bytes of the file."""
+        texts = [_plain(output) for output in self.outputs]
+        arrays = {
+            "rows": np.array(self.rows, np.int64),
+            "keys": np.frombuffer(b"".join(self.keys), np.uint8).reshape(-1, _KEY_BYTES),
+            "shapes": np.array([output.shape for output in texts], np.int64).reshape(len(texts), texts[0].ndim),
+            "values": np.concatenate([output.reshape(-1) for output in texts]),
+        }
+        content: bytes = save(arrays, {_FACTS: msgspec.json.encode(self.facts).decode()})
+        return content
+
+
+def held_file(cache: Path, task: str, part: str) -> Path:
+    """Where the outputs of one version are: `part` is the digest of its arrays."""
+    return cache / _FOLDER / task / f"{part[:16]}.safetensors"
+
+
+def held_of(examples: Examples, outputs: Sequence[np.ndarray], *, folds: int, computed: dict[str, str]) -> HeldAnswers:
+    """These outputs as they are kept."""
+    return HeldAnswers(
+        facts=HeldFacts(folds=folds, sha256=examples.digest, computed=computed),
+        rows=tuple(examples.rows),
+        keys=tuple(_keys(examples)),
+        outputs=list(outputs),
+    )
+
+
+def read_held(file: Path) -> HeldAnswers:
+    """What training kept there; raises BundleError where nothing is, CorruptFile where it is damaged."""
+    again = f"train again with `polyhead train --retrain {file.parent.name}`, or give labelled rows with --data FILE"
+    try:
+        raw = read_plain(file, limit=_LARGEST)
+    except FileNotFoundError:
+        what = f"no answers to rows held out are kept in {file.parent.parent}"
+        raise BundleError(what, do=f"name its folder with --cache, {again}") from None
+    except OSError as error:
+        raise CorruptFile(f"{file} cannot be read", got=error.strerror or error, do=again, path=file) from None
+    try:
+        return _decoded(raw)
+    except (SafetensorError, msgspec.MsgspecError, LookupError, ValueError, TypeError, OverflowError) as error:
+        raise CorruptFile(f"{file} cannot be read", got=error, do=f"delete it, and {again}", path=file) from None
+
+
+class AnsweredThen(Value, eq=False):
+    """Kept outputs with their rows as the file has them now, in its order."""
+
+    answered: Answered
+    facts: HeldFacts
+    lacking: int  # rows that were held out and that the file does not have any more
+    is_same: bool  # whether all of them are there, with the labels that they had
+
+
+def answered_then(task: Task, source: Source, cache: Path, part: str) -> AnsweredThen:
+    """What the version with these arrays answered rows held out.
+
+    Raises BundleError where `cache` has no such answers, DataError where the file has none of the rows.
+    """
+    held = read_held(held_file(cache, task.name, part))
+    examples = read(source, task)
+    places = _places(held, examples)
+    if not places:
+        raise DataError(
+            f"task '{task.name}': none of {counted(len(held.rows), 'row')} held out in training is in {source.path}",
+            do="train the task again on this file, or give labelled rows with --data FILE",
+        )
+    order, lacking = sorted(places), len(held.rows) - len(places)
+    then = examples.take(sorted(places, key=places.__getitem__))
+    answered = Answered(
+        task=task,
+        source=source,
+        examples=examples.take(order),
+        outputs=[held.outputs[places[place]] for place in order],
+    )
+    is_same = not lacking and then.digest == held.facts.sha256
+    return AnsweredThen(answered=answered, facts=held.facts, lacking=lacking, is_same=is_same)
+
+
+def shared_rows(after: Answered, before: Answered) -> tuple[Answered, Answered]:
+    """Both with the rows that both have; raises DataError where there is none."""
+    rows = set(after.examples.rows) & set(before.examples.rows)
+    if not rows:
+        raise DataError(
+            f"task '{after.task.name}': the two versions held out different rows, so nothing is compared",
+            do="give labelled rows with --data FILE",
+        )
+    return _with_rows(after, rows), _with_rows(before, rows)
+
+
+def _with_rows(answered: Answered, rows: set[int]) -> Answered:
+    places = [place for place, row in enumerate(answered.examples.rows) if row in rows]
+    outputs = [answered.outputs[place] for place in places]
+    return msgspec.structs.replace(answered, examples=answered.examples.take(places), outputs=outputs)
+
+
+def _places(held: HeldAnswers, examples: Examples) -> dict[int, int]:
+    """Of each example that was held out the place of its outputs: by the row's number, else the first like it."""
+    keys = _keys(examples)
+    by_key: dict[bytes, list[int]] = {}
+    for place, key in enumerate(keys):
+        by_key.setdefault(key, []).append(place)
+    by_row = {row: place for place, row in enumerate(examples.rows)}
+    places: dict[int, int] = {}
+    moved = []
+    for number, (row, key) in enumerate(zip(held.rows, held.keys, strict=True)):
+        own = by_row.get(row)
+        if own is not None and keys[own] == key:
+            places[own] = number
+        else:
+            moved.append((number, key))
+    left = {key: iter([place for place in several if place not in places]) for key, several in by_key.items()}
+    for number, key in moved:
+        like = next(left.get(key, iter(())), None)
+        if like is not None:
+            places[like] = number
+    return places
+
+
+def _keys(examples: Examples) -> list[bytes]:
+    """A digest of each row's input: its texts, and where the words are that a task answers."""
+    keys = []
+    for place, value in enumerate(examples.inputs):
+        texts = [text.encode("utf-8", "surrogatepass").hex() for text in texts_of(value)]
+        parts = [texts, len(value.options) if isinstance(value, Question) else -1]
+        total = blake2b(msgspec.json.encode(parts), digest_size=_KEY_BYTES)
+        if examples.words is not None:
+            total.update(np.ascontiguousarray(examples.words[place], np.int32).tobytes())
+        keys.append(total.digest())
+    return keys
+
+
+def _plain(output: np.ndarray) -> np.ndarray:
+    """Numbers as they are; a text, which a task with a model of its own writes, as the bytes of its letters."""
+    if output.dtype.kind == "U":
+        return np.frombuffer(str(output).encode("utf-8", "surrogatepass"), np.uint8)
+    return np.asarray(output)
+
+
+def _decoded(raw: bytes) -> HeldAnswers:
+    arrays = load(raw)
+    header = msgspec.json.decode(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    facts = msgspec.json.decode(header["__metadata__"][_FACTS], type=HeldFacts)
+    rows, keys, shapes, values = (arrays[name] for name in ("rows", "keys", "shapes", "values"))
+    sizes = np.prod(shapes, axis=1)
+    if not len(rows) == len(keys) == len(shapes) or (shapes < 0).any() or sizes.sum() != len(values):
+        raise ValueError("its arrays do not fit each other")
+    pieces = np.split(values, np.cumsum(sizes)[:-1])
+    outputs = [piece.reshape(shape) for piece, shape in zip(pieces, shapes.tolist(), strict=True)]
+    if values.dtype == np.uint8:
+        outputs = [np.array(piece.tobytes().decode("utf-8", "surrogatepass"), np.str_) for piece in outputs]
+    return HeldAnswers(
+        facts=facts, rows=tuple(rows.tolist()), keys=tuple(key.tobytes() for key in keys), outputs=outputs
+    )

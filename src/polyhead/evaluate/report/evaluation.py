@@ -1,0 +1,311 @@
+"""The report of `polyhead evaluate`: a page of what stands behind each task's score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from polyhead.evaluate.against import Change, Comparison
+from polyhead.evaluate.bootstrap import Interval
+from polyhead.evaluate.details import ConfusionTable, Details, Differences, ShownMistake, in_words
+from polyhead.evaluate.explain import Explanation, Said
+from polyhead.evaluate.reliability import Reliability
+from polyhead.evaluate.report.charts import Axes, Bar, Dot, dots, plot
+from polyhead.evaluate.report.page import card, document, isolated, paragraph, said, table
+from polyhead.evaluate.slices import Sliced
+from polyhead.values import Value
+
+MOST_LABELS = 24  # of a confusion table that is drawn; of more its largest mistakes are listed
+WIDE = 10  # columns of a confusion table beyond which it has a row of the page for itself
+LEAST = 0.1  # share of what an answer is sure of that an effect must reach to be shaded fully
+MOST_PAIRS, MOST_SCORES, MOST_CHANGES = 25, 60, 40
+
+
+class Reported(Value):
+    """All that a report shows."""
+
+    title: str
+    facts: tuple[str, ...]  # lines below the title: of what, when, computed by what
+    details: tuple[Details, ...]
+    comparisons: tuple[Comparison, ...] = ()
+
+
+def page_of(reported: Reported) -> str:
+    """The report as one HTML file."""
+    several = {comparison.task: comparison for comparison in reported.comparisons}
+    body = [f"<h1>{said(reported.title)}</h1>", *(f'<p class="soft">{said(fact)}</p>' for fact in reported.facts)]
+    body.append(f'<div class="cards">{card("Scores", _overview(reported.details), is_wide=True)}</div>')
+    for details in reported.details:
+        score = details.score
+        body.append(f'<h2 id="{said(score.task)}">{said(score.task)}</h2>')
+        how = "wrong" if details.differences is None else "off by more than 1 % of the range"
+        wrong = "" if score.wrong is None else f", {score.wrong:,} of them {how}"
+        body.append(paragraph(f"{score.rows:,} rows, {score.split}{wrong}"))
+        cards = [*_cards(details, several.get(score.task))]
+        body.append(f'<div class="cards">{"".join(cards)}</div>')
+    body.append(
+        paragraph(
+            "Intervals are the middle 95 % over 1,000 resamples of the rows (bootstrap). They tell how much a score "
+            "would move with other rows like these, and nothing of rows unlike them."
+        )
+    )
+    return document(reported.title, body)
+
+
+def _overview(several: Sequence[Details]) -> str:
+    rows = []
+    for details in several:
+        score = details.score
+        rows.append(
+            [
+                f'<a href="#{said(score.task)}">{said(score.task)}</a>',
+                said(score.split),
+                f"{score.rows:,}",
+                said(score.metric),
+                f"{score.scores[score.metric]:.4f}",
+                _range(details.intervals.get(score.metric)),
+                _others(details),
+            ]
+        )
+    return table(("task", "split", "rows", "metric", "score", "95 % interval", "other metrics"), rows)
+
+
+def _others(details: Details) -> str:
+    score = details.score
+    return "<br>".join(
+        said(f"{name} {value:.4f}") + f' <span class="soft">{_range(details.intervals.get(name))}</span>'
+        for name, value in score.scores.items()
+        if name != score.metric
+    )
+
+
+def _range(interval: Interval | None) -> str:
+    return "-" if interval is None else f"{interval.low:.4f} to {interval.high:.4f}"
+
+
+def _cards(details: Details, comparison: Comparison | None) -> Iterator[str]:
+    if comparison is not None:
+        yield _compared(comparison)
+    if details.reliability is not None:
+        yield from _reliability(details.reliability)
+    if details.differences is not None:
+        yield _differences(details.differences)
+    if details.score.labels:
+        yield _labels(details)
+    if details.confusion is not None:
+        yield _confusion(details.confusion)
+    for each in details.slices:
+        yield _slices(each, details)
+    if details.mistakes:
+        first = "surest" if details.differences is None else "farthest off"
+        yield card(f"Worst mistakes, the {first} first", *map(_mistake, details.mistakes), is_wide=True)
+
+
+def _reliability(found: Reliability) -> Iterator[str]:
+    filled = [each for each in found.bins if each.accuracy is not None]
+    bars = [
+        Bar(
+            start=each.low,
+            stop=each.high,
+            height=each.accuracy or 0.0,
+            title=f"{each.decisions:,} {found.of}: right {each.accuracy:.4f}, confidence {each.confidence:.4f}",
+        )
+        for each in filled
+    ]
+    axes = Axes(across=(0, 1), up=(0, 1), across_title="confidence", up_title="share that is right")
+    most = max(each.decisions for each in found.bins)
+    counts = [
+        Bar(start=each.low, stop=each.high, height=each.decisions, title=f"{each.decisions:,}", is_pale=True)
+        for each in filled
+    ]
+    yield card(
+        "Is it as right as it is sure?",
+        plot(axes, bars=bars, guide=((0, 0), (1, 1)), label="share of right answers by confidence"),
+        paragraph(
+            f"Mean confidence {found.confidence:.4f}, right {found.accuracy:.4f} of {found.decisions:,} {found.of}; "
+            f"expected calibration error {found.calibration_error:.4f}. Bars on the dashed line are calibrated."
+        ),
+        plot(
+            Axes(across=(0, 1), up=(0, most), across_title="confidence", up_title=found.of),
+            bars=counts,
+            label="decisions by confidence",
+        ),
+    )
+    line = [(each.share, each.accuracy) for each in found.surest]
+    least = min(accuracy for _, accuracy in line)
+    yield card(
+        "How right are the surest?",
+        plot(
+            Axes(
+                across=(0, 1),
+                up=(max(0.0, least - 0.05), 1),
+                across_title=f"share of {found.of}, the surest first",
+                up_title="share that is right",
+            ),
+            line=line,
+            label="share of right answers among the surest",
+        ),
+        table(
+            ("surest", "confidence from", "right"),
+            [
+                (f"{each.share:.1%}", f"{each.least:.4f}", f"{each.accuracy:.4f}")
+                for each in found.surest[:: -max(1, len(found.surest) // 6)][::-1]
+            ],
+            left=0,
+        ),
+    )
+
+
+def _differences(found: Differences) -> str:
+    bars = [
+        Bar(start=each.low, stop=each.high, height=each.rows, title=f"{each.low:.4g} to {each.high:.4g}: {each.rows:,}")
+        for each in found.bins
+    ]
+    ends = found.bins[0].low, found.bins[-1].high
+    most = max(each.rows for each in found.bins)
+    axes = Axes(across=ends, up=(0, most), across_title="answer less truth", up_title="rows")
+    shares = ", ".join(f"{share} within {value:.4g}" for share, value in found.quantiles.items())
+    return card(
+        "How far off?",
+        plot(axes, bars=bars, label="rows by how far the number is off"),
+        paragraph(
+            f"Mean absolute error {found.mean_absolute:.4f}, root mean square {found.root_mean_square:.4f}, mean "
+            f"{found.mean:+.4f}; {shares}."
+        ),
+    )
+
+
+def _labels(details: Details) -> str:
+    labels = sorted(details.score.labels, key=lambda each: each.f1)
+    rows = [
+        (
+            isolated(each.label),
+            f"{each.precision:.4f}",
+            f"{each.recall:.4f}",
+            f"{each.f1:.4f}",
+            f"{each.support:,}",
+            f"{each.predicted:,}",
+        )
+        for each in labels[:MOST_SCORES]
+    ]
+    more = f"The {MOST_SCORES} labels with the lowest F1 of {len(labels):,}." if len(labels) > MOST_SCORES else ""
+    head = ("label", "precision", "recall", "f1", "support", "answered")
+    return card("Each label, the lowest F1 first", table(head, rows), paragraph(more) if more else "")
+
+
+def _confusion(found: ConfusionTable) -> str:
+    wrong = [cell for cell in found.cells if not cell.is_right]
+    if max(len(found.truths), len(found.answers)) > MOST_LABELS:
+        rows = [(isolated(c.truth), isolated(c.answer), f"{c.count:,}") for c in wrong[:MOST_PAIRS]]
+        return card("Most frequent confusions", table(("truth", "answer", found.of), rows, left=2))
+    counts = {(cell.truth, cell.answer): cell.count for cell in found.cells}
+    right = {cell.answer for cell in found.cells if cell.is_right and cell.answer not in found.truths}
+    lines = []
+    for truth in found.truths:
+        total = sum(counts.get((truth, answer), 0) for answer in found.answers)
+        cells = []
+        for answer in found.answers:
+            count = counts.get((truth, answer), 0)
+            color = "for" if answer == truth or answer in right else "against"
+            share = count / total if total else 0.0
+            title = f"{truth} → {answer}: {count:,}, {share:.1%}"
+            cells.append(
+                f'<td style="background: rgba(var(--{color}), {share * 0.75:.3f})" title="{said(title)}">{count:,}</td>'
+            )
+        lines.append(f'<tr><th title="{said(truth)}">{isolated(truth)}</th>{"".join(cells)}</tr>')
+    head = "".join(f'<th title="{said(answer)}">{isolated(answer)}</th>' for answer in found.answers)
+    body = f'<table class="cells"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+    what = paragraph(f"Rows are the truth, columns the answer; {found.of} are counted, shades are shares of a row.")
+    return card("Confusion", f'<div class="scroll">{body}</div>', what, is_wide=len(found.answers) > WIDE)
+
+
+def _slices(found: Sliced, details: Details) -> str:
+    points = [
+        Dot(
+            name=f"{each.value} ({each.rows:,})",
+            value=each.score,
+            low=None if each.interval is None else each.interval.low,
+            high=None if each.interval is None else each.interval.high,
+        )
+        for each in found.slices
+    ]
+    whole = details.score.scores[found.metric]
+    rows = [
+        (isolated(each.value), f"{each.rows:,}", f"{each.score:.4f}", _range(each.interval)) for each in found.slices
+    ]
+    return card(
+        f"By {found.column}: {found.metric}",
+        dots(points, at=whole, label=f"{found.metric} by {found.column}"),
+        paragraph(f"The dashed line is the score of all rows, {whole:.4f}."),
+        table((found.column, "rows", found.metric, "95 % interval"), rows),
+    )
+
+
+def _compared(found: Comparison) -> str:
+    interval = f", 95 % interval {_range(found.interval)}" if found.interval is not None else ""
+    chance = "" if found.probability is None else f" McNemar's exact test: p = {found.probability:.4g}."
+    rows = [
+        (
+            f"{change.row:,}",
+            f'<span class="truth">{isolated(in_words(change.truth))}</span>' if change.truth is not None else "",
+            isolated(in_words(change.before)),
+            isolated(in_words(change.after)),
+            _verdict(change),
+            "<br>".join(map(isolated, change.texts)),
+        )
+        for change in found.changes[:MOST_CHANGES]
+    ]
+    shown = f" The first {MOST_CHANGES} are shown." if found.changed > MOST_CHANGES else ""
+    return card(
+        f"Against {found.against}",
+        f"<p>{said(found.metric)} {found.before:.4f} → {found.after:.4f} "
+        f"({found.difference:+.4f}{interval}).{chance}</p>",
+        paragraph(
+            f"{found.changed:,} of {found.rows:,} rows have another answer: {found.got_right:,} got better, "
+            f"{found.got_wrong:,} got worse.{shown}"
+        ),
+        table(("row", "truth", "before", "now", "", "text"), rows, left=6) if rows else "",
+        is_wide=True,
+    )
+
+
+def _verdict(change: Change) -> str:
+    if change.is_right == change.was_right:
+        return ""
+    return '<span class="truth">got right</span>' if change.is_right else '<span class="answer">got wrong</span>'
+
+
+def _mistake(mistake: ShownMistake) -> str:
+    score = "" if mistake.score is None else f" · {mistake.score:.4f}"
+    facts = (
+        f'<span class="soft">row {mistake.row:,}</span> · truth <span class="truth">'
+        f'{isolated(in_words(mistake.truth))}</span> · answer <span class="answer">'
+        f"{isolated(in_words(mistake.answer))}</span>{score}"
+    )
+    explanation = mistake.explanation
+    if explanation is not None and explanation.said:
+        true = mistake.truth if isinstance(mistake.truth, list) else [mistake.truth]
+        about = next((each for each in explanation.said if each.says not in true), explanation.said[0])
+        texts = _explained(explanation, about)
+    else:
+        texts = "".join(f'<p class="words">{isolated(text)}</p>' for text in mistake.texts)
+    return f'<div class="mistake"><p>{facts}</p>{texts}</div>'
+
+
+def _explained(explanation: Explanation, about: Said) -> str:
+    """The texts with words shaded by their effect on one thing that the answer says; slight ones stay pale."""
+    most = max([LEAST * abs(about.support), *(abs(part.effect) for part in about.parts)]) or 1.0
+    lines = []
+    for place, text in enumerate(explanation.texts):
+        at, pieces = 0, []
+        for part in (part for part in about.parts if part.place == place):
+            color = "for" if part.effect > 0 else "against"
+            title = f"{part.effect:+.4f}" + (f", without it: {part.becomes}" if part.becomes else "")
+            pieces.append(said(text[at : part.start]))
+            pieces.append(
+                f'<mark style="background: rgba(var(--{color}), {abs(part.effect) / most * 0.65:.3f})" '
+                f'title="{said(title)}">{said(text[part.start : part.end])}</mark>'
+            )
+            at = part.end
+        lines.append(f'<p class="words"><bdi>{"".join(pieces)}{said(text[at:])}</bdi></p>')
+    strongest = ", ".join(f"{part.text} {part.effect:+.3f}" for part in about.strongest(5))
+    return "".join(lines) + paragraph(f"For “{about.says}” ({about.support:.4f}) spoke: {strongest or 'no word'}.")

@@ -1,5 +1,0 @@
-"""Answers for every row of a file, in bounded memory, written piece by piece: a job that was stopped goes on."""
-
-from polyhead.jobs.score import ScoreRequest, Summary, score
-
-__all__ = ["Summary", "ScoreRequest", "score"]

@@ -1,0 +1,131 @@
+"""The properties of this machine's processor that decide how libraries compute.
+
+Libraries look at the processor themselves; a numerics label has to say what they find, and the width of 8-bit weights
+has to fit it. An environment variable can cap oneDNN, with which OpenVINO and torch multiply, to older instructions; a
+capped process counts as one on such a processor. (It is no setting of ours, so it is read here and not in the CLI.)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from threadpoolctl import ThreadpoolController
+
+from polyhead.values import Value
+
+CAPS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN reads the first of them that is set
+X86 = ("x86_64", "AMD64", "i386", "i686")
+WIDE_SUMS = frozenset({"avx512_vnni", "avx_vnni"})
+BFLOAT16 = frozenset({"avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16"})  # the last is Arm's
+# Which of these oneDNN may use, by the name of the cap; under other names, which are newer, all of them.
+_ALLOWED: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("SSE41", "AVX", "AVX2", "AVX512_CORE"), frozenset[str]()),
+    "AVX2_VNNI": frozenset({"avx_vnni"}),
+    "AVX2_VNNI_2": frozenset({"avx_vnni", "avx_ne_convert"}),
+    "AVX512_CORE_VNNI": WIDE_SUMS,
+}
+
+
+class Processor(Value):
+    """A processor; `features` is None if the system does not list them."""
+
+    machine: str  # as `platform.machine()` names it
+    model: str = ""  # its name
+    family: str = ""  # if Linux lists it: processors of one name may round differently
+    features: frozenset[str] | None = None  # the listed ones that libraries may use
+    cap: str = ""  # the instructions to which the environment caps oneDNN; "" where it does not
+
+    @property
+    def has_wide_sums(self) -> bool:
+        """Whether products of unsigned by signed bytes are summed in 32 bits at once.
+
+        x86 without VNNI adds two of them in 16 bits, where they saturate; without a list of features, that is assumed.
+        """
+        return self.machine not in X86 or bool(WIDE_SUMS & (self.features or frozenset()))
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of 8-bit weights that no sum cuts: 8, or 7 where two products share 16 bits."""
+        return 8 if self.has_wide_sums else 7
+
+    @property
+    def may_have_bfloat16(self) -> bool:
+        """Whether bfloat16 is not ruled out; the library then decides."""
+        if self.features is None:
+            return self.cap not in _ALLOWED or bool(BFLOAT16 & _ALLOWED[self.cap])
+        return bool(BFLOAT16 & self.features)
+
+    @property
+    def label(self) -> str:
+        """The whole name, and the cap if there is one: both may change bits of answers."""
+        name = f"model name {self.model}, {self.family}" if self.family else self.model or self.machine
+        return f"{name}, capped to {self.cap}" if self.cap else name
+
+
+def processor() -> Processor:
+    """This machine's processor, as the environment caps it now."""
+    return _read(next((os.environ[name] for name in CAPS if os.environ.get(name)), ""))
+
+
+def processor_of(cpuinfo: str | None, *, machine: str, cap: str = "") -> Processor:
+    """The processor that /proc/cpuinfo describes (None: there is no such file), with oneDNN capped to `cap`."""
+    cap = cap.upper()
+    cap = "" if cap in ("", "ALL", "DEFAULT") else cap
+    if cpuinfo is None:
+        return Processor(machine=machine, model=platform.processor() or machine, cap=cap)
+    facts = {m[1]: m[2] for line in cpuinfo.splitlines() if (m := re.match(r"([^:\t]+?)\s*: (.+)", line))}
+    family = ", ".join(f"{key} {facts[key]}" for key in ("cpu family", "model") if key in facts)
+    model, flags = facts.get("model name", machine), facts.get("flags") or facts.get("Features")  # x86, Arm
+    features = None
+    if flags is not None:
+        features = frozenset(flags.split()) & (WIDE_SUMS | BFLOAT16)
+        features &= _ALLOWED.get(cap, features)
+    return Processor(machine=machine, model=model, family=family, features=features, cap=cap)
+
+
+def processors(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many processors this process may keep busy, as its container allows."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota(groups)
+    return max(1, count if quota is None else min(count, math.ceil(quota)))
+
+
+def _quota(groups: Path) -> float | None:
+    """The processor time that the control group (version 2 or 1) allows, in processors; None without a limit."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            fields = " ".join((groups / name).read_text() for name in names).split()
+        except OSError:
+            continue
+        if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal() and int(fields[1]) > 0:
+            return int(fields[0]) / int(fields[1])
+    return None
+
+
+@lru_cache
+def _read(cap: str) -> Processor:
+    try:
+        cpuinfo = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        cpuinfo = None
+    return processor_of(cpuinfo, machine=platform.machine(), cap=cap)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Within, numpy's products of matrices take one thread of this process: beside busy processors more are slower."""
+    with _openblas().limit(limits=1):
+        yield
+
+
+@lru_cache
+def _openblas() -> ThreadpoolController:
+    """Finds numpy's library among all that are loaded, once: that takes milliseconds."""
+    return ThreadpoolController().select(internal_api="openblas")

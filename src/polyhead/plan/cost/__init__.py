@@ -1,0 +1,39 @@
+"""The cost of a plan, from shapes alone: FLOPs, parameters, bytes and layer evaluations, by one fold.
+
+`arrays` says which arrays a plan reads and who owns them, `work` how many multiplications it takes; neither
+needs weights. What the papers count, these functions count (Du et al. 2020, Stickland and Murray 2019, and others).
+"""
+
+from polyhead.plan.cost.arrays import OwnedArray, arrays_of, arrays_of_path, arrays_of_plan, parameters, part_arrays
+from polyhead.plan.cost.total import (
+    Cost,
+    OwnerCost,
+    added,
+    added_each,
+    cost_of,
+    flops_by_sharers,
+    row_bytes,
+    shared_flops,
+    stored_bytes,
+)
+from polyhead.plan.cost.work import flops, layer_evaluations
+
+__all__ = [
+    "Cost",
+    "OwnedArray",
+    "OwnerCost",
+    "added",
+    "added_each",
+    "arrays_of",
+    "arrays_of_path",
+    "arrays_of_plan",
+    "cost_of",
+    "flops",
+    "flops_by_sharers",
+    "layer_evaluations",
+    "parameters",
+    "part_arrays",
+    "row_bytes",
+    "shared_flops",
+    "stored_bytes",
+]

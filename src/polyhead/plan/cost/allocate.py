@@ -1,0 +1,239 @@
+"""The option to keep for each task: by a price for each layer, or the best within one budget for all tasks.
+
+A task's options are its students and its undistilled branches: each reads the trunk at a tap and runs private
+layers above it. Together they cost the trunk up to the deepest tap among them, once, and the private layers of
+each; poolers and heads are equal for all options of a task and are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from polyhead.arguments import twice_in
+from polyhead.encoder.shape import Architecture
+from polyhead.errors import ConfigError
+from polyhead.plan import Embed, Layers, Path, merge
+from polyhead.plan.cost import cost_of
+from polyhead.values import Value
+
+Unit = Literal["layers", "flops", "bytes"]
+SCALE = 10**9  # scores are added as whole billionths of a point, so that no order of adding changes a tie
+
+
+class Option(Value):
+    """One way to run a task: `layers` private layers above the trunk's first `tap`, and what it scored."""
+
+    task: str
+    name: str  # unique in the task
+    tap: int
+    layers: int
+    score: float  # metric points, 0 to 100
+
+    def __post_init__(self) -> None:
+        where = f"option '{self.name}' of task '{self.task}'"
+        for name in ("tap", "layers"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{where} cannot have this {name}", got=getattr(self, name), allowed="0 or more")
+        if not math.isfinite(self.score):
+            raise ConfigError(f"{where} needs a score", got=self.score, allowed="metric points, 0 to 100")
+
+
+class Price(Value):
+    """Cost of one shared trunk layer, of one private layer, and the fixed base."""
+
+    shared: int
+    private: int
+    unit: str
+    base: int = 0
+
+    def __post_init__(self) -> None:
+        if self.private < 1 or self.shared < 0 or self.base < 0:
+            raise ConfigError(
+                "layers cannot have this price",
+                got=f"private {self.private}, shared {self.shared}, base {self.base}",
+                allowed="private 1 or more, shared and base 0 or more",
+            )
+
+
+class OptionsFile(Value):
+    """The file that training writes beside a bundle of branches, for `polyhead allocate`."""
+
+    options: tuple[Option, ...]
+    trunk: Architecture | None = None
+    full: dict[str, float] = {}  # task -> score of full fine-tuning, in points
+
+
+class Allocation(Value):
+    """One option a task, and what they cost together: `base + D shared + sum(l) private`, D the deepest tap."""
+
+    chosen: dict[str, Option]
+    cost: int
+    score: float  # mean over the tasks
+    layers: int  # evaluated on one text: D + sum(l)
+
+    @property
+    def depth(self) -> int:
+        """D: how many trunk layers the chosen options need."""
+        return max(option.tap for option in self.chosen.values())
+
+
+def by_rule(options: Sequence[Option], c: float) -> dict[str, Option]:
+    """For each task the option with the largest `score - c layers` (Wei et al. 2021); ties: more layers.
+
+    This gives all 24 depths that the paper prints for c = 1, 2, 3; its wording is `greedy`. Each task is looked
+    at alone, so the trunk's depth does not count; `best_under` counts it.
+    """
+    price = _exact(_checked_rate(c))
+    return {
+        task: max(candidates, key=lambda o: (_exact(o.score) - price * o.layers, o.layers, -o.tap))
+        for task, candidates in _by_task(options).items()
+    }
+
+
+def greedy(options: Sequence[Option], c: float) -> dict[str, Option]:
+    """The paper's wording: of each task, add layers as long as the next step gains at least c for each layer.
+
+    It stops before a dip: a step that loses hides all later ones, where `by_rule` looks over it.
+    """
+    price = _exact(_checked_rate(c))
+    chosen = {}
+    for task, candidates in _by_task(options).items():
+        # One option a depth: the best, of equals that with the shallower tap.
+        steps = {o.layers: o for o in sorted(candidates, key=lambda o: (_exact(o.score), -o.tap))}
+        first, *later = (steps[layers] for layers in sorted(steps))
+        for option in later:
+            if _exact(option.score) - _exact(first.score) < price * (option.layers - first.layers):
+                break
+            first = option
+        chosen[task] = first
+    return chosen
+
+
+def price_of(unit: Unit, shape: Architecture, tokens: int = 32) -> Price:
+    """The cost of layers on one text of `tokens` tokens: evaluations, FLOPs or bytes (float32).
+
+    The base is what the embeddings cost: nothing in layers, their arrays in bytes, in FLOPs their projection if
+    they are narrower than the trunk.
+    """
+    embed = Embed(trunk="any")
+    base = _counted(unit, Path(nodes=(embed,)), shape, tokens)
+    shared, private = (
+        _counted(unit, Path(nodes=(embed, Layers(start=0, stop=1, weights=owner))), shape, tokens) - base
+        for owner in ("trunk", "task:any")
+    )
+    return Price(shared=shared, private=private, base=base, unit=unit)
+
+
+def allocation_of(chosen: Mapping[str, Option], price: Price) -> Allocation:
+    """Cost and score of a choice; raises ConfigError for an empty one."""
+    if not chosen:
+        raise ConfigError("there is no option to choose from", do="give at least one for a task")
+    depth = max(option.tap for option in chosen.values())
+    layers = sum(option.layers for option in chosen.values())
+    return Allocation(
+        chosen=dict(chosen),
+        cost=price.base + depth * price.shared + layers * price.private,
+        score=sum(_exact(option.score) for option in chosen.values()) / (SCALE * len(chosen)),
+        layers=depth + layers,
+    )
+
+
+def best_under(options: Sequence[Option], budget: int, price: Price) -> Allocation:
+    """The highest mean score whose cost is within `budget`, exact; of equals the cheapest.
+
+    Raises ConfigError when not even the cheapest choice is within the budget, and names its cost.
+    """
+    allocations = frontier(options, price)
+    within = [allocation for allocation in allocations if allocation.cost <= budget]
+    if not within:
+        raise ConfigError(
+            "no choice of options is within the budget",
+            got=f"{budget:,} ({price.unit})",
+            allowed=f"{allocations[0].cost:,} or more",
+            do="raise it, or leave out a task",
+        )
+    return within[-1]
+
+
+def frontier(options: Sequence[Option], price: Price) -> tuple[Allocation, ...]:
+    """Every choice that no other beats in cost and score, by cost, exact; each scores more than those before it.
+
+    For each depth that the trunk may have, the options with such a tap are combined task by task; of choices with
+    equally many private layers only the best goes on. Of equals: the shallower trunk, then the options that are
+    listed first.
+    """
+    tasks = _by_task(options)
+    points = []
+    for depth in sorted({option.tap for option in options}):
+        for point in _within(tasks.values(), depth):
+            points.append((price.base + depth * price.shared + point.layers * price.private, depth, point))
+    points.sort(key=lambda priced: (priced[0], -priced[2].score, priced[1], priced[2].chosen))
+    kept: list[Allocation] = []
+    best: int | None = None
+    for _, _, point in points:
+        if best is None or point.score > best:
+            best = point.score
+            chosen = {task: tasks[task][index] for task, index in zip(tasks, point.chosen, strict=True)}
+            kept.append(allocation_of(chosen, price))
+    return tuple(kept)
+
+
+class _Point(NamedTuple):
+    """Options of the first tasks, by their index in each task."""
+
+    layers: int
+    score: int
+    chosen: tuple[int, ...]
+
+
+def _within(tasks: Iterable[Sequence[Option]], depth: int) -> list[_Point]:
+    """Over options with taps up to `depth`: for each number of private layers the best, if fewer do not equal it.
+
+    Empty when a task has no such option.
+    """
+    points = [_Point(0, 0, ())]
+    for options in tasks:
+        best: dict[int, _Point] = {}
+        for point in points:
+            for index, option in enumerate(options):
+                if option.tap > depth:
+                    continue
+                new = _Point(point.layers + option.layers, point.score + _exact(option.score), (*point.chosen, index))
+                old = best.get(new.layers)
+                if old is None or (-new.score, new.chosen) < (-old.score, old.chosen):
+                    best[new.layers] = new
+        points = []
+        for layers in sorted(best):
+            if not points or best[layers].score > points[-1].score:
+                points.append(best[layers])
+    return points
+
+
+def _by_task(options: Sequence[Option]) -> dict[str, list[Option]]:
+    by_task: dict[str, list[Option]] = {}
+    for option in options:
+        by_task.setdefault(option.task, []).append(option)
+    if not by_task:
+        raise ConfigError("there is no option to choose from", do="give at least one for a task")
+    for task, named in by_task.items():
+        twice = sorted(twice_in(option.name for option in named))
+        if twice:
+            raise ConfigError(f"task '{task}' has several options of one name", got=twice, do="rename one")
+    return by_task
+
+
+def _exact(score: float) -> int:
+    return round(score * SCALE)
+
+
+def _checked_rate(c: float) -> float:
+    if not math.isfinite(c) or c < 0:
+        raise ConfigError("c is a price in points for each layer", got=c, allowed="0 or more")
+    return c
+
+
+def _counted(unit: Unit, path: Path, shape: Architecture, tokens: int) -> int:
+    cost = cost_of(merge({"any": path}), shape, tokens)
+    return {"layers": cost.layer_evaluations, "flops": cost.flops, "bytes": cost.bytes}[unit]

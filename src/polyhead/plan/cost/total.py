@@ -1,0 +1,207 @@
+"""The whole cost of a plan, what one task adds to it, and the bytes that a store keeps for one text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polyhead.arguments import typed
+from polyhead.encoder.shape import Architecture
+from polyhead.errors import PlanError
+from polyhead.plan import TRUNK, Codec, Embed, Path, Plan, Pool, Step, owners_of_node
+from polyhead.plan.cost.arrays import OwnedArray, Place, arrays_of_path, arrays_of_plan, places
+from polyhead.plan.cost.work import Work, work_of
+from polyhead.values import Value
+
+FLOAT_BYTES = 4  # arrays are kept in float32
+
+
+class OwnerCost(Value):
+    """The cost of one owner's arrays: their parameters, and the work done with them on one text."""
+
+    owner: str
+    flops: int
+    parameters: int
+    layer_evaluations: int
+
+
+class Cost(Value):
+    """The cost of a plan, or of one of its tasks, on one text."""
+
+    flops: int
+    parameters: int
+    bytes: int  # of the arrays, in float32
+    stored_bytes: int  # what a store keeps for one text of that length
+    layer_evaluations: int  # layers run on the text, shared ones counted once
+    owners: tuple[OwnerCost, ...]
+
+
+@typed
+def cost_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> Cost:
+    """All of the plan on one text of `tokens` tokens, special ones included; `folded` as `flops` says."""
+    return _cost(
+        work_of(plan, shape, tokens, folded=folded),
+        list(arrays_of_plan(plan, shape)),
+        sum(_stored_by_tasks(plan, shape, tokens).values()),
+    )
+
+
+def added(plan: Plan, task: str, shape: Architecture, tokens: int, *, folded: bool = False) -> Cost:
+    """The cost that `task` adds, by itself, to a pass of the plain trunk that is run anyway.
+
+    FLOPs and layer evaluations are those of the steps that no other task passes, from where the path leaves
+    the plain trunk (the trunk's own layers without prompts and deltas): a branch, a pooler, a head; for an
+    in-layer delta also the trunk's layers, run anew. Parameters and bytes are those of owners that no other
+    task reads. Raises PlanError when the plan has no such task.
+    """
+    plan.path(task)
+    return added_each(plan, [task], shape, tokens, folded=folded)[task]
+
+
+def added_each(
+    plan: Plan, tasks: Sequence[str], shape: Architecture, tokens: int, *, folded: bool = False
+) -> dict[str, Cost]:
+    """`added` for many tasks, with one pass over the plan's steps."""
+    # The rows of a text under isolated prompts are shared by steps of other paths, so all must be seen.
+    is_near = len(tasks) == 1 and not any(isinstance(step.node, Embed) and step.node.isolated for step in plan.steps)
+    near, steps = _along(plan, tasks[0]) if is_near else plan, _steps_of(plan)
+    work: dict[tuple[str, ...], list[Work]] = {}
+    for done in work_of(near, shape, tokens, folded=folded):
+        if not done.is_plain:
+            work.setdefault(done.tasks, []).append(done)
+    kept, owners = _stored_by_tasks(plan, shape, tokens), _own(plan)
+    return {
+        task: _cost(
+            work.get((task,), []),
+            [
+                array
+                for array in arrays_of_path(Path(nodes=tuple(step.node for step in steps[task])), shape)
+                if array.owner in owners.get(task, ())
+            ],
+            kept.get(frozenset([task]), 0),
+        )
+        for task in tasks
+    }
+
+
+def flops_by_sharers(
+    plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False
+) -> dict[tuple[str, ...], int]:
+    """FLOPs beyond the plain trunk's pass, by the tasks that share the work; with that pass they are the plan's.
+
+    A single task's are what `added` says of it. What several tasks pass together, such as the input of a joint prompt
+    group or layers with an adapter that they share, stands under all of them.
+    """
+    flops: dict[tuple[str, ...], int] = {}
+    for work in work_of(plan, shape, tokens, folded=folded):
+        if work.flops and not work.is_plain:
+            flops[work.tasks] = flops.get(work.tasks, 0) + work.flops
+    return flops
+
+
+TELLING = 0.01  # of the whole: what tasks share and is less is not told apart from the pass that all share
+
+
+def shared_flops(plan: Plan, shape: Architecture, tokens: int) -> dict[tuple[str, ...], int]:
+    """FLOPs that tasks take together beyond the plain trunk's pass, for joint prompts say: by these tasks.
+
+    They go only if all of these tasks go. Shares below TELLING of all are left out.
+    """
+    flops = flops_by_sharers(plan, shape, tokens, folded=True)
+    least = TELLING * cost_of(plan, shape, tokens, folded=True).flops
+    return {tasks: shared for tasks, shared in flops.items() if len(tasks) > 1 and shared >= least}
+
+
+def _cost(work: list[Work], arrays: list[OwnedArray], stored: int) -> Cost:
+    names = dict.fromkeys([*(a.owner for a in arrays), *(w.owner for w in work)])
+    flops, sizes, layers = (dict.fromkeys(names, 0) for _ in range(3))
+    for array in arrays:
+        sizes[array.owner] += array.size
+    for item in work:
+        flops[item.owner] += item.flops
+        layers[item.owner] += item.layers
+    return Cost(
+        flops=sum(flops.values()),
+        parameters=sum(sizes.values()),
+        bytes=FLOAT_BYTES * sum(sizes.values()),
+        stored_bytes=stored,
+        layer_evaluations=sum(layers.values()),
+        owners=tuple(
+            OwnerCost(owner=n, flops=flops[n], parameters=sizes[n], layer_evaluations=layers[n]) for n in names
+        ),
+    )
+
+
+def _stored_by_tasks(plan: Plan, shape: Architecture, tokens: int) -> dict[frozenset[str], int]:
+    """Bytes a store keeps for one text, each distinct value once, by the tasks that read it."""
+    kept: dict[tuple[int, Pool], tuple[Place, set[str]]] = {}
+    for step, at in zip(plan.steps, places(plan, shape), strict=True):
+        if isinstance(step.node, Pool):
+            kept.setdefault((step.parent, step.node.stored()), (at, set()))[1].update(step.tasks)
+    sizes: dict[frozenset[str], int] = {}
+    for (_, pool), (at, tasks) in kept.items():
+        rows = tokens + (at.prompt_rows if pool.positions == "all" else 0)
+        size = stored_bytes(pool, shape, rows, layers=at.depth, width=at.width)
+        sizes[frozenset(tasks)] = sizes.get(frozenset(tasks), 0) + size
+    return sizes
+
+
+def _own(plan: Plan) -> dict[str, set[str]]:
+    """For each task the owners that only it reads, without the trunk."""
+    readers: dict[str, list[Step]] = {}
+    for step in plan.steps:
+        for owner in set(owners_of_node(step.node)) - {TRUNK}:
+            readers.setdefault(owner, []).append(step)
+    owned: dict[str, set[str]] = {}
+    for owner, steps in readers.items():
+        for task in dict.fromkeys(step.tasks[0] for step in steps if len(step.tasks) == 1):
+            if not any(_is_of_others(step, task) for step in steps):
+                owned.setdefault(task, set()).add(owner)
+    return owned
+
+
+def _is_of_others(step: Step, task: str) -> bool:
+    """True if another task reads arrays that the step owns.
+
+    A prompt of a joint group stands in every task's input; it belongs to the task that pools it.
+    """
+    return step.tasks != (task,) and not (task in step.tasks and isinstance(step.node, Embed))
+
+
+def _steps_of(plan: Plan) -> dict[str, list[Step]]:
+    """The steps of each task's path."""
+    by_task: dict[str, list[Step]] = {}
+    for step in plan.steps:
+        for task in step.tasks:
+            by_task.setdefault(task, []).append(step)
+    return by_task
+
+
+def _along(plan: Plan, task: str) -> Plan:
+    """The steps of the task's path, each with all tasks that pass it."""
+    steps = [step for step in plan.steps if task in step.tasks]
+    return Plan(steps=tuple(Step(node=s.node, parent=index - 1, tasks=s.tasks) for index, s in enumerate(steps)))
+
+
+def row_bytes(codec: Codec, width: int) -> int:
+    """Bytes of one encoded vector."""
+    return codec.format.row_bytes(width)
+
+
+def stored_bytes(
+    pool: Pool, shape: Architecture, tokens: int, *, layers: int | None = None, width: int | None = None
+) -> int:
+    """Bytes kept for one text of `tokens` tokens so that `pool` can be computed from them (Du et al. 2020, Table 2).
+
+    A pool that learns over positions needs all tokens, one that learns over layers all `layers` (default: the
+    trunk's, without the embedding's output). A codec before the mean keeps each of the averaged layers.
+    """
+    if tokens < 1:
+        raise PlanError("a text has at least one token", got=tokens, allowed="1 or more")
+    kept = pool.stored()
+    depth = 1
+    if kept.layers == "all":
+        depth = shape.layers if layers is None else layers
+    elif kept.layers == "mean" and kept.codec.before_mean:
+        depth = kept.of
+    rows = tokens if kept.positions in ("all", "tokens") else 1
+    return rows * depth * row_bytes(kept.codec, width or shape.width)

@@ -1,0 +1,209 @@
+"""How many multiplications and additions a plan takes on one text, and how many layers it runs.
+
+Rule (it gives the FLOPs that Du et al. 2020 print): a multiply and an add are 2; a
+dense map d -> m on t positions is `2 t d m`; the two products of attention are `4 t^2 d`. A layer with
+d_ff = 4 d is then `24 d^2 t + 4 t^2 d`. Look-ups, norms, biases, softmax, GELU, scaling and plain sums do not
+count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from polyhead.encoder.shape import Architecture, dense_ends
+from polyhead.encoder.summarizer import Seq2SeqShape
+from polyhead.errors import PlanError
+from polyhead.plan import ADDED, TRUNK, Delta, Embed, Head, Layers, Node, Plan, Pool
+from polyhead.plan.cost.arrays import Place, delta_hidden, feed_forward_of, head_inputs, places
+from polyhead.values import Value
+
+
+class Work(Value):
+    """One piece of work, done once for all its tasks with the arrays of one owner."""
+
+    owner: str
+    tasks: tuple[str, ...]
+    flops: int
+    layers: int = 0  # run on the text's rows
+    is_plain: bool = False  # of the trunk without prompts, deltas or anything private before it
+
+
+class _Rate(Value):
+    """FLOPs for each row, and for each pair of rows where one sees the other."""
+
+    row: int
+    pair: int = 0
+
+    def on(self, extent: _Extent) -> int:
+        return self.row * extent.rows + self.pair * extent.pairs
+
+
+class _Extent(Value):
+    rows: int
+    pairs: int
+
+
+def flops(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> int:
+    """FLOPs of the plan on one text of `tokens` tokens, special ones included.
+
+    `folded` counts attention poolers as they are served. A head that reads words is counted
+    at every token, the most there can be; a pair read as two texts is counted as one text and one answer.
+    """
+    return sum(work.flops for work in work_of(plan, shape, tokens, folded=folded))
+
+
+def layer_evaluations(plan: Plan) -> int:
+    """Layers run on one text: each range once for all tasks that share it (Wei et al. 2021, "overhead").
+
+    A trunk to depth D with branches of l_i layers gives `D + sum l_i`. Isolated prompts share the text's.
+    """
+    seen = {key: s.node for s, key in zip(plan.steps, _text_keys(plan), strict=True)}
+    return sum(node.stop - node.start for node in seen.values() if isinstance(node, Layers))
+
+
+def work_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> list[Work]:
+    """Every piece of work of the plan, shared ones once; PlanError when a path does not fit the shape."""
+    if tokens < 1:
+        raise PlanError("a text has at least one token", got=tokens, allowed="1 or more")
+    keys, plain = _text_keys(plan), _plain(plan)
+    tasks: dict[int, dict[str, None]] = {}
+    for step, key in zip(plan.steps, keys, strict=True):
+        tasks.setdefault(key, {}).update(dict.fromkeys(step.tasks))
+    pieces: list[Work] = []
+    done: set[int] = set()
+    for index, (step, at) in enumerate(zip(plan.steps, places(plan, shape), strict=True)):
+        if isinstance(step.node, (Pool, Head)):
+            pieces += [
+                Work(owner=owner, tasks=step.tasks, flops=count)
+                for owner, count in _end_flops(step.node, at, tokens, folded=folded)
+            ]
+            continue
+        text, prompts = _extents(at, tokens)
+        for owner, rate, layers in _rates(step.node, at.width, shape):
+            if keys[index] not in done:
+                sharing = tuple(tasks[keys[index]])
+                pieces.append(
+                    Work(owner=owner, tasks=sharing, flops=rate.on(text), layers=layers, is_plain=plain[index])
+                )
+            if prompts.rows:
+                pieces.append(Work(owner=owner, tasks=step.tasks, flops=rate.on(prompts)))
+        done.add(keys[index])
+    return pieces
+
+
+def _text_keys(plan: Plan) -> list[int]:
+    """For each step, which value of the text's rows it computes: isolated prompts leave those rows alone."""
+    known: dict[tuple[int, Node], int] = {}
+    keys: list[int] = []
+    for step in plan.steps:
+        node = step.node
+        if isinstance(node, Embed) and node.isolated:
+            node = msgspec.structs.replace(node, prompts=(), isolated=False)
+        parent = keys[step.parent] if step.parent >= 0 else -1
+        keys.append(known.setdefault((parent, node), len(known)))
+    return keys
+
+
+def _plain(plan: Plan) -> list[bool]:
+    plain: list[bool] = []
+    for step in plan.steps:
+        node, before = step.node, step.parent < 0 or plain[step.parent]
+        if isinstance(node, Embed):
+            plain.append(node.isolated or not node.prompts)
+        else:
+            own = isinstance(node, Layers) and node.weights == TRUNK and node.delta is None
+            plain.append(before and own)
+    return plain
+
+
+def _extents(at: Place, tokens: int) -> tuple[_Extent, _Extent]:
+    """Rows and visible pairs that all share, and those of isolated prompts, which see text and themselves."""
+    if not at.isolated:
+        rows = tokens + at.prompt_rows
+        return _Extent(rows=rows, pairs=rows**2), _Extent(rows=0, pairs=0)
+    apart = _Extent(rows=at.prompt_rows, pairs=sum(rows * (tokens + rows) for rows in at.prompts))
+    return _Extent(rows=tokens, pairs=tokens**2), apart
+
+
+def _rates(node: Embed | Layers, width: int, shape: Architecture) -> Iterator[tuple[str, _Rate, int]]:
+    """(owner, rate, layers run) of a node that turns rows into rows."""
+    if isinstance(node, Embed):
+        narrow = shape.embedding_width or shape.width
+        yield TRUNK, _Rate(row=2 * narrow * shape.width if narrow != shape.width else 0), 0
+        return
+    inner, count = node.width or shape.width, node.stop - node.start
+    wide = feed_forward_of(node, shape)
+    dense = count * (4 * node.attention * inner**2 + 2 * inner * wide + (node.hidden_layers - 1) * wide**2)
+    ends = node.enter * width * inner + node.leave * inner * shape.width
+    yield node.weights, _Rate(row=2 * (dense + ends), pair=4 * node.attention * inner * count), count
+    if node.delta is not None:
+        for owner, rate in _delta_rates(node.delta, inner, wide):
+            yield owner, _Rate(row=rate.row * count, pair=rate.pair * count), 0
+
+
+def _delta_rates(delta: Delta, width: int, feed_forward: int) -> Iterator[tuple[str, _Rate]]:
+    """One layer's, by owner (projected attention of 204, 128 tokens, width 768 is 0.1255 GFLOP)."""
+    size, ends = delta.size, 4 * width * delta.size
+    if delta.kind in ADDED:
+        yield delta.ends or delta.part, _Rate(row=ends)
+    match delta.kind:
+        case "projected_attention":
+            yield delta.part, _Rate(row=6 * size**2, pair=4 * size)
+        case "feed_forward":
+            yield delta.part, _Rate(row=4 * size * delta_hidden(delta))
+        case "bottleneck":
+            yield delta.part, _Rate(row=2 * ends)
+        case "prefix":
+            yield delta.part, _Rate(row=4 * size * width)
+        case "lora":
+            wide = sum(sum(dense_ends(target, width, feed_forward)) for target in delta.targets)
+            yield delta.part, _Rate(row=2 * size * wide)
+        case "low_rank" | "scale":
+            pass
+
+
+def _end_flops(node: Pool | Head, at: Place, tokens: int, *, folded: bool) -> Iterator[tuple[str, int]]:
+    """FLOPs by owner: of a pooler over the text's tokens, or of a head on what it reads."""
+    if isinstance(node, Pool):
+        if node.part is not None:
+            yield node.part, _pool_flops(node, at, tokens, folded=folded)
+        return
+    vectors, inputs = tokens if at.words else 1, head_inputs(node, at.width)
+    if node.hidden:
+        yield node.hidden_part or node.part, 2 * vectors * inputs * node.hidden
+    yield node.part, 2 * vectors * (node.hidden or inputs) * node.width
+
+
+def _pool_flops(pool: Pool, at: Place, tokens: int, *, folded: bool) -> int:
+    """Attention `4 L d^2 + 4 d^2 + 4 L d`, folded `4 H L d + 4 d^2`; a learned mix of n layers `2 n L d`."""
+    width = at.width
+    mixed = 1 if pool.positions == "first" else tokens
+    total = 2 * at.depth * mixed * width if pool.layers == "learned" else 0
+    if pool.positions == "attention":
+        total += 4 * width**2
+        total += 4 * pool.heads * tokens * width if folded else 4 * tokens * (width**2 + width)
+    return total
+
+
+def summary_flops(shape: Seq2SeqShape, tokens: int, steps: int) -> int:
+    """FLOPs of reading a document of `tokens` tokens and writing `steps` tokens, one after another, one beam.
+
+    Keys and values are kept: each is computed once, those of the document for every decoder layer, and step t attends
+    to t tokens of the summary. For n tokens, width d and feed-forward width f: an encoder layer is
+    `2 n (4 d^2 + 2 d f) + 4 n^2 d`; a decoder layer `4 n d^2` once and `2 (6 d^2 + 2 d f) + 4 d (n + t)` a step; the
+    vocabulary of V `2 d V` a step.
+    """
+    width, total = shape.width, 0
+    encoder = 4 * width**2 + 2 * width * shape.encoder_feed_forward
+    total += shape.encoder_layers * (2 * tokens * encoder + 4 * tokens**2 * width)
+    decoder = 6 * width**2 + 2 * width * shape.decoder_feed_forward
+    attended = steps * tokens + steps * (steps + 1) // 2
+    total += shape.decoder_layers * (4 * tokens * width**2 + 2 * steps * decoder + 4 * attended * width)
+    return total + 2 * steps * width * shape.vocabulary
+
+
+def summary_layers(shape: Seq2SeqShape, steps: int) -> int:
+    """Layers run: the encoder's once, the decoder's at every step."""
+    return shape.encoder_layers + steps * shape.decoder_layers

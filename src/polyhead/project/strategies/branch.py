@@ -1,0 +1,134 @@
+"""Strategy `branch` (Wei et al. 2021): private layers above a tap of the frozen trunk, a pooler and a head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from polyhead.codecs import EXACT, HALF
+from polyhead.encoder.shape import Architecture
+from polyhead.errors import ConfigError
+from polyhead.plan import TRUNK, Codec, Embed, Layers, Path, Pool
+from polyhead.project.recipes import Training
+from polyhead.project.strategies.base import LIVE, Strategy, check_dropout, check_least, head_of, last_state
+from polyhead.tasks.task import Task, owner_of
+from polyhead.values import Value
+
+BRANCH_TRAINING = Training(epochs=5, patience=3, least_updates=300, learning_rate=2e-4, warmup=0.1)
+"""Defaults of branches, trained as the layers of an encoder are: fewer epochs (docs/project/log.md)."""
+
+
+class Branch(Strategy, Value, tag="branch", tag_field="kind"):
+    """Strategy `branch` (Wei et al. 2021): private layers above a tap, each task trained alone on kept states.
+
+    Without `layers` the depth is searched, each depth from `least` to `most` at `seeds` seeds. `students` are shorter
+    branches distilled from the one trained; which one is kept, `[allocation]` says.
+    """
+
+    layers: int | None = None  # private layers; None: searched
+    tap: int | None = None  # the private layers stand above this state; None: the trunk's depth less `layers`
+    least: int = 1
+    most: int | None = None  # None: the trunk's depth
+    search: Literal["halving", "grid"] = "halving"
+    seeds: int = 1  # of each depth in the search
+    positions: Literal["first", "mean", "attention"] = "first"
+    hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
+    dropout: float = 0.1  # inside the private layers, while training; the trunk below has none
+    students: tuple[int, ...] = ()  # private layers of each student
+    init: Literal["teacher", "pretrained"] = "teacher"  # what a student starts from
+    temperature: float = 2.0  # of distillation
+    noisy_teacher: bool = False  # the teacher keeps its dropout, as in the paper's code
+
+    trainer: ClassVar[str] = "polyhead.deep.branch.task:Branched"
+    default_training: ClassVar[Training] = BRANCH_TRAINING
+    reads_kept_features: ClassVar[bool] = False
+    is_allocated: ClassVar[bool] = True
+    shares_head: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_least(self, {"layers": 1, "tap": 0, "least": 1, "most": 1, "seeds": 1, "hidden": 0})
+        if self.tap is not None and self.layers is None:
+            raise ConfigError("strategy.tap needs strategy.layers: a search tries every tap", got=self.tap)
+        if self.most is not None and self.most < self.least:
+            raise ConfigError("strategy.most is below strategy.least", got=self.most, allowed=self.least)
+        check_dropout(self.dropout)
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise ConfigError("strategy.temperature must be positive", got=self.temperature)
+        most = self.layers or self.most
+        if any(layers < 1 or (most is not None and layers >= most) for layers in self.students):
+            raise ConfigError(
+                "strategy.students: a student has fewer private layers than its teacher, at least one",
+                got=list(self.students),
+                allowed="1 or more" if most is None else f"1 to {most - 1}" if most > 1 else "none",
+            )
+        if len(set(self.students)) < len(self.students):
+            raise ConfigError("strategy.students names a length twice", got=list(self.students))
+
+    def path(
+        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
+    ) -> Path:
+        """The path of a branch whose depth is given; raises ConfigError where it is to be searched."""
+        if self.layers is None:
+            raise ConfigError(f"task '{task.name}': the depth of a branch must be decided before it has a path")
+        tap = shape.layers - self.layers if self.tap is None else self.tap
+        return branch_path(task, self, trunk=trunk, shape=shape, tap=tap, layers=self.layers)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a depth is searched, or students stand beside the branch."""
+        return self.layers is None or bool(self.students)
+
+    def describe(self, path: Path) -> str:
+        """How many private layers stand above which tap."""
+        own = private_layers(path)
+        return f"{len(own)} private {'layer' if len(own) == 1 else 'layers'} above tap {own.start}"
+
+
+def as_branch(strategy: Strategy) -> Branch:
+    """The strategy, which branches alone are trained with."""
+    if not isinstance(strategy, Branch):
+        raise ConfigError("this strategy has no branches to train", got=strategy.kind, allowed="branch")
+    return strategy
+
+
+def branch_path(task: Task, strategy: Branch, *, trunk: str, shape: Architecture, tap: int, layers: int) -> Path:
+    """`Embed, Layers(0, tap, trunk), Layers(tap, tap + layers, part), Pool, Head`; `trunk` is the trunk's digest.
+
+    A tap at k means that private layer k + 1 reads state k; state 0 is the embedding's output.
+    """
+    if not (tap >= 0 and layers >= 1 and tap + layers <= shape.layers):
+        raise ConfigError(
+            f"task '{task.name}': no such branch on a trunk of {shape.layers} layers",
+            got=f"{layers} private layers above tap {tap}",
+            allowed=f"at least one layer, tap + layers at most {shape.layers}",
+        )
+    shared = (Layers(start=0, stop=tap),) if tap else ()
+    private = Layers(start=tap, stop=tap + layers, weights=owner_of(task))
+    ends = (last_state(task, shape, strategy.positions), head_of(task, shape, strategy.hidden))
+    return Path(nodes=(Embed(trunk=trunk), *shared, private, *ends))
+
+
+def tap_of(path: Path) -> int:
+    """How many of the trunk's own layers the path runs before its first private one."""
+    return max((node.stop for node in path.layers if node.weights == TRUNK), default=0)
+
+
+def private_layers(path: Path) -> range:
+    """Indices of the layers that the path's part owns."""
+    tap = tap_of(path)
+    return range(tap, path.layers[-1].stop if path.layers else tap)
+
+
+def tap_path(path: Path, *, precision: str) -> Path:
+    """The value at the path's tap, every position: what is kept while a branch is trained.
+
+    A bfloat16 trunk's states fit float16, whose fraction is longer; a float32 trunk's are kept whole.
+    """
+    codec = Codec(name=HALF if precision == "bfloat16" else EXACT)
+    before = tuple(n for n in path.nodes if isinstance(n, Embed) or _is_shared(n))
+    return Path(nodes=(*before, Pool(positions="all", codec=codec)))
+
+
+def _is_shared(node: object) -> bool:
+    return isinstance(node, Layers) and node.weights == TRUNK

@@ -1,0 +1,132 @@
+"""Strategy `pooled` (Du et al. 2020, stage 2): frozen features, a pooler and a head of the task's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import msgspec
+
+from polyhead.codecs import CODECS, HALF
+from polyhead.encoder.shape import Architecture
+from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
+from polyhead.project.strategies.base import LIVE, Candidate, Strategy, check_least
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task, owner_of
+from polyhead.values import Value
+
+MIXES = {2: "last 2 layers", 1: "last layer", 4: "last 4 layers"}
+"""Layers whose mean linear heads read. The first was the best of five, or within a point of it, on five sets
+(docs/project/log.md)."""
+
+COMPARED_MIXES = {of: MIXES[of] for of in (1, 2, 4)}
+"""The same for pairs that are compared: encoders of sentences learned the cosine of their last layer."""
+
+
+class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
+    """Strategy `pooled` (Du et al. 2020, second stage): frozen features, a pooler and a head of the task's own.
+
+    With positions `auto` several heads are tried over a frozen trunk, and the rows that are held out choose: linear
+    ones on mean vectors, and the attention head that the other fields describe. Where the trunk learns too, `auto` is
+    that attention head. Its defaults, attention over the mean of the last four layers, were the best of the frozen
+    poolers that were measured on two tweet tasks on validation (rows of results/first_light_quality.json).
+    """
+
+    layers: Literal["last", "mean", "learned"] = "mean"
+    of: int = 4  # last layers that `mean` averages; cut to the trunk's depth
+    positions: Literal["first", "mean", "attention", "auto"] = "auto"
+    heads: int | None = None  # of attention; None: one per 64 dimensions
+    hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
+    codec: str | None = None  # the name of a registered codec; None: that of the store trained from, else float16
+    codec_per: Literal["tensor", "dimension"] = "tensor"  # of its constants, where it has any
+    codec_before_mean: bool = False
+
+    default_pair: ClassVar[Literal["separate", "joined"]] = "separate"
+    shares_head: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_least(self, {"of": 1, "heads": 1, "hidden": 0})
+        if self.codec is not None:
+            CODECS.named(self.codec)
+
+    def path(
+        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
+    ) -> Path:
+        """`Embed, Layers(0, N, trunk), Pool, Head`; a tagging task reads the first sub-token of each word.
+
+        Positions `auto` are attention here: `candidates` makes a strategy of each head that is tried.
+        """
+        owner, kind = owner_of(task), kind_of(task)
+        positions: Literal["first", "mean", "attention", "tokens"] = "tokens"
+        if not kind.per_word:
+            positions = "attention" if self.positions == "auto" else self.positions
+        learned = self.layers == "learned" or positions == "attention"
+        pool = Pool(
+            layers=self.layers,
+            of=min(self.of, shape.layers) if self.layers == "mean" else 1,
+            positions=positions,
+            heads=(self.heads or max(1, shape.width // 64)) if positions == "attention" else 0,
+            part=owner if learned else None,
+            codec=codec,
+        )
+        head = Head(
+            kind=task.kind,
+            width=kind.width(task),
+            part=owner,
+            hidden=shape.width if self.hidden is None else self.hidden,
+            separate=task.pair == "separate",
+        )
+        return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=shape.layers), pool, head))
+
+    def candidates(self, task: Task, depth: int) -> tuple[Candidate, ...]:
+        """The heads to try over a trunk of `depth` layers; one, where the settings say which."""
+        kind = kind_of(task)
+        if self.positions != "auto":
+            return (Candidate(name=self.positions, strategy=self, solver="steps"),)
+        own = msgspec.structs.replace(self, positions="attention")
+        trained = Candidate(name="hidden layer" if kind.per_word else "attention", strategy=own, solver="steps")
+        if kind.loss == "span_cross_entropy":  # two outputs of every word compete with those of all others
+            return (trained,)
+        if kind.per_word:  # every mix would be another store of all words
+            linear = msgspec.structs.replace(own, hidden=0)
+            return (Candidate(name="linear", strategy=linear, solver="linear"), trained)
+        linears = [
+            Candidate(name=f"linear, {name}", strategy=self._mean_of(of), solver="linear")
+            for of, name in _mixes(task).items()
+            if of <= max(depth, 1)
+        ]
+        return (*linears, trained)
+
+    def feature_codec(self) -> tuple[Codec, Literal["tensor", "dimension"]]:
+        """The codec of kept features, without constants, and what one set of constants is for."""
+        return Codec(name=self.codec or HALF, before_mean=self.codec_before_mean), self.codec_per
+
+    @property
+    def names_codec(self) -> bool:
+        """Whether `codec` is given."""
+        return self.codec is not None
+
+    def settled(self) -> Pooled:
+        """With the codec that features of texts are kept by."""
+        return msgspec.structs.replace(self, codec=self.codec or HALF)
+
+    def _mean_of(self, of: int) -> Pooled:
+        """A linear head on the mean vectors of the last `of` layers, kept by the same codec."""
+        return Pooled(
+            layers="mean" if of > 1 else "last",
+            of=of if of > 1 else Pooled().of,
+            positions="mean",
+            hidden=0,
+            codec=self.codec,
+            codec_per=self.codec_per,
+            codec_before_mean=self.codec_before_mean,
+        )
+
+
+def baseline_of(task: Task) -> Pooled:
+    """The head that every other is compared with: linear, on mean vectors."""
+    return Pooled()._mean_of(next(iter(_mixes(task))))
+
+
+def _mixes(task: Task) -> dict[int, str]:
+    return COMPARED_MIXES if task.pair == "separate" else MIXES

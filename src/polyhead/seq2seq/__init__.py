@@ -1,1 +1,0 @@
-"""Summarizers: encoder-decoders that a task owns whole, from files to answers."""

@@ -1,0 +1,168 @@
+"""Columns of a store that hold a task's answers: what they are called, and what stands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.bundle.manifest import Live
+from polyhead.bundle.read import Bundle
+from polyhead.store.corpus.base import CorpusStore, ResultFacts
+from polyhead.store.jobs.calibrated import bare, calibrated_arrays
+from polyhead.tasks.calibration import Calibration
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import RowKind, Task
+from polyhead.values import Value
+
+ALL = "_scores"  # the end of the name of a column of all labels' scores
+CALIBRATED = "_calibrated"  # of one of what calibration makes of the answers
+NOTHING = {"int32": -1, "bool": False}  # of arrays of calibrated answers, where there is no answer; else NaN
+Given = str | list[str] | float | None
+RECORD = 12  # characters of the digest of a task's version that its column's name shows
+
+
+class ResultColumn(Value):
+    """A column of results: one version of one task."""
+
+    name: str
+    task: str
+    version: str
+    record: str  # SHA-256 of its task.json, which names the digests of its arrays and of the trunk
+    all_scores: bool  # the scores of all labels; else the answer
+    calibration: Calibration | None = None  # set: the column holds calibrated answers
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether this is the column of answers, not of all scores or of calibrated answers."""
+        return not self.all_scores and self.calibration is None
+
+
+def columns_of(
+    task: str, live: Live, *, all_scores: bool, calibration: Calibration | None = None
+) -> tuple[ResultColumn, ...]:
+    """A task's columns: its answers, where asked the scores of all its labels, and what a calibration makes of them.
+
+    The name holds the version and the beginning of its digest, so that answers of another version, also of one of the
+    same number in another bundle, are other columns.
+    """
+    name = f"{task.replace('.', '-')}_{live.version}_{live.record[:RECORD]}"
+    answers = ResultColumn(name=name, task=task, version=live.version, record=live.record, all_scores=False)
+    columns = [answers]
+    if all_scores:
+        columns.append(msgspec.structs.replace(answers, name=name + ALL, all_scores=True))
+    if calibration is not None:
+        columns.append(msgspec.structs.replace(answers, name=name + CALIBRATED, calibration=bare(calibration)))
+    return tuple(columns)
+
+
+def arrays_of(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict[str, np.ndarray]:
+    """What the column keeps of outputs (rows, labels) of its task; a row of NaN has no answer.
+
+    `label` int32 (rows,), -1 for none, and its `score`; or `labels` bool (rows, labels) and the highest `score`; or
+    `value`. Of all scores `scores` float16 (rows, labels). Other numbers are float32. What a calibration makes of them
+    `calibrated_arrays` says.
+    """
+    kind, is_none = kind_of(task), ~np.isfinite(outputs).all(axis=1)
+    assert isinstance(kind, RowKind)
+    if column.calibration is not None:
+        made = calibrated_arrays(task, column.calibration, np.nan_to_num(outputs))
+        return {name: _without(array, is_none, NOTHING.get(str(array.dtype), np.nan)) for name, array in made.items()}
+    decoded = kind.decode_rows(task, np.nan_to_num(outputs))
+    if decoded.scores is None:
+        assert decoded.value is not None
+        return {"value": _without(decoded.value.astype(np.float32), is_none, np.nan)}
+    if column.all_scores:
+        return {"scores": _without(decoded.scores.astype(np.float16), is_none, np.nan)}
+    if decoded.labels is not None:
+        highest = decoded.scores.max(axis=1).astype(np.float32)
+        return {"labels": _without(decoded.labels, is_none, False), "score": _without(highest, is_none, np.nan)}
+    assert decoded.label is not None
+    score = np.take_along_axis(decoded.scores, decoded.label[:, None], axis=1)[:, 0].astype(np.float32)
+    return {"label": _without(decoded.label.astype(np.int32), is_none, -1), "score": _without(score, is_none, np.nan)}
+
+
+def facts_of(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFacts:
+    """What a column holds, for a reader who has the store alone."""
+    one = arrays_of(column, task, np.zeros((1, kind_of(task).width(task)), np.float32))
+    return ResultFacts(
+        task=column.task,
+        kind=task.kind,
+        labels=task.labels,
+        version=column.version,
+        record=column.record,
+        trunk=bundle.digest,
+        arrays={name: str(array.dtype) for name, array in one.items()},
+    )
+
+
+def row_bytes(column: ResultColumn, task: Task) -> int:
+    """Bytes of one document in the column."""
+    one = np.zeros((1, kind_of(task).width(task)), np.float32)
+    return sum(array.nbytes for array in arrays_of(column, task, one).values())
+
+
+def joined(parts: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Arrays of neighbouring rows as one."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def nothing(column: ResultColumn, task: Task, rows: int) -> dict[str, np.ndarray]:
+    """What the column keeps of so many documents that have no answer."""
+    one = arrays_of(column, task, np.full((1, kind_of(task).width(task)), np.nan, np.float32))
+    return {name: np.repeat(array, rows, axis=0) for name, array in one.items()}
+
+
+def is_answer(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Which rows of a column of answers have one, bool (rows,)."""
+    if "label" in arrays:
+        return np.asarray(arrays["label"] >= 0)
+    return np.asarray(np.isfinite(arrays["value"] if "value" in arrays else arrays["score"]))
+
+
+def answers_at(
+    store: CorpusStore, column: ResultColumn, task: Task, places: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """What the column keeps of documents at these places (see `CorpusStore.find`), and where it is done, bool (rows,).
+
+    A document at no place, or of a fragment that lacks the column, has no answer.
+    """
+    found, is_done = nothing(column, task, len(places)), np.zeros(len(places), bool)
+    for number in np.unique(places[places[:, 0] >= 0, 0]).tolist():
+        arrays = store.results(store.fragments[number].name, column.name)
+        if arrays is not None:
+            here = np.flatnonzero(places[:, 0] == number)
+            is_done[here] = True
+            for name, array in found.items():
+                array[here] = arrays[name][places[here, 1]]
+    return found, is_done
+
+
+def surety_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """How sure answers with a score are: by it, and where no label was given by what the highest score leaves."""
+    score = arrays["score"]
+    return np.where(arrays["labels"].any(axis=1), score, 1 - score) if "labels" in arrays else score
+
+
+def given_of(arrays: Mapping[str, np.ndarray], labels: Sequence[str]) -> Given:
+    """One document's answer, of arrays of one row each: a label, labels or a number; None where it has none."""
+    if "value" in arrays:
+        return float(arrays["value"]) if np.isfinite(arrays["value"]) else None
+    if "label" in arrays:
+        return labels[int(arrays["label"])] if arrays["label"] >= 0 else None
+    if not np.isfinite(arrays["score"]):
+        return None
+    return [label for label, is_given in zip(labels, arrays["labels"].tolist(), strict=True) if is_given]
+
+
+def score_of(arrays: Mapping[str, np.ndarray]) -> float | None:
+    """The score of one document's answer; None where it has none."""
+    return float(arrays["score"]) if "score" in arrays and np.isfinite(arrays["score"]) else None
+
+
+def _without(values: np.ndarray, is_none: np.ndarray, nothing: float) -> np.ndarray:
+    if is_none.any():
+        values = values.copy()
+        values[is_none] = nothing
+    return values

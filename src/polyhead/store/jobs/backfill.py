@@ -1,0 +1,293 @@
+"""Backfill: a column of a task's answers over all documents of a store, from their features alone.
+
+A fragment that has the column is done, one that lacks it is not: nothing else is remembered, so a job that was stopped
+goes on, documents that are appended meanwhile are answered too, and fragments that were joined meanwhile are done anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path as FilePath
+
+from polyhead import plan as planning
+from polyhead.arguments import check_fields
+from polyhead.bundle.read import Bundle
+from polyhead.engine.loaded import loaded
+from polyhead.errors import ConfigError, StoreError, UnknownTask
+from polyhead.machine import processors
+from polyhead.plan import Path
+from polyhead.progress import progress_line, stopped_with
+from polyhead.store.corpus.base import CorpusStore, Fragment
+from polyhead.store.corpus.open import open_corpus
+from polyhead.store.jobs.answering import Answering, Results, Unit, has
+from polyhead.store.jobs.answers import ResultColumn, columns_of, facts_of, joined
+from polyhead.store.jobs.calibrated import calibrations_of
+from polyhead.store.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
+from polyhead.store.jobs.price import Price, priced
+from polyhead.store.packed import PackedTasks, check_packed
+from polyhead.values import Value
+
+MANY = 100_000  # documents from which on several processes are worth their start
+UNIT_ROWS = 2**15  # documents that a worker answers at once; a lost worker loses these
+Show = Callable[[str], None]
+
+
+class BackfillRequest(Value):
+    """What to fill, and who does it."""
+
+    tasks: tuple[str, ...] = ()  # none: all that can be answered from the store
+    all_scores: bool = False  # also a column of the scores of all labels
+    calibrated: bool = False  # also one of what calibration makes of the answers, of tasks that have one
+    executor: str | None = None  # None: this process for few documents, else one process a processor
+    workers: int | None = None  # None: one a processor
+    address: str | None = None  # of a cluster
+    dollars_an_hour: float | None = None  # of all workers together
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.executor is not None:
+            EXECUTORS.named(self.executor)
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError("a backfill needs at least one worker", got=self.workers)
+        if self.dollars_an_hour is not None and not 0 <= self.dollars_an_hour < float("inf"):
+            raise ConfigError("a price is a number of dollars an hour", got=self.dollars_an_hour)
+
+
+class BackfillSummary(Value):
+    """The result of a backfill."""
+
+    store: str
+    columns: tuple[ResultColumn, ...]
+    documents: int  # of the store
+    filled: int  # of these, documents that this run answered for some task
+    fragments: int  # that this run filled
+    executor: str
+    workers: int
+    price: Price | None  # what was said before; None where nothing was to be done
+    seconds: float  # without the calibration
+    documents_a_second: float
+
+    @property
+    def price_error(self) -> float | None:
+        """How far off the price was, as a part of what it took; None without one."""
+        return None if self.price is None else abs(self.price.seconds / self.seconds - 1)
+
+
+def backfill(
+    location: FilePath | str,
+    bundle: FilePath | str,
+    wish: BackfillRequest,
+    *,
+    show: Show = lambda text: None,
+    tell: Show = lambda text: None,
+) -> BackfillSummary:
+    """Answers tasks of a bundle for every document of the store that lacks their columns.
+
+    `show` gets lines of progress, `tell` the price before the work begins.
+
+    Raises StoreError for a store of another trunk, for features that it does not keep, and for tasks that need more
+    than features; UnknownTask; JobError.
+    """
+    job = Backfill(str(location), Bundle.open(bundle), wish)
+    units = list(job.units(job.store.fragments))
+    name, workers = _who(wish, sum(unit.stop - unit.start for unit in units))
+    with EXECUTORS[name](job.work, workers=workers, address=wish.address) as executor:
+        price = None
+        if units:
+            show("trying a few documents")
+            price = priced(units, executor, job.work, dollars_an_hour=wish.dollars_an_hour)
+            tell("\n".join(price.lines()))
+        began = time.monotonic()
+        job.describe()
+        with stopped_with(lambda: job.filled, "documents with answers"):
+            job.fill(executor, show)
+        seconds = time.monotonic() - began
+    return BackfillSummary(
+        store=str(location),
+        columns=job.columns,
+        documents=sum(fragment.rows for fragment in job.store.fragments),
+        filled=job.filled,
+        fragments=job.fragments,
+        executor=name,
+        workers=workers,
+        price=price,
+        seconds=seconds,
+        documents_a_second=job.filled / seconds,
+    )
+
+
+def _who(wish: BackfillRequest, documents: int) -> tuple[str, int]:
+    """The executor for so many documents, and how many work."""
+    name = wish.executor or (SEVERAL if documents >= MANY and processors() > 1 else HERE)
+    return name, 1 if name == HERE else wish.workers or processors()
+
+
+class Backfill:
+    """One call: the store, the columns to fill, and what was filled so far."""
+
+    def __init__(self, location: str, bundle: Bundle, wish: BackfillRequest) -> None:
+        self.store = open_corpus(location)
+        paths = readable(location, self.store, bundle, wish.tasks)
+        digests = {name: planning.digest(path.stored()) for name, path in paths.items()}
+        known = {name: record.calibration for name, record in bundle.tasks.items() if record.calibration is not None}
+        made = calibrations_of(known, paths) if wish.calibrated else {}
+        columns = [
+            column
+            for name in paths
+            for column in columns_of(name, bundle.lines[name], all_scores=wish.all_scores, calibration=made.get(name))
+        ]
+        groups = {}
+        for digest in dict.fromkeys(digests.values()):
+            arrays = {name: loaded(bundle, name) for name in paths if digests[name] == digest}
+            groups[digest] = PackedTasks.of(self.store.schema.column(digest), arrays)
+        tasks = {name: bundle.tasks[name].task for name in paths}
+        self.columns = tuple(columns)
+        self._bundle = bundle
+        self.work = Answering(location, groups, tasks, self.columns)
+        self.filled = self.fragments = 0
+
+    def describe(self) -> None:
+        """Writes into the store what its columns hold, so that people and other programs can read them."""
+        known = self.store.described()
+        for column in self.columns:
+            facts = facts_of(column, self.work.tasks[column.task], self._bundle)
+            if known.get(column.name) != facts:
+                self.store.describe(column.name, facts)
+
+    def units(self, fragments: Sequence[Fragment]) -> Iterator[Unit]:
+        """What is to be done for these fragments."""
+        for fragment in fragments:
+            for digest, group in self.work.groups.items():
+                lacking = tuple(
+                    column.name
+                    for column in self.columns
+                    if column.task in group.tasks and column.name not in fragment.results
+                )
+                for start in range(0, fragment.rows if lacking else 0, UNIT_ROWS):
+                    stop = min(start + UNIT_ROWS, fragment.rows)
+                    yield Unit(fragment=fragment.name, start=start, stop=stop, digest=digest, columns=lacking)
+
+    def fill(self, executor: Executor, show: Show) -> None:
+        """Fills fragments until none lacks a column."""
+        began, before = time.monotonic(), 0
+        while True:
+            self.store.refresh()
+            units = list(self.units(self.store.fragments))
+            if not units:
+                return
+            rows = {fragment.name: fragment.rows for fragment in self.store.fragments}
+            opened: dict[tuple[str, str], _Opened] = {}
+            total = before + sum(unit.stop - unit.start for unit in units)
+            for unit, answered in executor.results(units):
+                one = opened.setdefault((unit.fragment, unit.digest), _Opened(rows[unit.fragment]))
+                one.add(unit.start, unit.stop - unit.start, answered.results)
+                before += unit.stop - unit.start
+                if one.is_whole:
+                    del opened[unit.fragment, unit.digest]
+                    self._put(unit.fragment, one)
+                seconds = time.monotonic() - began
+                show(progress_line("backfill", done=before, total=total, unit="documents", seconds=seconds))
+
+    def _put(self, fragment: str, opened: _Opened) -> None:
+        """Puts the columns of a fragment; one that was joined with others meanwhile is left to the next round."""
+        results = opened.joined()
+        for column, arrays in results.items():
+            try:
+                self.store.put_results(fragment, column, arrays)
+            except StoreError:
+                if has(self.store, fragment):
+                    raise
+                return
+        if results:
+            self.filled += opened.rows
+            self.fragments += 1
+
+
+class _Opened:
+    """Results of a fragment, of which some rows may not be done yet."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self._done = rows, 0
+        self._parts: dict[int, Results] = {}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are done."""
+        return self._done == self.rows
+
+    def add(self, start: int, rows: int, results: Results) -> None:
+        """Takes the results of so many rows from `start`."""
+        self._parts[start] = results
+        self._done += rows
+
+    def joined(self) -> Results:
+        """The results of all rows; none where some were gone."""
+        parts = [self._parts[start] for start in sorted(self._parts)]
+        if not all(parts):
+            return {}
+        return {name: joined([part[name] for part in parts]) for name in parts[0]}
+
+
+def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[str]) -> dict[str, Path]:
+    """The paths of the tasks that the store can answer, or of those asked; raises StoreError for one that it cannot."""
+    check_trunk(location, store, bundle)
+    unknown = [name for name in names if name not in bundle.tasks]
+    if unknown:
+        raise UnknownTask(
+            f"the bundle has no task {', '.join(map(repr, unknown))} over its trunk",
+            got=unknown,
+            allowed=sorted(bundle.tasks),
+        )
+    paths, errors = {}, []
+    for name in names or bundle.tasks:
+        record = bundle.tasks[name]
+        try:
+            check_packed(record.task, record.path)
+            check_kept(location, store, name, record.path)
+        except StoreError as error:
+            if names:
+                raise
+            errors.append(error)
+            continue
+        paths[name] = record.path
+    if not paths:
+        raise errors[0] if errors else UnknownTask(f"the bundle {bundle.root} has no task", do="train one first")
+    return paths
+
+
+def answerable(bundle: Bundle, digests: Collection[str]) -> list[str]:
+    """The tasks that a store of the features of these digests can answer."""
+    names = []
+    for name, record in bundle.tasks.items():
+        with suppress(StoreError):
+            check_packed(record.task, record.path)
+            if planning.digest(record.path.stored()) in digests:
+                names.append(name)
+    return names
+
+
+def check_trunk(location: str, store: CorpusStore, bundle: Bundle) -> None:
+    """Raises StoreError for a store of another trunk than the bundle's; it names both."""
+    trunk = store.schema.source.get("trunk", bundle.digest)
+    if trunk != bundle.digest:
+        raise StoreError(
+            f"{location} holds features of another trunk than the bundle {bundle.root}",
+            got=f"trunk {trunk}",
+            allowed=f"trunk {bundle.digest}",
+            do="give the bundle over the store's trunk, or extract the features anew with this bundle",
+        )
+
+
+def check_kept(location: str, store: CorpusStore, name: str, path: Path) -> None:
+    """Raises StoreError where the store does not keep the features that a task reads; it names both."""
+    digest, codec = planning.digest(path.stored()), path.pool.codec
+    kept = store.schema.features
+    if all(column.digest != digest for column in kept):
+        raise StoreError(
+            f"task '{name}' reads other features than {location} keeps",
+            got=f"{digest} ({codec.name})",
+            allowed=[f"{column.digest} ({column.codec.name})" for column in kept],
+            do="extract these features, or train the task on what the store keeps",
+        )

@@ -1,0 +1,327 @@
+"""Columns of a file: what they hold, which are read as inputs, and those that a job adds.
+
+A job adds the answer of each task, its scores, and the reason for a missing answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence, Set
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from polyhead.data.columns import no_column
+from polyhead.engine.answers import Result
+from polyhead.engine.inputs import InputType, input_of, input_types_of
+from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
+from polyhead.store.jobs.calibrated import CalibratedCell, calibrated_of, cells_of
+from polyhead.tasks.calibration import Calibration
+from polyhead.tasks.kinds.base import listed
+from polyhead.tasks.task import CellForm, Task, kind_of
+from polyhead.values import Value
+
+Word = Literal["null", "bool", "int", "float", "text", "list", "object", "mixed", "other"]
+"""Type of a column. `mixed`: values of several types, or integers that no type holds; `other`: dates, bytes."""
+Met = Word | Literal["long"]
+"""Type of one value; `long`: an integer of 64 bits beyond EXACT."""
+
+EXACT = 2**53  # up to here a column of floating-point numbers holds every integer
+
+
+class Survey(Value):
+    """What a whole file holds."""
+
+    rows: int  # including those that cannot be read
+    columns: dict[str, Word]  # type by name, in the order of the file
+
+
+def word_of(value: object) -> Met:
+    """The type of one value from JSON."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "bool"
+        case int():
+            if abs(value) <= EXACT:
+                return "int"
+            return "long" if -(2**63) <= value < 2**63 else "mixed"
+        case float():
+            return "float"
+        case str():
+            return "text"
+        case list():
+            return "list"
+        case _:
+            return "object"
+
+
+def joint_word(met: Set[Met]) -> Word:
+    """The type of a column that holds values of these types; null fits any."""
+    if "long" in met and "float" in met:
+        return "mixed"
+    words: set[Word] = {"int" if word == "long" else word for word in met if word != "null"}
+    if len(words) < 2:
+        return next(iter(words), "null")
+    return "float" if words == {"int", "float"} else "mixed"
+
+
+# Roles that go together; without the first one there is no input.
+FAMILIES = (("text", "text_b"), ("tokens",), ("question", "context", "choices"))
+# Default columns of each role: the keys that `polyhead predict` reads in a JSON line.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "text": ("text", "text_a"),
+    "text_b": ("text_b",),
+    "tokens": ("tokens",),
+    "question": ("question",),
+    "context": ("context",),
+    "choices": ("options", "choices"),
+}
+# Input types, each with the roles that it needs and the roles that it may also have.
+MAKE: tuple[tuple[InputType, tuple[set[str], set[str]]], ...] = (
+    ("text", ({"text"}, set())),
+    ("text", ({"tokens"}, set())),
+    ("pair", ({"text", "text_b"}, set())),
+    ("passage", ({"question", "context"}, set())),
+    ("question", ({"question", "choices"}, {"context"})),
+)
+LISTS = ("tokens", "choices")  # roles of columns that hold lists; in a CSV cell they are JSON
+
+
+class RowInput(Value, eq=False):
+    """The input of one row."""
+
+    input: Any  # polyhead.engine.inputs.AnyInput
+    words: Any = None  # (words, 2) of an input given as tokens
+
+
+class Roles(Value):
+    """The columns to read for each role; of several, the first that is not empty in a row."""
+
+    columns: dict[str, tuple[str, ...]]
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Every column to read."""
+        return tuple(dict.fromkeys(chain.from_iterable(self.columns.values())))
+
+    @property
+    def types(self) -> set[InputType]:
+        """The types of input that rows may have."""
+        return {input_type for input_type, (needed, _) in MAKE if needed <= set(self.columns)}
+
+    def row_input(self, values: Mapping[str, object], *, where: str, from_cells: bool) -> RowInput:
+        """The input of one row; raises BadValue with its place for values that make none."""
+        values_by_role: dict[str, object] = {}
+        for role, columns in self.columns.items():
+            for column in columns:
+                value = values.get(column)
+                if value is None or (from_cells and value == ""):
+                    continue
+                values_by_role[role] = self._checked(role, column, value, where)
+                break
+        if not any(family[0] in values_by_role for family in FAMILIES):
+            first = next(role for role in (family[0] for family in FAMILIES) if role in self.columns)
+            column = self.columns[first][0]
+            raise BadValue(f"{where}: column '{column}' is empty", do="give a text")
+        parsed, words = input_of(values_by_role, where=where)
+        return RowInput(input=parsed, words=words)
+
+    def _checked(self, role: str, column: str, value: object, where: str) -> object:
+        if role in LISTS:
+            return listed(value, value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            raise BadValue(f"{where}: column '{column}' must hold a string", got=value, allowed="a string")
+        return value
+
+
+def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
+    """The roles of a file's columns: those `named`, else those that have a role by their name.
+
+    Where a role is named, only the roles that go with it are filled. Raises MissingColumn for a column that the file
+    has not, or where there is nothing to read; DataError for one that cannot hold what it should.
+    """
+    for column in named.values():
+        _check_there(path, survey, column)
+    families = [family for family in FAMILIES if any(role in named for role in family)] or FAMILIES
+    columns_by_role: dict[str, tuple[str, ...]] = {}
+    for family in families:
+        roles = {role: _columns(role, survey, named) for role in family}
+        if family[0] not in named:  # such as a count of tokens beside a text: nobody asked for it
+            roles[family[0]] = tuple(c for c in roles[family[0]] if _fits(family[0], survey.columns[c]))
+        if roles[family[0]]:
+            columns_by_role.update({role: columns for role, columns in roles.items() if columns})
+        elif any(role in named for role in family):
+            _check_there(path, survey, NAMES[family[0]][0])
+    if not columns_by_role:
+        for role in (family[0] for family in families):  # one that is there and cannot be read
+            for column in _columns(role, survey, named):
+                _check_word(path, role, column, survey.columns[column])
+        raise MissingColumn(
+            f"{Path(path).name} has no column that is read unless others are named",
+            got=list(survey.columns),
+            allowed=list(dict.fromkeys(chain.from_iterable(NAMES[family[0]] for family in FAMILIES))),
+            do="name the column of the text: --text COLUMN",
+            source=path,
+        )
+    for role, columns in columns_by_role.items():
+        for column in columns:
+            _check_word(path, role, column, survey.columns[column])
+    return Roles(columns=columns_by_role)
+
+
+def check_fit(path: str, roles: Roles, tasks: Mapping[str, Task], named: Collection[str]) -> None:
+    """Raises ConfigError where none of the tasks reads what the columns make, or what a `named` role is part of."""
+    types = {input_type for task in tasks.values() for input_type in input_types_of(task)}
+    used = {role for input_type, (needed, more) in MAKE if input_type in types for role in needed | more}
+    idle = [role for role in named if role not in used]
+    if roles.types & types and not idle:
+        return
+    what = f"none of the tasks reads what the columns of {Path(path).name} make"
+    if idle and roles.types & types:
+        what = f"none of the tasks reads {' or '.join('--' + role.replace('_', '-') for role in idle)}"
+    raise ConfigError(
+        what,
+        got=f"columns {', '.join(roles.wanted)}: {' or '.join(sorted(roles.types)) or 'no whole input'}",
+        allowed=[f"{name} reads a {' or a '.join(input_types_of(task))}" for name, task in tasks.items()],
+        do="name other columns or other tasks",
+    )
+
+
+def _columns(role: str, survey: Survey, named: Mapping[str, str]) -> tuple[str, ...]:
+    if role in named:
+        return (named[role],)
+    free = (name for name in NAMES[role] if name not in named.values())
+    return tuple(name for name in free if survey.columns.get(name, "null") != "null")
+
+
+def _fits(role: str, word: Word) -> bool:
+    return word in ("text", "mixed") or (word == "list" and role in LISTS)
+
+
+def _check_there(path: str, survey: Survey, column: str) -> None:
+    if column not in survey.columns:
+        raise no_column(path, column, survey.columns)
+
+
+def _check_word(path: str, role: str, column: str, word: Word) -> None:
+    if _fits(role, word):
+        return
+    wanted = "lists of strings" if role in LISTS else "strings"
+    raise DataError(
+        f"column '{column}' of {Path(path).name} cannot be read as {role}",
+        got=f"it holds values of type {word}",
+        allowed=wanted,
+        do=f"name a column that holds {wanted}: --{role.replace('_', '-')} COLUMN",
+    )
+
+
+ERROR = "error"
+
+
+class AddedColumn(Value):
+    """An added column; of form `shares` it holds a number for each of `fields`."""
+
+    name: str
+    form: CellForm
+    fields: tuple[str, ...] = ()
+    sparse: bool = False  # null is left out in formats that allow it
+
+
+class Answers(Value):
+    """Turns results into the cells of added columns."""
+
+    tasks: dict[str, Task]
+    prefix: str = ""
+    scores: bool = False
+    calibrations: dict[str, Calibration] = {}  # of tasks whose calibrated answers are columns too
+
+    @property
+    def columns(self) -> tuple[AddedColumn, ...]:
+        """Columns of each task, then one for the reason why a row has no answer."""
+        columns: list[AddedColumn] = []
+        for name, task in self.tasks.items():
+            kind = kind_of(task)
+            columns.append(AddedColumn(name=self.prefix + name, form=kind.cell))
+            if self.scores and kind.score_cell is not None:
+                fields, form = task.labels, kind.score_cell
+                columns.append(AddedColumn(name=f"{self.prefix}{name}.scores", form=form, fields=fields))
+            columns += [
+                AddedColumn(name=self.prefix + name + cell.end, form=cell.form, fields=cell.fields)
+                for cell in self._calibrated(name)
+            ]
+        return (*columns, AddedColumn(name=self.prefix + ERROR, form="text", sparse=True))
+
+    def cells(self, result: Result | BadValue) -> list[object]:
+        """The values of `columns` in one row."""
+        if isinstance(result, BadValue):
+            return [None] * (len(self.columns) - 1) + [why_none(result)]
+        cells: list[object] = []
+        for name, task in self.tasks.items():
+            answer = result.answers.get(name)
+            cells.append(None if answer is None else kind_of(task).cell_of(answer))
+            if self.scores and kind_of(task).score_cell is not None:
+                cells.append(None if answer is None else answer["scores"])
+            made = None if answer is None else calibrated_of(answer) if name in self.calibrations else {}
+            cells += [None if made is None else cell.read(made) for cell in self._calibrated(name)]
+        return [*cells, why_none(result)]
+
+    def _calibrated(self, name: str) -> tuple[CalibratedCell, ...]:
+        calibration = self.calibrations.get(name)
+        return () if calibration is None else cells_of(self.tasks[name], calibration, scores=self.scores)
+
+
+def why_none(result: Result | BadValue) -> str | None:
+    """Why a row has no answer at all, or which tasks failed on it; None for any other row."""
+    if isinstance(result, BadValue):
+        return str(result)
+    if result.failed:
+        return "; ".join(f"{name}: {reason}" for name, reason in result.failed.items())
+    return None if result.answers else next(iter(result.skipped.values()), None)
+
+
+def kept_columns(path: str, survey: Survey, wanted: Sequence[str] | None, answers: Answers) -> tuple[str, ...]:
+    """The columns of the file to write beside the answers: those `wanted`, each also several between commas; None: all.
+
+    Raises ConfigError for a column that the file has not, and where two columns would have one name.
+    """
+    columns, added = list(survey.columns), [column.name for column in answers.columns]
+    names = columns if wanted is None else [name for argument in wanted for name in _named(argument, columns)]
+    if unknown := [name for name in names if name not in columns]:
+        what = f"{Path(path).name} has no column {', '.join(map(repr, unknown))} to keep"
+        do = "name its columns; one with a comma in its name has a --keep of its own"
+        raise ConfigError(what, allowed=columns, do=do)
+    kept = tuple(dict.fromkeys(names))
+    if twice := _twice(added):
+        raise ConfigError(
+            "columns that are added would have the same names, which --prefix does not change",
+            got=twice,
+            do=f"name other tasks with --tasks{', or leave out --scores' if answers.scores else ''}",
+        )
+    if twice := _twice((*kept, *added)):
+        raise ConfigError(
+            "columns of the file and columns that are added have the same names",
+            got=twice,
+            do=f"add --prefix {_free_prefix(kept, added)}, so that the added ones are called "
+            f"{', '.join(_free_prefix(kept, added) + name for name in added[:3])}; or choose the columns to --keep",
+        )
+    return kept
+
+
+def _free_prefix(kept: Collection[str], added: Sequence[str]) -> str:
+    """A prefix by which no added column is called like a column of the file."""
+    prefix = "answer_"
+    while any(prefix + name in kept for name in added):
+        prefix += "answer_"
+    return prefix
+
+
+def _named(argument: str, columns: Collection[str]) -> tuple[str, ...]:
+    """The column of this name; if there is none, the names between commas."""
+    several = tuple(name.strip() for name in argument.split(",") if name.strip())
+    return (argument,) if argument in columns or not several else several
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]

@@ -1,0 +1,293 @@
+"""Answers of two encoders compared, task by task, over the documents that both stores hold."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from polyhead.errors import StoreError
+from polyhead.progress import counted, progress_line
+from polyhead.store.corpus.base import ID_BYTES
+from polyhead.store.jobs.answers import Given, given_of, is_answer, score_of, surety_of
+from polyhead.store.jobs.documents import texts_by_id
+from polyhead.store.jobs.resample import NEAR, wilson
+from polyhead.store.jobs.stored import AnswerSource, Numbering, StoredAnswers
+from polyhead.tasks.task import Task
+from polyhead.values import Value
+
+Show = Callable[[str], None]
+
+
+class Change(Value):
+    """How many documents had one label and have another now.
+
+    Of a task with any number of labels each label stands for itself: `old` alone was taken away, `new` alone was added.
+    """
+
+    old: str | None
+    new: str | None
+    documents: int
+
+
+class Flip(Value):
+    """A document whose answer differs; None where one side gives none."""
+
+    task: str
+    id: str  # in hexadecimal
+    old: Given
+    new: Given
+    old_score: float | None = None  # None of values
+    new_score: float | None = None
+    text: tuple[str, ...] | None = None  # or pair; None where no file of texts has it
+
+
+class TaskComparison(Value):
+    """The two answers of one task."""
+
+    old: AnswerSource
+    new: AnswerSource
+    answered: int  # documents that the old side answers
+    lacking: int  # of these, documents without the new answer yet, re-extracted or not
+    compared: int  # documents for which both are done, and at least one gives an answer
+    equal: int  # of these; values that differ by less than a hundredth of the range count as equal
+    low: float  # of the 95 % interval of Wilson (1927) of the share of equal answers
+    high: float
+    changes: tuple[Change, ...]  # the most frequent first
+    mean_difference: float | None  # of values: new - old
+    mean_distance: float | None  # |new - old|
+
+    @property
+    def share(self) -> float | None:
+        """The share of equal answers; None where nothing could be compared."""
+        return self.equal / self.compared if self.compared else None
+
+
+class Comparison(Value):
+    """How far a move to another store is, and what it changes."""
+
+    old: str
+    new: str
+    old_trunk: str
+    new_trunk: str
+    documents: int  # of the old store
+    lacking: int  # of these, documents that the new store lacks
+    added: int  # documents that the new store alone has
+    tasks: tuple[TaskComparison, ...]
+    missing: tuple[str, ...]  # tasks that are answered in the old store, and that the new bundle lacks
+    flips: tuple[Flip, ...] = ()  # as many as were asked for of each task, those of which both sides are surest first
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the new side has everything that the old one has."""
+        return not self.lacking and not self.missing and not any(task.lacking for task in self.tasks)
+
+
+def compare(
+    old: StoredAnswers, new: StoredAnswers, tasks: Sequence[str] = (), *, flips: int = 0, show: Show = lambda text: None
+) -> Comparison:
+    """Compares the answers of tasks, by default of all that are answered in the old store.
+
+    `flips`: documents of each task that are given with both answers. Memory is that of a fragment's answers.
+
+    Raises UnknownTask, and StoreError where a task is of another kind in the two bundles.
+    """
+    named = list(tasks) or [name for name in old.bundle.tasks if old.answered(name)]
+    missing = [] if tasks else [name for name in named if name not in new.bundle.tasks]
+    pairs = [_Pair(old, new, name, flips) for name in named if name not in missing]
+    began, done, lacking = time.monotonic(), 0, 0
+    for ids, places in old.fragments():
+        there = new.store.find(ids)
+        lacking += int((there[:, 0] < 0).sum())
+        for pair in pairs:
+            pair.add(ids, places, there)
+        done += len(ids)
+        seconds = time.monotonic() - began
+        show(progress_line("compare", done=done, total=old.documents, unit="documents", seconds=seconds))
+    return Comparison(
+        old=old.location,
+        new=new.location,
+        old_trunk=old.trunk,
+        new_trunk=new.trunk,
+        documents=done,
+        lacking=lacking,
+        added=new.documents - (done - lacking),
+        tasks=tuple(pair.result() for pair in pairs),
+        missing=tuple(missing),
+        flips=tuple(flip for pair in pairs for flip in pair.flips()),
+    )
+
+
+def check_agreement(comparison: Comparison, least: float) -> None:
+    """Raises StoreError where no task was compared, or one may agree for a lower share of documents than `least`.
+
+    What counts is the lower end of the share's 95 % interval, as equal answers of a few documents show little; for 1,
+    which no interval reaches, all answers have to be equal.
+    """
+    if not comparison.tasks:
+        raise StoreError(f"no task of the old bundle is answered in {comparison.old}", do="backfill its tasks first")
+    lower = [task for task in comparison.tasks if task.share is None or (task.low if least < 1 else task.share) < least]
+    if lower:
+        raise StoreError(
+            f"tasks agree less than asked, or on too few documents to tell: {', '.join(t.new.task for t in lower)}",
+            got=["nothing to compare" if task.share is None else _agreed(task) for task in lower],
+            allowed=f"an interval from {least:g} on" if least < 1 else "equal answers to all documents",
+            do="look at the flips, and train these tasks again, compare more documents, or accept the change",
+        )
+
+
+def _agreed(task: TaskComparison) -> str:
+    interval = f"95 % interval {task.low:.4f} to {task.high:.4f}"
+    return f"{task.equal / task.compared:.4f} of {task.compared:,} documents, {interval}"
+
+
+def check_whole(comparison: Comparison) -> None:
+    """Raises StoreError that says what the new side lacks of the old one."""
+    if comparison.is_whole:
+        return
+    lacks = [f"{comparison.lacking:,} of {counted(comparison.documents, 'document')}"] if comparison.lacking else []
+    lacks += [f"answers of '{t.new.task}' for {counted(t.lacking, 'document')}" for t in comparison.tasks if t.lacking]
+    lacks += [f"task '{name}'" for name in comparison.missing]
+    raise StoreError(
+        f"{comparison.new} and its bundle do not have everything that {comparison.old} has",
+        got=f"lacking are {', '.join(lacks)}",
+        do="extract, train and backfill the rest, or switch with --incomplete",
+    )
+
+
+def with_texts(
+    flips: Sequence[Flip], source: Path | str, roles: Mapping[str, str], *, show: Show = lambda text: None
+) -> list[Flip]:
+    """The same with the texts of the file from which the stores were made; see `texts_by_id`."""
+    texts = texts_by_id({flip.id for flip in flips}, source, roles, show=show)
+    return [msgspec.structs.replace(flip, text=texts.get(flip.id)) for flip in flips]
+
+
+class _Pair:
+    """One task's two columns, and what was counted of them so far."""
+
+    def __init__(self, old: StoredAnswers, new: StoredAnswers, name: str, flips: int) -> None:
+        self._old, self._new, self._name = old, new, name
+        self._numbering = Numbering.of(old.task(name), new.task(name))
+        self._answered = self._lacking = self._compared = self._equal = 0
+        self._changes, self._of_labels = Counter[tuple[int, int]](), len(self._numbering.labels)
+        self._sum = self._distances = 0.0
+        self._values = 0
+        self._highest = _Highest(flips)
+
+    def add(self, ids: np.ndarray, places: np.ndarray, there: np.ndarray) -> None:
+        """Counts documents, at places of the old store and `there` in the new one."""
+        before, was_done = self._old.at(self._name, places)
+        after, is_done = self._new.at(self._name, there)
+        both = was_done & is_done
+        self._answered += int(was_done.sum())
+        self._lacking += int((was_done & ~is_done).sum())
+        old = {name: array[both] for name, array in self._numbering.of_old(before).items()}
+        new = {name: array[both] for name, array in self._numbering.of_new(after).items()}
+        some = is_answer(old) | is_answer(new)
+        old, new = _at(old, some), _at(new, some)
+        equal, surety = self._compared_rows(old, new)
+        self._compared += len(equal)
+        self._equal += int(equal.sum())
+        self._highest.add(surety[~equal], ids[both][some][~equal], _at(old, ~equal), _at(new, ~equal))
+
+    def _compared_rows(self, old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Which answers are equal, and how sure the less sure of the two sides is of each, or how far values differ."""
+        if "value" in old:
+            return self._compared_values(old["value"], new["value"], self._new.task(self._name))
+        has_both = is_answer(old) & is_answer(new)
+        surety = np.where(has_both, np.minimum(surety_of(old), surety_of(new)), 1.0)  # no answer at all comes first
+        if "label" in old:
+            equal = old["label"] == new["label"]
+            pairs, counts = np.unique(
+                np.stack([old["label"], new["label"]], axis=1)[~equal], axis=0, return_counts=True
+            )
+            for (before, after), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+                self._changes[before, after] += count
+            return equal, surety
+        equal = has_both & (old["labels"] == new["labels"]).all(axis=1)
+        for number in range(self._of_labels):
+            self._changes[number, -1] += int((old["labels"][:, number] & ~new["labels"][:, number]).sum())
+            self._changes[-1, number] += int((new["labels"][:, number] & ~old["labels"][:, number]).sum())
+        return equal, surety
+
+    def _compared_values(self, old: np.ndarray, new: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray]:
+        difference = new.astype(np.float64) - old
+        has_both = np.isfinite(difference)
+        distance = np.where(has_both, np.abs(difference), np.inf)
+        self._values += int(has_both.sum())
+        self._sum += float(difference[has_both].sum())
+        self._distances += float(distance[has_both].sum())
+        low, high = task.range or (0.0, 1.0)
+        return distance <= NEAR * (high - low), distance
+
+    def result(self) -> TaskComparison:
+        """What was counted."""
+        labels = (*self._numbering.labels, None)  # -1 is none
+        low, high = wilson(self._equal, self._compared) if self._compared else (0.0, 1.0)
+        return TaskComparison(
+            old=self._old.source(self._name),
+            new=self._new.source(self._name),
+            answered=self._answered,
+            lacking=self._lacking,
+            compared=self._compared,
+            equal=self._equal,
+            low=low,
+            high=high,
+            changes=tuple(
+                Change(old=labels[before], new=labels[after], documents=count)
+                for (before, after), count in self._changes.most_common()
+                if count
+            ),
+            mean_difference=self._sum / self._values if self._values else None,
+            mean_distance=self._distances / self._values if self._values else None,
+        )
+
+    def flips(self) -> Iterator[Flip]:
+        """The flips that were kept, the surest first."""
+        labels = self._numbering.labels
+        for identity, old, new in self._highest.rows():
+            yield Flip(
+                task=self._name,
+                id=identity.hex(),
+                old=given_of(old, labels),
+                new=given_of(new, labels),
+                old_score=score_of(old),
+                new_score=score_of(new),
+            )
+
+
+class _Highest:
+    """The rows of the highest weights, of equal ones those that came first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._weights, self._ids = np.empty(0), np.empty((0, ID_BYTES), np.uint8)
+        self._sides: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
+
+    def add(self, weights: np.ndarray, ids: np.ndarray, *sides: dict[str, np.ndarray]) -> None:
+        """Takes some rows."""
+        if not self._most or not len(weights):
+            return
+        weights = np.concatenate([self._weights, weights])
+        best = np.argsort(-weights, kind="stable")[: self._most]
+        self._weights, self._ids = weights[best], np.concatenate([self._ids, ids])[best]
+        old, new = (
+            {name: (np.concatenate([kept[name], array]) if kept else array)[best] for name, array in side.items()}
+            for kept, side in zip(self._sides, sides, strict=True)
+        )
+        self._sides = old, new
+
+    def rows(self) -> Iterator[tuple[bytes, dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        """Id and both answers of each row that was kept, the highest weight first."""
+        for row, identity in enumerate(self._ids):
+            old, new = ({name: array[row] for name, array in side.items()} for side in self._sides)
+            yield identity.tobytes(), old, new
+
+
+def _at(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: array[rows] for name, array in arrays.items()}

@@ -1,0 +1,75 @@
+"""Texts of a file as a store knows them: all of them, some that are drawn, or those behind ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from polyhead.data.rows import DATASETS
+from polyhead.errors import BadValue
+from polyhead.store.corpus.base import document_id
+from polyhead.store.jobs.columns import Roles, RowInput, roles_of
+from polyhead.store.jobs.rows import RowFile, Source
+from polyhead.store.jobs.score import open_source
+from polyhead.text.tokenize import Input
+
+PIECE_ROWS = 8192  # rows that are read at a time
+Show = Callable[[str], None]
+
+
+def open_rows(source: Path | str) -> Source:
+    """Rows of a file, or of a data set of the hub; raises DataError for what is neither."""
+    return RowFile(str(source)) if str(source).startswith(DATASETS) else open_source(str(source))
+
+
+def drawn_rows(
+    file: Source, roles: Roles, total: int, count: int, rng: np.random.Generator
+) -> Iterator[RowInput | BadValue]:
+    """So many of a file's `total` rows, all where there are fewer, drawn by `rng`, in the order of the file."""
+    drawn, start = np.sort(rng.choice(total, min(total, count), replace=False)), 0
+    for chunk in file.chunks(roles.wanted, start=0, size=PIECE_ROWS):
+        here = drawn[(drawn >= start) & (drawn < start + len(chunk))] - start
+        if len(here):
+            rows = chunk.inputs(roles)
+            yield from (rows[row] for row in here.tolist())
+        start += len(chunk)
+
+
+def text_in(row: RowInput | BadValue) -> Input | None:
+    """The text or pair of a row; None where it has none."""
+    return row.input if isinstance(row, RowInput) and isinstance(row.input, tuple) else None
+
+
+def documents_of(source: Path | str, roles: Mapping[str, str], show: Show) -> Iterator[Input]:
+    """The documents that a file's rows may be: a text, a pair read together, and each text of a pair by itself.
+
+    `roles` names columns of the file where they are not found by name; rows without a text are left out.
+    """
+    file = open_rows(source)
+    known = roles_of(str(source), file.survey(show), dict(roles))
+    for chunk in file.chunks(known.wanted, start=0, size=PIECE_ROWS):
+        for text in map(text_in, chunk.inputs(known)):
+            if text is not None:
+                yield text
+                if len(text) > 1:
+                    yield from ((each,) for each in text)
+
+
+def texts_by_id(
+    ids: Collection[str], source: Path | str, roles: Mapping[str, str], *, show: Show = lambda text: None
+) -> dict[str, Input]:
+    """The texts or pairs behind these ids (hexadecimal), of a file from which a store was made.
+
+    The second and later windows of a text have ids of their own, and no text here. Raises DataError for a file that
+    cannot be read.
+    """
+    texts, wanted = dict[str, Input](), set(ids)
+    for document in documents_of(source, roles, show) if wanted else ():
+        identity = document_id(document).hex()
+        if identity in wanted:
+            texts[identity] = document
+            if len(texts) == len(wanted):
+                break
+    return texts

@@ -1,0 +1,13 @@
+"""Who does the units of a job: this process, several processes, or a Ray cluster. A file each."""
+
+from polyhead.store.jobs.executors.base import EXECUTORS, Executor, register_executor
+from polyhead.store.jobs.executors.inline import Inline
+from polyhead.store.jobs.executors.processes import Processes
+from polyhead.store.jobs.executors.ray import Ray
+
+__all__ = ["EXECUTORS", "Executor", "HERE", "SEVERAL", "register_executor"]
+
+for _executor in (Inline, Processes, Ray):
+    register_executor(_executor)
+
+HERE, SEVERAL = Inline.name, Processes.name  # what short and long jobs take where nobody chose

@@ -1,0 +1,367 @@
+"""Extraction: features of every text of a file, in a store, each text once whatever was interrupted or repeated.
+
+Nothing but the store is remembered. A document's id is a digest of its text, so a text that is there already is not
+encoded again: a job that was stopped goes on, a file that grew is read on, and several jobs may fill one store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path as FilePath
+from typing import Literal
+
+import numpy as np
+
+from polyhead.arguments import check_fields
+from polyhead.encoder.data import TrunkData
+from polyhead.encoder.shape import WORD_VECTORS
+from polyhead.engine.backends.base import Backend
+from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, NoStore, StoreError
+from polyhead.machine import one_blas_thread, processors
+from polyhead.plan import Path
+from polyhead.plan.coding import encode
+from polyhead.progress import UNIT_SECONDS, UnitSize, progress_line, stopped_with
+from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema, as_ids, document_id, window_id
+from polyhead.store.corpus.open import create_corpus, open_corpus
+from polyhead.store.fill import BatchValues, batch_values, batches, sample_values
+from polyhead.store.jobs.columns import Roles, RowInput, roles_of
+from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows, open_rows
+from polyhead.store.jobs.taps import Tap, calibrated, column_of, is_whole, kept_paths
+from polyhead.text.encodings import Encodings, ranges, starts_of
+from polyhead.text.processes import Piece, TokenizerPool
+from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
+from polyhead.values import Value, to_json
+
+TOKEN_BUDGET = 4096  # tokens of a batch
+APPEND_BYTES = 128 * 2**20  # that wait for an append at most
+APPEND_SECONDS = 2 * UNIT_SECONDS  # a kill loses this, and the unit that it stops: 30 s
+WAITING = 2  # batches that wait for their codecs
+SAMPLE_ROWS = 4  # rows that are drawn for each text that fixes a codec, as some are empty or repeated
+ROLES = ("text", "text_b", "tokens")  # of columns that make a document
+Show = Callable[[str], None]
+
+
+class ExtractRequest(Value):
+    """What to keep of which texts."""
+
+    columns: dict[str, str] = {}  # column to read by its role, one of `ROLES`
+    separate: bool = False  # the two texts of a pair are two documents; else one, read together
+    long_texts: Literal["cut", "windows"] = "cut"  # windows: a document for each part that the trunk can read
+    per: Literal["tensor", "dimension"] = "tensor"  # of a codec's constants, where it has any
+    processes: int | None = None  # that tokenize; 0: a thread does; None: by the processors that there are
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        wrong = sorted(set(self.columns) - set(ROLES))
+        if wrong:
+            raise ConfigError("documents are made of other columns", got=wrong, allowed=ROLES)
+        if self.processes is not None and self.processes < 0:
+            raise ConfigError("a number of processes is 0 or more", got=self.processes)
+
+
+class ExtractSummary(Value):
+    """The result of an extraction. Rows are those of the file; a row is one document, or several."""
+
+    store: str
+    rows: int
+    unread: int  # rows without a text that can be read
+    first_unread: str  # why the first of them cannot be read
+    documents: int  # that this run added
+    before: int  # that the store had already
+    repeated: int  # that stood in the file already
+    cut: int  # texts of these rows, encoded now, that were longer than the trunk reads
+    cut_tokens: int  # tokens of theirs that no document holds
+    max_tokens: int  # that the trunk reads
+    tokens: int
+    total: int  # documents of the store
+    precision: str
+    seconds: float
+    documents_a_second: float
+
+
+def extract(
+    location: FilePath | str,
+    source: FilePath | str,
+    paths: Sequence[Path | Tap],
+    wish: ExtractRequest,
+    *,
+    trunk: TrunkData,
+    backend: Backend,
+    show: Show = lambda text: None,
+) -> ExtractSummary:
+    """Adds every text of a file to the store, which is made where there is none.
+
+    `source` is a file of rows, or `datasets:owner/name[/config][:split]`. `paths` are what is kept, all from one pass
+    of the trunk: taps, or stored paths of tasks. Constants of codecs are fixed from texts of the file when the store
+    is made, and are the store's from then on.
+
+    Raises StoreError for a store of another trunk, tokenizer, precision or codec, and for a full disk: what was
+    appended stays. DataError and MissingColumn for a file that cannot be read, EmptyData for one without rows.
+    """
+    began = time.monotonic()
+    job = _Extraction(str(location), str(source), wish, trunk, backend, show)
+    job.open([path.path(trunk) if isinstance(path, Tap) else path for path in paths])
+    job.fill()
+    return job.summary(time.monotonic() - began)
+
+
+def source_of(trunk: TrunkData, *, precision: str, long_texts: str) -> dict[str, str]:
+    """Where a store's features come from: `Schema.source`. Stores of another source are refused."""
+    tokenizer = hashlib.sha256(trunk.tokenizer + to_json(trunk.settings)).hexdigest()
+    return {"trunk": trunk.digest, "tokenizer": tokenizer, "precision": precision, "long_texts": long_texts}
+
+
+class _Read(Value):
+    """Which rows of the file a piece is of, and how many up to there were known."""
+
+    start: int
+    stop: int
+    known: int
+
+    def line(self, name: str, total: int, share: float, seconds: float) -> str:
+        """The progress when this share of the piece is done."""
+        done = self.start + round(share * (self.stop - self.start))
+        before = min(self.known, done)
+        return progress_line(name, done=done, total=total, unit="rows", seconds=seconds, before=before)
+
+
+class _Extraction:
+    """One call: the file, the store, and documents that wait for an append."""
+
+    def __init__(
+        self, location: str, source: str, wish: ExtractRequest, trunk: TrunkData, backend: Backend, show: Show
+    ) -> None:
+        self._location, self._wish, self._trunk, self._show = location, wish, trunk, show
+        self._backend, self._file = backend, open_rows(source)
+        self._name = FilePath(source).name
+        show(f"looking at {self._name}")
+        self._survey = self._file.survey(show)
+        if not self._survey.rows:
+            raise EmptyData(f"{source} holds no row", do="give a file with rows")
+        roles = roles_of(source, self._survey, wish.columns).columns
+        self._roles = Roles(columns={role: columns for role, columns in roles.items() if role in ROLES})
+        if not self._roles.columns:
+            raise DataError(
+                f"no column of {source} holds texts", got=list(roles), allowed=ROLES, do="name it: --text COLUMN"
+            )
+        self._windows = windows_of(trunk.settings.max_tokens) if wish.long_texts == "windows" else None
+        self._width = None if not backend.packs else trunk.architecture.width
+        self._store: CorpusStore
+        self._paths: list[Path]
+        self._waiting: list[tuple[list[bytes], list[PackedRows]]] = []
+        self._waiting_ids: set[bytes] = set()
+        self._unit = UnitSize(PIECE_ROWS)  # of a piece that is encoded at once
+        self._first_unread = ""
+        self._read: deque[_Read] = deque()  # of pieces that are being tokenized
+        self._rows = self._unread = self._documents = self._before = self._repeated = 0
+        self._cut = self._cut_tokens = self._tokens = 0
+
+    def open(self, paths: Sequence[Path]) -> None:
+        """Opens the store, or makes it with codecs fixed from texts of the file."""
+        source = source_of(self._trunk, precision=self._backend.precision, long_texts=self._wish.long_texts)
+        try:
+            self._store = open_corpus(self._location)
+        except NoStore:
+            whole = self._calibrated(paths)
+            columns = tuple(column_of(path, self._trunk.architecture.width) for path in dict.fromkeys(whole))
+            self._store = create_corpus(self._location, Schema(features=columns, source=source))
+        check_source(self._location, self._store.schema.source, source)
+        kept = kept_paths(self._location, paths, self._store.schema.features)
+        others = [column for column in self._store.schema.features if column.path not in kept]
+        if any(column.path is None for column in others):
+            raise StoreError(f"{self._location} does not say what it keeps", do="extract into another store")
+        # Every document has all features of the store, also those that nobody asked for this time.
+        self._paths = [column.path for column in self._store.schema.features if column.path is not None]
+
+    def fill(self) -> None:
+        """Encodes what the store lacks."""
+        began = self._appended = time.monotonic()
+        with stopped_with(self._kept, "new documents"):
+            self._fill(began)
+        self._append()
+        if self._unread == self._rows:
+            raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
+
+    def _fill(self, began: float) -> None:
+        settings, wish = self._trunk.settings, self._wish
+        processes = wish.processes if wish.processes is not None else max(0, min(4, processors() // 4))
+        # What multiplies beside the encoder must not take its processors.
+        with (
+            one_blas_thread(),
+            ThreadPoolExecutor(1, "polyhead-pack") as packer,
+            TokenizerPool(self._trunk.tokenizer, settings, processes=processes) as pool,
+        ):
+            self._pad_id = pool.tokenizer.pad_id
+            for piece, encodings in pool.tokenized(self._pieces()):
+                read, started = self._read.popleft(), time.monotonic()
+                for share in self._encode(piece.inputs, encodings, packer):
+                    self._show(read.line(self._name, self._survey.rows, share, time.monotonic() - began))
+                self._unit.took(len(piece.inputs), time.monotonic() - started)
+                if self._is_due():
+                    self._append()
+
+    def _kept(self) -> int:
+        """Appends what is encoded when the user stops the job; how many documents it added in all."""
+        self._append()
+        return self._documents
+
+    def summary(self, seconds: float) -> ExtractSummary:
+        """What was done."""
+        self._store.refresh()
+        return ExtractSummary(
+            store=repair(self._location),
+            rows=self._rows,
+            unread=self._unread,
+            first_unread=self._first_unread,
+            documents=self._documents,
+            before=self._before,
+            repeated=self._repeated,
+            cut=self._cut,
+            cut_tokens=self._cut_tokens,
+            max_tokens=self._trunk.settings.max_tokens,
+            tokens=self._tokens,
+            total=sum(fragment.rows for fragment in self._store.fragments),
+            precision=self._backend.precision,
+            seconds=seconds,
+            documents_a_second=self._documents / seconds,
+        )
+
+    def _pieces(self) -> Iterator[Piece]:
+        """Inputs that the store lacks, each once; single texts and pairs apart."""
+        for chunk in self._file.chunks(self._roles.wanted, start=0, size=PIECE_ROWS):
+            inputs = self._inputs(chunk.inputs(self._roles))
+            ids = [document_id(text) for text in inputs]
+            self._store.refresh()
+            lacking = set(self._store.lacking(as_ids(ids)).tolist()) if ids else set()
+            there = 0 if not ids else int((self._store.find(as_ids(ids))[:, 0] >= 0).sum())
+            fresh = [row for row in sorted(lacking) if ids[row] not in self._waiting_ids]
+            self._before += there
+            self._repeated += len(ids) - there - len(fresh)
+            self._waiting_ids.update(ids[row] for row in fresh)
+            start, self._rows = self._rows, self._rows + len(chunk)
+            done, known = 0, self._before + self._repeated
+            for size in (1, 2):
+                texts = [inputs[row] for row in fresh if len(inputs[row]) == size]
+                while texts:
+                    piece, texts = texts[: self._unit.rows], texts[self._unit.rows :]
+                    first, done = start + len(chunk) * done // len(fresh), done + len(piece)
+                    self._read.append(_Read(start=first, stop=start + len(chunk) * done // len(fresh), known=known))
+                    yield Piece(inputs=piece, windows=self._windows)
+
+    def _inputs(self, rows: Sequence[RowInput | BadValue]) -> list[Input]:
+        """The texts of these rows; those that cannot be read are counted."""
+        inputs: list[Input] = []
+        for row in rows:
+            if isinstance(row, BadValue):
+                self._unread += 1
+                self._first_unread = self._first_unread or str(row)
+            elif self._wish.separate:
+                inputs += [(text,) for text in row.input]
+            else:
+                inputs.append(row.input)
+        return inputs
+
+    def _encode(self, inputs: Sequence[Input], encodings: Encodings, packer: Executor) -> Iterator[float]:
+        """Encodes one piece, and keeps its packed features in the order of the file until the next append.
+
+        The `packer` writes values of a batch by their codecs while the encoder reads the next. Gives the share of the
+        piece's tokens that are done, batch by batch.
+        """
+        entries = range(len(encodings.row))
+        lengths = [
+            encodings.lengths if self._is_every(path) else np.ones(len(entries), np.int64) for path in self._paths
+        ]
+        starts = [starts_of(each) for each in lengths]
+        columns, done = self._store.schema.features, 0
+        packed = [
+            np.empty((start[-1], column.token_bytes), np.uint8) for start, column in zip(starts, columns, strict=True)
+        ]
+        packing: deque[Future[None]] = deque()
+
+        def pack(members: np.ndarray, values: Sequence[BatchValues]) -> None:
+            for number, (value, column) in enumerate(zip(values, columns, strict=True)):
+                raw = encode(value.values, column.codec, value.tokens[:, None]).reshape(-1, column.token_bytes)
+                packed[number][ranges(starts[number][:-1][members], lengths[number][members])] = raw
+
+        for members, batch in batches(encodings, pad_id=self._pad_id, budget=TOKEN_BUDGET, width=self._width):
+            packing.append(packer.submit(pack, members, batch_values(self._backend.features, self._paths, batch)))
+            if len(packing) > WAITING:
+                packing.popleft().result()
+            done += int(batch.mask.sum())
+            yield done / len(encodings.ids)
+        for each in packing:
+            each.result()
+        numbered = zip(encodings.row.tolist(), encodings.window.tolist(), strict=True)
+        ids = [window_id(inputs[row], window) for row, window in numbered]
+        self._waiting.append((ids, [PackedRows.of(each, data) for each, data in zip(lengths, packed, strict=True)]))
+        self._tokens += len(encodings.ids)
+        self._cut += int((encodings.cut > 0).sum()) if self._windows is None else 0
+        self._cut_tokens += int(encodings.cut.sum())
+
+    def _is_due(self) -> bool:
+        waiting = sum(rows.data.nbytes for _, several in self._waiting for rows in several)
+        return waiting >= APPEND_BYTES or time.monotonic() - self._appended >= APPEND_SECONDS
+
+    def _append(self) -> None:
+        """Appends what waits as one fragment."""
+        if self._waiting:
+            ids = [each for several, _ in self._waiting for each in several]
+            features = {}
+            for number, column in enumerate(self._store.schema.features):
+                rows = [several[number] for _, several in self._waiting]
+                lengths = np.concatenate([each.lengths for each in rows])
+                data = rows[0].data if len(rows) == 1 else np.concatenate([each.data for each in rows])
+                features[column.digest] = PackedRows.of(lengths, data)
+            self._documents += self._store.append(ids, features)
+            self._waiting = []
+            self._waiting_ids.difference_update(ids)  # pieces that are still being tokenized keep theirs
+        self._appended = time.monotonic()
+
+    def _calibrated(self, paths: Sequence[Path]) -> list[Path]:
+        """The paths with constants of their codecs, fixed from texts drawn over the whole file."""
+        open_codecs = [path.pool.codec for path in paths if not is_whole(path.pool.codec)]
+        if not open_codecs:
+            return list(paths)
+        rows = max(codec.format.sample for codec in open_codecs)
+        self._show(f"fixing codecs from up to {min(rows, self._survey.rows):,} texts of {self._name}")
+        inputs = self._sample(rows)
+        if not inputs:
+            raise DataError(f"no row of {self._name} can be read", got=self._first_unread, do="give another file")
+
+        tokenizer = Tokenizer(self._trunk.tokenizer, self._trunk.settings)
+
+        def values(path: Path, count: int) -> Iterator[BatchValues]:
+            encode = self._backend.features
+            return sample_values(encode, path, inputs[:count], tokenizer, budget=TOKEN_BUDGET, width=self._width)
+
+        words = self._trunk.arrays[WORD_VECTORS]
+        return [calibrated(path, values, per=self._wish.per, words=words) for path in paths]
+
+    def _sample(self, count: int) -> list[Input]:
+        """Up to so many distinct texts of rows drawn over the whole file, always the same ones."""
+        rng = np.random.default_rng(0)
+        rows = list(drawn_rows(self._file, self._roles, self._survey.rows, SAMPLE_ROWS * count, rng))
+        inputs = dict.fromkeys(self._inputs(rows))
+        self._unread, distinct = 0, list(inputs)
+        chosen = rng.permutation(len(distinct))[:count]
+        return [distinct[number] for number in chosen.tolist()]
+
+    @staticmethod
+    def _is_every(path: Path) -> bool:
+        return path.pool.positions == "all"
+
+
+def check_source(location: str, there: dict[str, str], wanted: dict[str, str]) -> None:
+    """Raises StoreError where a store's features come from elsewhere: trunk, tokenizer, precision or windows."""
+    differing = [name for name in wanted if there.get(name) != wanted[name]]
+    if differing:
+        raise StoreError(
+            f"{location} holds features of another {' and another '.join(differing).replace('_', ' ')}",
+            got={name: wanted[name] for name in differing},
+            allowed={name: there.get(name, "not said") for name in differing},
+            do="take what the store was made with, or extract into another store",
+        )

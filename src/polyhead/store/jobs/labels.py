@@ -1,0 +1,99 @@
+"""Stored answers as labelled rows, from which tasks are trained where people's labels are gone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from polyhead.arguments import check_fields
+from polyhead.errors import ConfigError
+from polyhead.store.corpus.base import as_ids, document_id, prefixes_of
+from polyhead.store.jobs.answers import given_of, is_answer, score_of, surety_of
+from polyhead.store.jobs.documents import documents_of
+from polyhead.store.jobs.stored import StoredAnswers
+from polyhead.values import Value
+
+AT_ONCE = 2**16  # documents that are looked up at once
+TEXTS = ("text", "text_b")  # columns of a document's text, or of its pair
+ID, SCORE = "id", ".score"  # the columns of the id, and of each task's score after its name
+Show = Callable[[str], None]
+
+
+class LabelRequest(Value):
+    """Which answers become labels."""
+
+    tasks: tuple[str, ...]
+    columns: dict[str, str] = {}  # column of the file to read by its role, such as text
+    at_least: float | None = None  # the lowest score of an answer that is kept
+    rows: int | None = None  # about so many documents, drawn by id, always the same ones; None: all
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.tasks:
+            raise ConfigError("labels are of at least one task", do="name a task")
+        taken = [name for name in self.tasks if name in (ID, *TEXTS)]
+        if taken:
+            raise ConfigError("a column of this name holds something else", got=taken, do="name other tasks")
+        if self.at_least is not None and not 0 <= self.at_least <= 1:
+            raise ConfigError("a score is between 0 and 1", got=self.at_least)
+        if self.rows is not None and self.rows < 1:
+            raise ConfigError("at least one row is asked for", got=self.rows)
+
+
+def label_rows(
+    answers: StoredAnswers, source: Path | str, wish: LabelRequest, *, show: Show = lambda text: None
+) -> Iterator[dict[str, object]]:
+    """Rows with id, text, and each task's answer and score; of a file's texts that the store holds, each text once.
+
+    `source` is the file from which the store was made. A task that has no answer to a text, or a less sure one than
+    asked, has null there; a text without any is left out. A later window of a text has an id of its own, and no row.
+
+    Raises UnknownTask; ConfigError for a lowest score where a task's answers are values; DataError for the file.
+    """
+    tasks = {name: answers.task(name) for name in wish.tasks}
+    values = [name for name, task in tasks.items() if task.range is not None]
+    if wish.at_least is not None and values:
+        raise ConfigError("values have no score", got=values, do="leave out the lowest score, or these tasks")
+    share = 1.0 if wish.rows is None else min(1.0, wish.rows / max(1, answers.documents))
+    is_written = [np.zeros(fragment.rows, bool) for fragment in answers.store.fragments]
+    documents, done = documents_of(source, wish.columns, show), 0
+    while some := list(itertools.islice(documents, AT_ONCE)):
+        ids = as_ids([document_id(document) for document in some])
+        places = answers.store.find(ids)
+        chosen = np.flatnonzero((places[:, 0] >= 0) & (prefixes_of(ids) / 2.0**64 < share))
+        chosen = chosen[_fresh(places[chosen], is_written)]
+        for row, given in zip(chosen.tolist(), _answers(answers, wish, places[chosen]), strict=True):
+            if any(given[name] is not None for name in tasks):
+                yield {ID: ids[row].tobytes().hex(), **dict(zip(TEXTS, some[row], strict=False)), **given}
+        done += len(some)
+        show(f"{done:,} texts read")
+
+
+def _fresh(places: np.ndarray, is_written: Sequence[np.ndarray]) -> np.ndarray:
+    """Which documents come for the first time, bool; they are marked as written."""
+    is_first = np.zeros(len(places), bool)
+    for number, (fragment, row) in enumerate(places.tolist()):
+        is_first[number] = not is_written[fragment][row]
+        is_written[fragment][row] = True
+    return is_first
+
+
+def _answers(answers: StoredAnswers, wish: LabelRequest, places: np.ndarray) -> Iterator[dict[str, object]]:
+    """The columns of each document's answers."""
+    columns: dict[str, list[object]] = {}
+    for name in wish.tasks:
+        arrays, is_done = answers.at(name, places)
+        is_kept = is_done & is_answer(arrays)
+        if wish.at_least is not None:
+            is_kept &= surety_of(arrays) >= wish.at_least
+        labels = answers.task(name).labels
+        rows = [{key: array[row] for key, array in arrays.items()} for row in range(len(places))]
+        kept = list(zip(rows, is_kept.tolist(), strict=True))
+        columns[name] = [given_of(row, labels) if is_one else None for row, is_one in kept]
+        if "score" in arrays:
+            columns[name + SCORE] = [score_of(row) if is_one else None for row, is_one in kept]
+    for cells in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, cells, strict=True))

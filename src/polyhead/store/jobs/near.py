@@ -1,0 +1,214 @@
+"""The documents of a store that are nearest to a text: every document is compared, from its packed features.
+
+A document is the mean over its tokens, and over layers where several are kept, of what its features decode to. The text
+is encoded by the same trunk and written by the same codec, so that it is compared with documents as the store has them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+
+from polyhead import plan as planning
+from polyhead.arguments import check_fields
+from polyhead.bundle.files import release
+from polyhead.bundle.read import Bundle
+from polyhead.engine.backends import open_backend
+from polyhead.engine.backends.base import runner_of
+from polyhead.engine.backends.prefix import with_every_token
+from polyhead.engine.quantize.files import scales_for
+from polyhead.errors import BadValue, ConfigError, StoreError
+from polyhead.plan import Path
+from polyhead.plan.coding import through
+from polyhead.progress import progress_line
+from polyhead.store.corpus.base import ID_BYTES, CorpusStore, FeatureColumn, PackedRows
+from polyhead.store.corpus.open import open_corpus
+from polyhead.store.fill import batch_values, batches
+from polyhead.store.jobs.answering import slices
+from polyhead.store.jobs.backfill import check_trunk
+from polyhead.store.jobs.documents import texts_by_id
+from polyhead.store.packed import means
+from polyhead.text.tokenize import Input, Tokenizer
+from polyhead.values import Value
+
+TOP = 10  # documents that are told
+AT_ONCE = 2**14  # documents whose vectors are in memory at once
+Show = Callable[[str], None]
+
+
+class NearRequest(Value):
+    """What to look for, and with what the text is encoded."""
+
+    top: int = TOP
+    features: str | None = None  # the digest of those to compare, or its beginning; None: the first that are kept
+    backend: str | None = None
+    precision: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.top < 1:
+            raise ConfigError("at least one document is asked for", got=self.top)
+
+
+class NearDocument(Value):
+    """A document, and the cosine of its mean vector with the text's."""
+
+    id: str  # in hexadecimal
+    cosine: float
+    text: tuple[str, ...] | None = None  # or pair; None where no file of texts has it
+
+
+class NearDocuments(Value):
+    """The nearest documents, the nearest first; of equally near ones those that were appended first."""
+
+    store: str
+    features: str  # digest
+    codec: str
+    documents: int  # that were compared
+    cut: int  # tokens of the text that the trunk has no room for
+    found: tuple[NearDocument, ...]
+    encoding_seconds: float  # from opening the trunk to the text's vector
+    seconds: float  # of comparing
+
+
+def near(
+    location: FilePath | str,
+    bundle: FilePath | str,
+    text: Input,
+    wish: NearRequest | None = None,
+    *,
+    show: Show = lambda text: None,
+) -> NearDocuments:
+    """The documents of the store nearest to a text or a pair, by the cosine of mean vectors.
+
+    Raises StoreError for a store of another trunk, for features that it does not keep, and for one without documents;
+    BadValue for a text without a character.
+    """
+    wish, opened = wish or NearRequest(), Bundle.open(bundle)
+    if not any(each.strip() for each in text):
+        raise BadValue("the text is empty", got=text, do="give a text that has words")
+    store = open_corpus(location)
+    check_trunk(str(location), store, opened)
+    column = chosen(str(location), store, wish.features)
+    if not any(fragment.rows for fragment in store.fragments):
+        raise StoreError(f"{location} has no document", do="extract some into it first")
+    began = time.monotonic()
+    vector, cut = vector_of(opened, column, text, wish, kept=store.schema.source.get("precision"))
+    encoded = time.monotonic()
+    ids, cosines = nearest(store, column, vector, top=wish.top, show=show)
+    return NearDocuments(
+        store=str(location),
+        features=column.digest,
+        codec=column.codec.name,
+        documents=sum(fragment.rows for fragment in store.fragments),
+        cut=cut,
+        found=tuple(NearDocument(id=i.hex(), cosine=c) for i, c in zip(map(bytes, ids), cosines.tolist(), strict=True)),
+        encoding_seconds=encoded - began,
+        seconds=time.monotonic() - encoded,
+    )
+
+
+def chosen(location: str, store: CorpusStore, features: str | None) -> FeatureColumn:
+    """The features whose digest begins so; by default the first that the store keeps."""
+    fit = [column for column in store.schema.features if column.digest.startswith(features or "")]
+    if not fit or (features and len(fit) > 1):
+        raise StoreError(
+            f"{location} keeps {'several' if fit else 'no'} features whose digest begins with '{features}'",
+            got=features,
+            allowed=[column.digest for column in store.schema.features],
+            do="give the digest of features that are kept",
+        )
+    return fit[0]
+
+
+def vector_of(
+    bundle: Bundle, column: FeatureColumn, text: Input, wish: NearRequest, *, kept: str | None
+) -> tuple[np.ndarray, int]:
+    """The mean vector of a text as the store would keep it, float32 (width,), and its tokens that were cut.
+
+    `kept` is the precision in which documents were encoded: taken where nobody asked for one and this machine has it.
+    """
+    path, trunk = path_of(bundle, column), bundle.trunk()
+    tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
+    encodings = tokenizer.encodings([text])
+    ((_, batch),) = batches(encodings, pad_id=tokenizer.pad_id, budget=trunk.settings.max_tokens)
+    scales = partial(scales_for, bundle)
+    backend = open_backend(wish.backend, trunk, {}, precision=wish.precision, trained=kept, scales=scales)
+    (value,) = batch_values(runner_of(backend).features, [path], batch)
+    decoded = through(value.values, column.codec, value.tokens[:, None])
+    return decoded.mean(axis=(0, 1)), int(encodings.cut.sum())
+
+
+def path_of(bundle: Bundle, column: FeatureColumn) -> Path:
+    """The path whose stored value the features are; raises StoreError where neither store nor bundle knows it."""
+    if column.path is not None:
+        return column.path
+    for record in bundle.tasks.values():
+        path = with_every_token(record.path.stored())
+        if planning.digest(path) == column.digest:
+            return path
+    raise StoreError(
+        f"nobody knows which layers of the trunk the features '{column.digest}' are",
+        got=f"neither the store says it, nor reads a task of {bundle.root} these features",
+        do="give a bundle that has a task which reads them",
+    )
+
+
+def nearest(
+    store: CorpusStore, column: FeatureColumn, vector: np.ndarray, *, top: int, show: Show = lambda text: None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ids (top, 16) uint8 and cosines (top,) float32 of the documents nearest to a vector (width,), nearest first.
+
+    Documents without a token are left out, so there may be fewer. Of features SLICE_BYTES are read at once.
+    """
+    unit = vector / max(float(np.linalg.norm(vector)), np.finfo(np.float32).tiny)
+    ids, cosines = np.empty((0, ID_BYTES), np.uint8), np.empty(0, np.float32)
+    began, done, total = time.monotonic(), 0, sum(fragment.rows for fragment in store.fragments)
+    for fragment in store.fragments:
+        names, rows = store.ids(fragment.name), store.rows(fragment.name, column.digest)
+        for start, part in _parts(rows):
+            here = _cosines(means(column, part), unit)
+            kept = np.flatnonzero(np.isfinite(here))
+            kept = kept[_highest(here[kept], top)]
+            ids, cosines = np.concatenate([ids, names[start + kept]]), np.concatenate([cosines, here[kept]])
+            best = _highest(cosines, top)
+            ids, cosines = ids[best], cosines[best]
+            release([rows.data])  # else all that was ever read counts as memory of this process
+            done += len(here)
+            show(progress_line("near", done=done, total=total, unit="documents", seconds=time.monotonic() - began))
+    return ids, cosines
+
+
+def _parts(rows: PackedRows) -> Iterator[tuple[int, PackedRows]]:
+    """Rows in parts of bounded memory, each with its first row's number."""
+    for start in range(0, len(rows.lengths), AT_ONCE):
+        first = start
+        for part in slices(rows, start, min(start + AT_ONCE, len(rows.lengths))):
+            yield first, part
+            first += len(part.lengths)
+
+
+def _cosines(vectors: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """The cosine of each of the vectors (rows, width) with one of length 1; 0 for a vector of zeros."""
+    lengths = np.sqrt(np.einsum("rd,rd->r", vectors, vectors))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(vectors @ unit.astype(np.float32) / np.maximum(lengths, np.finfo(np.float32).tiny))
+
+
+def _highest(values: np.ndarray, count: int) -> np.ndarray:
+    """The places of the highest values, highest first, of equal ones in their order."""
+    return np.argsort(-values, kind="stable")[:count]
+
+
+def with_texts(
+    documents: NearDocuments, source: FilePath | str, roles: Mapping[str, str], *, show: Show = lambda text: None
+) -> NearDocuments:
+    """The same with the texts of the file from which the store was made; see `texts_by_id`."""
+    texts = texts_by_id({each.id for each in documents.found}, source, roles, show=show)
+    named = [msgspec.structs.replace(each, text=texts.get(each.id)) for each in documents.found]
+    return msgspec.structs.replace(documents, found=tuple(named))

@@ -1,0 +1,277 @@
+"""Work on disk in pieces, each complete or absent: a job that was stopped goes on after the last of them.
+
+    .OUT.pieces/made-by-polyhead.txt    marks the folder as ours; without it nothing in it is touched
+    .OUT.pieces/job.json                what the job reads, asks and writes; the pieces belong to this job
+    .OUT.pieces/lock                    held by the process that works on the job
+    .OUT.pieces/00000000.json           counts of the piece, and the SHA-256 of both; written before the piece
+    .OUT.pieces/00000000.piece          the piece, in the format of OUT
+
+The folder is next to OUT and is removed when OUT is complete. What a piece holds is the job's own affair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from polyhead.errors import ConfigError, DataError
+from polyhead.files import held, open_plain, replace_file, replacing
+from polyhead.folders import WorkFolder, claim, dissolve, sweep
+from polyhead.values import Value, from_json, to_json, to_value
+
+log = logging.getLogger(__name__)
+JOB, LOCK = "job.json", "lock"
+_OURS = re.compile(r"job\.json|lock|[0-9]{8,}\.(json|piece)")
+
+
+class Counts(Value):
+    """Counts of a piece, or of several: numbers, or numbers by name."""
+
+    rows: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        names = self.__struct_fields__
+        return type(self)(**{name: _added(getattr(self, name), getattr(other, name)) for name in names})
+
+
+class Job(Value):
+    """Base of descriptions of jobs: everything that the bytes of a piece depend on, except the machine."""
+
+    purpose: ClassVar[str]  # of the folder of pieces, as its marker says it
+    why_other: ClassVar[Mapping[str, str]]  # by field: what differs where pieces are of another job
+
+    version: str  # of polyhead
+
+    @property
+    def total(self) -> int:
+        """The rows of all pieces together."""
+        raise TypeError(f"{type(self).__name__} does not define `total`")
+
+
+JobT = TypeVar("JobT", bound=Job)
+CountsT = TypeVar("CountsT", bound=Counts)
+
+
+class Piece(Value):
+    """What is kept of a piece beside it: its counts, and a digest that shows whether either was changed."""
+
+    counts: Any  # of the job's class of Counts
+    sha256: str  # over the counts and the piece
+
+    @classmethod
+    def of(cls, counts: Counts, content: bytes) -> Self:
+        """The record of this content."""
+        return cls(counts=counts, sha256=hashlib.sha256(to_json(counts) + content).hexdigest())
+
+
+class Pieces(Generic[JobT, CountsT]):
+    """The pieces of one job, under its lock."""
+
+    def __init__(self, target: Path, kind: type[JobT], counts: type[CountsT]) -> None:
+        self.target, self.folder = target, folder_of(target)
+        self.done: list[Piece] = []  # in order
+        self.counts = counts()  # of the pieces that are done
+        self._kind, self._kind_of_counts, self._total = kind, counts, 0
+
+    @classmethod
+    @contextmanager
+    def held(cls, target: Path, kind: type[JobT], counts: type[CountsT]) -> Iterator[Self]:
+        """The pieces of the job of this kind that writes `target`.
+
+        Raises ConfigError if another process works on it, or if their folder is not ours; it is then left as it is.
+        """
+        pieces, working = cls(target, kind, counts), work_folder(kind)
+        busy = ConfigError(f"another process is writing {target}", do="wait for it, or write another file")
+        with ExitStack() as lock:
+            while not lock.enter_context(_lock(pieces.folder, working, busy)):
+                pass
+            try:
+                sweep(pieces.folder, working)
+                yield pieces
+            finally:
+                if not pieces._has_any:
+                    dissolve(pieces.folder, working)
+
+    def begun(self) -> JobT | None:
+        """The job to which the pieces belong; raises ConfigError if there are pieces and it cannot be read."""
+        path = self.folder / JOB
+        if not os.path.lexists(path):
+            return None
+        try:
+            return from_json(self._read(JOB), self._kind, source=str(path))
+        except (ConfigError, OSError) as error:
+            if not self._has_any:
+                return None
+            what = f"{path} was written by another version, or is damaged"
+            got = error.what if isinstance(error, ConfigError) else error.strerror
+            raise ConfigError(what, got=got, do="start anew with --fresh") from None
+
+    def go_on(self, job: JobT) -> None:
+        """Finds the finished pieces; raises ConfigError if they belong to another job.
+
+        A piece that was changed is made again, with those after it.
+        """
+        begun, self._total = self.begun(), job.total
+        if begun is None or (begun != job and (not self._has_any or self._is_finished(begun, job))):
+            self._begin(job)
+            return
+        for name in job.__struct_fields__:
+            now, before = getattr(job, name), getattr(begun, name)
+            if now != before:
+                raise ConfigError(
+                    f"{self.folder} holds pieces of another job for {self.target.name}: {job.why_other[name]}",
+                    got=_shown(now),
+                    allowed=_shown(before),
+                    do="run the command that was begun, start anew with --fresh, or write another file",
+                )
+        while (piece := self._piece(len(self.done))) is not None:
+            self.counts += piece.counts
+            self.done.append(piece)
+        damaged = self.folder / _piece_name(len(self.done))
+        if os.path.lexists(damaged):
+            log.warning("%s is not as it was written: its rows are answered again, and those after it", damaged)
+
+    def forget(self) -> None:
+        """Discards the unfinished job."""
+        with suppress(IsADirectoryError):
+            (self.folder / JOB).unlink(missing_ok=True)
+
+    def add(self, content: bytes, counts: CountsT) -> None:
+        """Adds the next piece, which is on disk when this returns."""
+        number, piece = len(self.done), Piece.of(counts, content)
+        self._write(_counts_name(number), to_json(piece))
+        self._write(_piece_name(number), content)
+        self.done.append(piece)
+        self.counts += counts
+
+    def contents(self) -> Iterator[bytes]:
+        """The finished pieces in order; raises DataError for one that was changed."""
+        for number, written in enumerate(self.done):
+            name = _piece_name(number)
+            try:
+                content = self._read(name)
+            except OSError as error:
+                raise _changed(self.folder / name, error.strerror) from None
+            piece = Piece.of(written.counts, content)
+            if piece != written:
+                raise _changed(self.folder / name, f"SHA-256 {piece.sha256}, with its counts")
+            yield content
+
+    def finish(self, content: Iterable[bytes]) -> None:
+        """Writes `target` in one step, then discards the pieces; raises DataError if they are not of all rows."""
+        if self.counts.rows != self._total:
+            raise DataError(
+                f"the pieces of {self.target} are not of all rows",
+                got=f"{self.counts.rows:,} rows",
+                allowed=f"{self._total:,}, as counted at the start",
+                do="start anew with --fresh",
+            )
+        with replacing(self.target, root=self.target.parent, within=self.folder) as file:
+            for block in content:
+                file.write(block)
+        self.forget()
+
+    @property
+    def _has_any(self) -> bool:
+        """Whether a piece is finished; a job without one may be replaced."""
+        return all(os.path.lexists(self.folder / name) for name in (JOB, _piece_name(0)))
+
+    def _is_finished(self, begun: JobT, job: JobT) -> bool:
+        """Whether the target has its content, and the process ended right before it dropped the pieces."""
+        if begun.version != job.version:
+            return False
+        number, rows = 0, 0
+        while (piece := self._piece(number)) is not None:
+            rows += piece.counts.rows
+            number += 1
+        if not number or rows != begun.total or not self.target.exists():
+            return False
+        last = (self.folder / _piece_name(number - 1)).stat().st_mtime_ns
+        return self.target.stat().st_mtime_ns >= last
+
+    def _begin(self, job: JobT) -> None:
+        for name in os.listdir(self.folder):  # pieces without a job
+            if name != LOCK and _OURS.fullmatch(name):
+                with suppress(IsADirectoryError):
+                    (self.folder / name).unlink()
+        self._write(JOB, to_json(job))
+
+    def _piece(self, number: int) -> Piece | None:
+        """The record of a piece that is there and unchanged; else None."""
+        source = str(self.folder / _counts_name(number))
+        try:
+            written = from_json(self._read(_counts_name(number)), Piece, source=source)
+            counts = to_value(written.counts, self._kind_of_counts, source=source)
+            piece = Piece.of(counts, self._read(_piece_name(number)))
+        except (OSError, ConfigError):
+            return None
+        return piece if piece.sha256 == written.sha256 else None
+
+    def _read(self, name: str) -> bytes:
+        with open_plain(self.folder / name, root=self.target.parent) as file:
+            return file.read()
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        try:
+            replace_file(path, content, root=self.target.parent)
+        except IsADirectoryError:
+            do = "remove it, or write another file"
+            raise ConfigError(f"{path} cannot be written", got="a folder of that name", do=do) from None
+
+
+@contextmanager
+def _lock(folder: Path, working: WorkFolder, busy: Exception) -> Iterator[bool]:
+    """Whether the folder's lock is held inside; it is not if the process that had it has just removed the folder."""
+    claim(folder, working)
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(held(folder / LOCK, patience=0.0, busy=busy))
+            is_held = True
+        except FileNotFoundError:
+            is_held = False
+        yield is_held
+
+
+def _piece_name(number: int) -> str:
+    return f"{number:08d}.piece"
+
+
+def _counts_name(number: int) -> str:
+    return f"{number:08d}.json"
+
+
+def _changed(path: Path, got: object) -> DataError:
+    return DataError(
+        f"{path} was changed since it was written",
+        got=got,
+        allowed="what was written, with its counts",
+        do="run the same command again: it answers these rows anew",
+    )
+
+
+def folder_of(target: Path) -> Path:
+    """The folder of the pieces of the job that writes `target`."""
+    return target.with_name(f".{target.name}.pieces")
+
+
+def work_folder(kind: type[Job]) -> WorkFolder:
+    """What a folder of pieces is for, and what lies in it."""
+    return WorkFolder(purpose=kind.purpose, is_ours=lambda name: bool(_OURS.fullmatch(name)))
+
+
+def _added(first: Any, second: Any) -> Any:
+    """The sum, name by name where there are names."""
+    if isinstance(first, dict):
+        return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
+    return first + second
+
+
+def _shown(value: object) -> object:
+    return value if not isinstance(value, (dict, Value)) else to_json(value, indent=0).decode().strip()

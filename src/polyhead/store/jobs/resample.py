@@ -1,0 +1,117 @@
+"""A sample of documents encoded anew: how often the answers that a store holds are those that a session gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from polyhead.engine.session import Session
+from polyhead.errors import DataError
+from polyhead.store.corpus.base import CorpusStore, document_id
+from polyhead.store.jobs.answers import ResultColumn, answers_at
+from polyhead.store.jobs.columns import roles_of
+from polyhead.store.jobs.documents import drawn_rows, open_rows, text_in
+from polyhead.tasks.task import Task
+from polyhead.text.tokenize import Input
+from polyhead.values import Value
+
+SAMPLE = 200  # documents of a sample
+NORMAL = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
+NEAR = 0.01  # values that differ by less than this part of the task's range count as equal
+Show = Callable[[str], None]
+
+
+class SampleAgreement(Value):
+    """How many documents of a sample have the stored answer when they are encoded anew: a share between two bounds."""
+
+    task: str
+    documents: int
+    equal: int
+    low: float  # of the 95 % interval of Wilson (1927)
+    high: float
+
+    @property
+    def share(self) -> float:
+        """The share of equal answers."""
+        return self.equal / self.documents
+
+    def line(self) -> str:
+        """The same for people."""
+        interval = f"{100 * self.low:.1f} to {100 * self.high:.1f} %"
+        return f"{self.task}: {self.equal} of {self.documents} encoded anew have the same answer ({interval})"
+
+
+def wilson(equal: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927)."""
+    share, z = equal / of, NORMAL
+    centre = (share + z * z / (2 * of)) / (1 + z * z / of)
+    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def resampled(
+    store: CorpusStore,
+    session: Session,
+    columns: Sequence[ResultColumn],
+    source: Path | str,
+    *,
+    roles: Mapping[str, str],
+    rows: int = SAMPLE,
+    rng: np.random.Generator,
+    show: Show = lambda text: None,
+) -> list[SampleAgreement]:
+    """The agreement of each task's column with the session's answers to `rows` texts of the file that the store holds.
+
+    `roles` names columns of the file where they are not found by name. Raises DataError where the store holds none.
+    """
+    inputs = drawn_texts(source, roles, rows, rng, show)
+    store.refresh()
+    places = store.find([document_id(text) for text in inputs])
+    inputs = [text for text, (fragment, _) in zip(inputs, places.tolist(), strict=True) if fragment >= 0]
+    places = places[places[:, 0] >= 0]
+    if not inputs:
+        raise DataError(
+            f"the store holds none of {rows} texts of {source}", do="name the file whose texts were extracted"
+        )
+    answers = [column for column in columns if column.is_answer]
+    fresh = session.columns(inputs, tasks=[column.task for column in answers])
+    found = []
+    for column in answers:
+        task, given = session.tasks[column.task], fresh[column.task]
+        kept, there = answers_at(store, column, task, places)
+        now = {"label": given.label, "labels": given.labels, "value": given.value}
+        equal = _equal(task, {name: array[there] for name, array in kept.items()}, now, there)
+        low, high = wilson(int(equal.sum()), max(1, len(equal)))
+        found.append(
+            SampleAgreement(task=column.task, documents=len(equal), equal=int(equal.sum()), low=low, high=high)
+        )
+    return found
+
+
+def drawn_texts(
+    source: Path | str, roles: Mapping[str, str], rows: int, rng: np.random.Generator, show: Show
+) -> list[Input]:
+    """Texts or pairs of so many rows of a file, drawn by `rng`; rows without one are left out."""
+    file = open_rows(source)
+    survey = file.survey(show)
+    known = roles_of(str(source), survey, dict(roles))
+    drawn = map(text_in, drawn_rows(file, known, survey.rows, rows, rng))
+    return [text for text in drawn if text is not None]
+
+
+def _equal(
+    task: Task, kept: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray | None], there: np.ndarray
+) -> np.ndarray:
+    """Which answers are equal, bool."""
+    for name, array in kept.items():
+        given = now.get(name)
+        if given is None or not len(array):
+            continue
+        given = given[there]
+        if task.range is not None:
+            return np.asarray(abs(array - given) <= NEAR * (task.range[1] - task.range[0]))
+        return np.asarray((array == given).reshape(len(array), -1).all(axis=1))
+    return np.zeros(0, bool)

@@ -1,0 +1,374 @@
+"""Scoring a file: every row is answered once and in order, across interruptions."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from polyhead._version import __version__
+from polyhead.arguments import check_arguments, check_fields
+from polyhead.data.rows import FORMATS, PACKABLE
+from polyhead.engine.pinned import Numerics, numerics_of
+from polyhead.engine.session import Result, Session
+from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
+from polyhead.progress import counted, progress_line, stopped_with
+from polyhead.store.jobs.calibrated import calibrations_of
+from polyhead.store.jobs.columns import Answers, Roles, RowInput, Survey, check_fit, kept_columns, roles_of, why_none
+from polyhead.store.jobs.faults import all_columns, check_machine
+from polyhead.store.jobs.pieces import Counts, Job, Pieces
+from polyhead.store.jobs.rows import Chunk, CsvWriter, JsonWriter, RowFile, Show, Source, Writer
+from polyhead.text.tokenize import lone_surrogates, repair
+from polyhead.values import Value
+
+PIECE_ROWS = 2048  # answered by one call, so that texts can be sorted by length; a kill loses one piece
+OUTPUTS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
+
+
+class ScoreRequest(Value):
+    """What to answer for every row, and what to write."""
+
+    tasks: tuple[str, ...] = ()  # none: all
+    columns: dict[str, str] = {}  # column to read by its role, one of `columns.NAMES`
+    # Columns of the input to write too: names, each also several between commas; None: all.
+    kept: tuple[str, ...] | None = None
+    prefix: str = ""  # of the names of added columns
+    scores: bool = False  # also a column of scores for each task that scores labels or options
+    calibrated: bool = False  # also columns of what calibration makes of the answers of tasks that have one
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if lone_surrogates(self.prefix):
+            raise ConfigError("the prefix of added columns is not UTF-8", got=self.prefix, do="give another --prefix")
+
+
+_OF_RECEIPTS = ("passes", "layers", "tokens", "cut", "repaired")  # counts that are sums over rows
+
+
+class ScoreCounts(Counts):
+    """Counts of the rows of a file and of what answering them took."""
+
+    errors: int = 0  # rows with a reason why they, or some task, have no answer
+    unread: int = 0  # of these, rows that could not be read
+    idle: int = 0  # of these, rows that fit no task, including rows with an empty text
+    partly: int = 0  # of these, rows that some task answered where another failed
+    # By task: rows without its answer, which are those unread, those idle, and the two that follow.
+    unanswered: dict[str, int] = {}
+    failed: dict[str, int] = {}
+    unfit: dict[str, int] = {}  # rows that it does not fit, and another task does
+    passes: int = 0
+    layers: int = 0
+    tokens: int = 0
+    cut: int = 0  # tokens that were not read
+    repaired: int = 0
+    seconds: float = 0.0
+
+
+class ScoreJob(Job):
+    """A file to score, and how."""
+
+    purpose = "pieces of a file that `polyhead score` writes"
+    why_other = {
+        "version": "they were written by another version of polyhead",
+        "source": "what is read has changed since, or is another file",
+        "form": "what is read or written has another format",
+        "tasks": "other tasks, or other versions of them",
+        "trunk": "a bundle over another trunk",
+        "numerics": "other arithmetic: --backend, --precision, versions of packages or this machine",
+        "deterministic": "--deterministic differs",
+        "columns": "other columns are read",
+        "kept": "--keep or --only-answers differs",
+        "prefix": "--prefix differs",
+        "scores": "--scores differs",
+        "calibrated": "--calibrated differs",
+        "piece_rows": "pieces of another size",
+        "survey": "what is read was found to hold other values",
+    }
+
+    source: str  # SHA-256 of the file that is read
+    form: str  # the endings of the names of both files
+    tasks: tuple[str, ...]  # each with its live version and the SHA-256 of its task.json
+    trunk: str  # digest
+    numerics: Numerics
+    deterministic: bool
+    columns: dict[str, tuple[str, ...]]  # columns to read, by role
+    kept: tuple[str, ...]
+    prefix: str
+    scores: bool
+    calibrated: bool
+    piece_rows: int
+    survey: Survey
+
+    @property
+    def total(self) -> int:
+        """The rows of the file."""
+        return self.survey.rows
+
+
+class Summary(Value):
+    """The result of a job; `counts` cover the whole file, including pieces of earlier runs."""
+
+    output: str
+    tasks: tuple[str, ...]
+    columns: tuple[str, ...]  # names of the added columns
+    counts: ScoreCounts
+    done_before: int  # rows that earlier runs answered
+    seconds: float  # of this run
+    texts_a_second: float  # of this run, reading and writing included
+
+
+def score(
+    session: Session,
+    source: Path | str,
+    target: Path | str,
+    wish: ScoreRequest,
+    *,
+    fresh: bool = False,
+    piece_rows: int = PIECE_ROWS,
+    show: Show = lambda text: None,
+) -> Summary:
+    """Writes the rows of `source` with their answers to `target`, a piece of `piece_rows` rows at a time.
+
+    If the same call was stopped before, at any moment, it goes on, and writes the bytes of a call that was not stopped.
+    A row that cannot be read or answered gets nulls and the reason. `fresh` discards an unfinished job. If the target
+    is a symbolic link, the file that it leads to is written.
+
+    Raises DataError and MissingColumn for a file that cannot be read, ConfigError for columns of one name, pieces of
+    another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
+    """
+    arguments = {"session": session, "source": source, "target": target, "wish": wish, "piece_rows": piece_rows}
+    check_arguments(score, arguments)
+    if piece_rows < 1:
+        raise ConfigError(
+            "piece_rows is the number of rows of a piece",
+            got=repr(piece_rows),
+            allowed="1 or more",
+            do=f"leave it out: it is {PIECE_ROWS}",
+        )
+    source, target = str(source), str(target)
+    began, stamp = time.monotonic(), _stamp(source)
+    work = _Work(session, open_source(source), Path(target), wish, stamp)
+    with Pieces.held(work.target, ScoreJob, ScoreCounts) as pieces:
+        job = work.job(None if fresh else pieces.begun(), piece_rows, show)
+        writer = work.writer(job)
+        if fresh:  # only now that the command is known to make sense
+            pieces.forget()
+        pieces.go_on(job)
+        before = pieces.counts.rows
+        with stopped_with(lambda: pieces.counts.rows, "rows"):
+            work.answer(pieces, job, writer, show)
+        work.check_source()
+        show(f"joining {counted(len(pieces.done), 'piece')}")
+        pieces.finish(writer.whole(pieces.contents()))
+    seconds = time.monotonic() - began
+    return Summary(
+        output=repair(target),  # names of files may be any bytes, JSON may not
+        tasks=tuple(work.answers.tasks),
+        columns=tuple(column.name for column in work.answers.columns),
+        counts=pieces.counts,
+        done_before=before,
+        seconds=seconds,
+        texts_a_second=(pieces.counts.rows - before) / seconds,
+    )
+
+
+Stamp = tuple[int, int, int] | None  # inode, size and time of change; None if there is no file
+
+
+class _Work:
+    """One call: the session, the file to read, the request, and where the answers go."""
+
+    def __init__(self, session: Session, file: Source, target: Path, wish: ScoreRequest, stamp: Stamp) -> None:
+        self.session, self.file, self.wish, self._stamp = session, file, wish, stamp
+        # A link stays one; the format is that of the name that was given.
+        self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, OUTPUTS)
+        _check_target(file, self.target, self.ending)
+        self.records, self.models = session.records, session.summaries.models.lines
+        tasks = {name: session.tasks[name] for name in session.task_names(wish.tasks or None)}
+        known = calibrations_of(session.loaded.calibrations, tasks) if wish.calibrated else {}
+        self.answers = Answers(tasks=tasks, prefix=wish.prefix, scores=wish.scores, calibrations=known)
+
+    def job(self, begun: ScoreJob | None, piece_rows: int, show: Show) -> ScoreJob:
+        """The description of the job; the survey is that of `begun` if it read the same bytes."""
+        show(f"looking at {Path(self.file.path).name}")
+        with open(self.file.path, "rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        form = f"{_ending(self.file.path, FORMATS)} to {self.ending}"
+        is_known = begun is not None and (begun.version, begun.source, begun.form) == (__version__, digest, form)
+        survey = begun.survey if begun is not None and is_known else self.file.survey(show)
+        if not survey.rows:
+            raise EmptyData(f"{self.file.path} holds no row", do="give a file with rows")
+        roles = roles_of(self.file.path, survey, self.wish.columns)
+        check_fit(self.file.path, roles, self.answers.tasks, self.wish.columns)
+        session = self.session
+        return ScoreJob(
+            version=__version__,
+            source=digest,
+            form=form,
+            tasks=self._versions(),
+            trunk=session.bundle.digest,
+            numerics=numerics_of(session),
+            deterministic=session.deterministic,
+            columns=roles.columns,
+            kept=kept_columns(self.file.path, survey, self.wish.kept, self.answers),
+            prefix=self.wish.prefix,
+            scores=self.wish.scores,
+            calibrated=self.wish.calibrated,
+            piece_rows=piece_rows,
+            survey=survey,
+        )
+
+    def writer(self, job: ScoreJob) -> Writer:
+        """The writer of the format that the target's name says."""
+        ending, columns = self.ending, self.answers.columns
+        if ending == ".parquet":
+            from polyhead.data.parquet import ParquetWriter, schema_of_words
+
+            words = {name: job.survey.columns[name] for name in job.kept}
+            return ParquetWriter(job.kept, columns, self.file.schema(job.kept) or schema_of_words(words))
+        writers: Mapping[str, type[JsonWriter] | type[CsvWriter]] = {".jsonl": JsonWriter, ".csv": CsvWriter}
+        return writers[ending.removesuffix(".gz")](job.kept, columns, packed=ending.endswith(".gz"))
+
+    def answer(self, pieces: Pieces[ScoreJob, ScoreCounts], job: ScoreJob, writer: Writer, show: Show) -> None:
+        """Answers the pieces that are not finished."""
+        began, before, roles = time.monotonic(), pieces.counts.rows, Roles(columns=job.columns)
+        name, wanted = Path(self.file.path).name, tuple(dict.fromkeys((*roles.wanted, *job.kept)))
+        show(f"{name}: {before:,} of {job.survey.rows:,} texts")
+        for chunk in self.file.chunks(wanted, start=before, size=job.piece_rows):
+            piece_began = time.monotonic()
+            results = self._results(chunk, roles)
+            content = writer.piece(chunk, [self.answers.cells(result) for result in results])
+            self.check_source()  # pieces are of the bytes that the job names
+            pieces.add(content, self._counts(results, time.monotonic() - piece_began))
+            done, seconds = pieces.counts.rows, time.monotonic() - began
+            total = job.survey.rows
+            show(progress_line(name, done=done, total=total, unit="texts", seconds=seconds, before=before))
+
+    def check_source(self) -> None:
+        """Raises DataError if the file that is read was changed since it was opened."""
+        if _stamp(self.file.path) != self._stamp:
+            raise DataError(
+                f"{self.file.path} was changed while it was read",
+                do="leave it as it is: with the content that it had the same command goes on, else start with --fresh",
+            )
+
+    def _results(self, chunk: Chunk, roles: Roles) -> list[Result | BadValue]:
+        """The result of each row, or the error of a row that could not be read."""
+        rows = chunk.inputs(roles)
+        read = [row for row in rows if isinstance(row, RowInput)]
+        inputs, words = [row.input for row in read], [row.words for row in read]
+        results: list[Result] = []
+        if read:
+            try:
+                answered = all_columns(self.session, inputs, words, tasks=self.answers.tasks)
+            except UnknownTask:  # one that was removed meanwhile
+                self._check_unchanged()
+                raise
+            self._check_unchanged()
+            check_machine(self.session, answered)
+            results = answered.results(calibrated=self.wish.calibrated)
+        remaining = iter(results)
+        return [next(remaining) if isinstance(row, RowInput) else row for row in rows]
+
+    def _counts(self, results: Sequence[Result | BadValue], seconds: float) -> ScoreCounts:
+        names = self.answers.tasks
+        answered = [result for result in results if isinstance(result, Result)]
+        answers = Counter(name for result in answered for name in result.answers)
+        failed = Counter(name for result in answered for name in result.failed)
+        fitting = [result for result in answered if result.answers or result.failed]
+        unfit = Counter(name for result in fitting for name in result.skipped)
+        receipts = [result.receipt for result in answered]
+        return ScoreCounts(
+            rows=len(results),
+            errors=sum(why_none(result) is not None for result in results),
+            unread=len(results) - len(answered),
+            idle=len(answered) - len(fitting),
+            partly=sum(bool(result.answers and result.failed) for result in answered),
+            unanswered={name: len(results) - answers[name] for name in names},
+            failed={name: failed[name] for name in names},
+            unfit={name: unfit[name] for name in names},
+            seconds=seconds,
+            **{name: sum(getattr(receipt, name) for receipt in receipts) for name in _OF_RECEIPTS},
+        )
+
+    def _versions(self) -> tuple[str, ...]:
+        """Each task with its version in the bundle; raises ConfigError for a task that only the session has."""
+        bundle = self.session.bundle
+        apart = [n for n in self.answers.tasks if self.records.get(n) != bundle.tasks.get(n)]
+        if apart:
+            raise ConfigError(
+                "a job goes on by the versions of its tasks, and these were attached to the session alone",
+                got=apart,
+                allowed=[name for name in self.session.tasks if name not in apart],
+                do="add them to the bundle and refresh the session, or ask for other tasks",
+            )
+        lines = {**bundle.lines, **self.models}
+        return tuple(f"{name} {lines[name].version} {lines[name].record}" for name in self.answers.tasks)
+
+    def _check_unchanged(self) -> None:
+        """Raises ConfigError if a task is no longer what it was at the start."""
+        records, models = self.session.records, self.session.summaries.models.lines
+        changed = [
+            name
+            for name in self.answers.tasks
+            if records.get(name) is not self.records.get(name) or models.get(name) != self.models.get(name)
+        ]
+        if changed:
+            raise ConfigError(
+                f"tasks were replaced or removed while {self.file.path} was scored; what was answered is kept",
+                got=changed,
+                allowed="the same versions for all rows of a file",
+                do="score with the versions of before to go on, or start anew with --fresh",
+            )
+
+
+def open_source(path: str) -> Source:
+    """The file to read, in the format that its name says; raises DataError if it is missing or of no known format."""
+    name = path.lower()
+    if not Path(path).exists():
+        raise DataError(f"no file at {path}", do="give the path of a file that exists")
+    if not Path(path).is_file():
+        raise DataError(f"{path} is no file", do="give a file: a job that was stopped reads it again")
+    if name.endswith(".parquet"):
+        from polyhead.data.parquet import ParquetFile
+
+        return ParquetFile(path)
+    if name.endswith(".xlsx") or name.removesuffix(".gz").endswith(PACKABLE):
+        return RowFile(path)
+    allowed = [form for form in FORMATS if form.startswith(".")]
+    raise DataError(f"the format of {path} is not known by its name", allowed=allowed, do="name it as what it is")
+
+
+def _check_target(file: Source, target: Path, ending: str) -> None:
+    """Raises ConfigError, before any work, if the target cannot be written."""
+    if not ending:
+        raise ConfigError(f"the format of {target} is not known by its name", allowed=OUTPUTS, do="name a file so")
+    do = "name a file in a folder that you can write to"
+    if not target.parent.is_dir():
+        reason = f"there is no folder {target.parent}"
+    elif target.is_symlink():
+        reason = "it is a link that leads to itself"
+    elif target.exists() and not target.is_file():
+        reason = "it is no plain file"
+    elif target.exists() and target.samefile(file.path):
+        reason, do = "it is the file that is read", "name another file"
+    elif not os.access(target.parent, os.W_OK):
+        reason = "permission denied"
+    else:
+        return
+    raise ConfigError(f"cannot write {target}", got=reason, do=do)
+
+
+def _ending(name: str, endings: Sequence[str]) -> str:
+    """The one of these endings that the name has; "" for none."""
+    return next((ending for ending in endings if name.lower().endswith(ending)), "")
+
+
+def _stamp(path: str) -> Stamp:
+    if not os.path.exists(path):
+        return None
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns

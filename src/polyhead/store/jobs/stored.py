@@ -1,0 +1,166 @@
+"""Answers of one bundle in one store, and those of two side by side: of two encoders, or two versions of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from polyhead.bundle.read import Bundle
+from polyhead.errors import StoreError, UnknownTask
+from polyhead.store.corpus.base import as_ids
+from polyhead.store.corpus.open import open_corpus
+from polyhead.store.jobs.answers import ResultColumn, answers_at, columns_of
+from polyhead.store.jobs.backfill import check_trunk
+from polyhead.tasks.task import Task
+from polyhead.values import Value
+
+OLD, NEW, NEITHER = 0, 1, -1
+
+
+class AnswerSource(Value):
+    """Where a task's answers come from."""
+
+    store: str
+    trunk: str  # digest
+    task: str
+    version: str
+    column: str
+
+
+class StoredAnswers:
+    """A store and the bundle that answers from it. Raises StoreError where they are of different trunks."""
+
+    def __init__(self, location: Path | str, bundle: Path | str) -> None:
+        self.location, self.store, self.bundle = str(location), open_corpus(location), Bundle.open(bundle)
+        check_trunk(self.location, self.store, self.bundle)
+
+    @property
+    def trunk(self) -> str:
+        """The digest of the trunk."""
+        return self.bundle.digest
+
+    @property
+    def documents(self) -> int:
+        """Documents of the store."""
+        return sum(fragment.rows for fragment in self.store.fragments)
+
+    def task(self, name: str) -> Task:
+        """The task's live version; raises UnknownTask."""
+        if name not in self.bundle.tasks:
+            raise UnknownTask(
+                f"the bundle {self.bundle.root} has no task '{name}'", got=name, allowed=sorted(self.bundle.tasks)
+            )
+        return self.bundle.tasks[name].task
+
+    def column(self, name: str) -> ResultColumn:
+        """The column of the task's live version."""
+        self.task(name)
+        return columns_of(name, self.bundle.lines[name], all_scores=False)[0]
+
+    def source(self, name: str) -> AnswerSource:
+        """Where the task's answers come from."""
+        column = self.column(name)
+        return AnswerSource(
+            store=self.location, trunk=self.trunk, task=name, version=column.version, column=column.name
+        )
+
+    def answered(self, name: str) -> int:
+        """Documents for which the column of the task's live version is done."""
+        column = self.column(name).name
+        return sum(fragment.rows for fragment in self.store.fragments if column in fragment.results)
+
+    def at(self, name: str, places: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """`answers_at` of the task's column."""
+        return answers_at(self.store, self.column(name), self.task(name), places)
+
+    def fragments(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Ids (rows, 16) and places (rows, 2) of each fragment's documents."""
+        for number, fragment in enumerate(self.store.fragments):
+            places = np.stack([np.full(fragment.rows, number, np.int64), np.arange(fragment.rows)], axis=1)
+            yield self.store.ids(fragment.name), places
+
+
+class Numbering(Value):
+    """One numbering of the labels of two versions of a task: the new one's, then those that only the old one has."""
+
+    labels: tuple[str, ...]
+    old: tuple[int, ...]  # the number of each of the old one's labels
+
+    @classmethod
+    def of(cls, old: Task, new: Task) -> Numbering:
+        """Raises StoreError where the two are of different kinds."""
+        if old.kind != new.kind:
+            raise StoreError(
+                f"task '{new.name}' is of another kind in the two bundles",
+                got=f"{old.kind} and {new.kind}",
+                do="compare and read tasks of one kind",
+            )
+        labels = (*new.labels, *(label for label in old.labels if label not in new.labels))
+        return cls(labels=labels, old=tuple(map(labels.index, old.labels)))
+
+    def of_old(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The old version's answers in this numbering."""
+        numbered = dict(arrays)
+        if "label" in numbered:
+            numbers = np.array((*self.old, -1), np.int32)  # -1, no answer, is the last one
+            numbered["label"] = numbers[numbered["label"]]
+        if "labels" in numbered:
+            numbered["labels"] = self._spread(numbered["labels"], self.old)
+        return numbered
+
+    def of_new(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The new version's answers in this numbering."""
+        numbered = dict(arrays)
+        if "labels" in numbered:
+            numbered["labels"] = self._spread(numbered["labels"], range(numbered["labels"].shape[1]))
+        return numbered
+
+    def _spread(self, flags: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
+        wide = np.zeros((len(flags), len(self.labels)), bool)
+        wide[:, list(numbers)] = flags
+        return wide
+
+
+class DualAnswers(Value, eq=False):
+    """A task's answers to some documents, each from the new store, or from the old one; never without saying which.
+
+    `arrays` are those of the column (`label` and `score`, `labels` and `score`, or `value`); `labels` are what numbers
+    in them mean, whichever store they come from.
+    """
+
+    labels: tuple[str, ...]
+    arrays: dict[str, np.ndarray]
+    of: np.ndarray  # int8 (rows,): 0 the old one, 1 the new one, -1 neither has an answer yet
+    sources: tuple[AnswerSource, AnswerSource]  # old, new
+
+
+def dual_answers(
+    old: StoredAnswers, new: StoredAnswers, task: str, ids: Sequence[bytes] | np.ndarray, *, mix: bool = False
+) -> DualAnswers:
+    """The task's answers to these documents from the new store, and with `mix` from the old one where it is not done.
+
+    Raises StoreError where documents lack the new answers and `mix` was not asked for: answers of two encoders are two
+    scales. UnknownTask where one of the bundles lacks the task.
+    """
+    numbering = Numbering.of(old.task(task), new.task(task))
+    ids = as_ids(ids)
+    arrays, is_done = new.at(task, new.store.find(ids))
+    if not mix and not is_done.all():
+        raise StoreError(
+            f"{(~is_done).sum():,} of {len(ids):,} documents have no answers of task '{task}' in {new.location} yet",
+            got=f"answers of trunk {old.trunk} in {old.location} for others" if old.answered(task) else None,
+            allowed=f"answers of trunk {new.trunk}",
+            do="extract and backfill these documents, or ask for answers of both with mix=True",
+            rows=np.flatnonzero(~is_done).tolist(),
+        )
+    of, merged = np.where(is_done, NEW, NEITHER).astype(np.int8), numbering.of_new(arrays)
+    rows = np.flatnonzero(~is_done)
+    if len(rows):
+        before, was_done = old.at(task, old.store.find(ids[rows]))
+        taken = rows[was_done]
+        of[taken] = OLD
+        for name, array in numbering.of_old(before).items():
+            merged[name][taken] = array[was_done]
+    return DualAnswers(labels=numbering.labels, arrays=merged, of=of, sources=(old.source(task), new.source(task)))

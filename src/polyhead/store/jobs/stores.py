@@ -1,0 +1,89 @@
+"""Facts about a store of a corpus, for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from polyhead.store.corpus.base import ID_BYTES, CorpusStore
+from polyhead.store.jobs.taps import kept_in_words
+from polyhead.values import Value
+
+
+class KeptFeatures(Value):
+    """What is kept of every document under one digest."""
+
+    digest: str
+    keeps: str  # for people: layers, positions and codec
+    codec: str
+    token_bytes: int
+    tokens: int  # of all documents
+    bytes: int  # of their packed features
+
+
+class KeptResults(Value):
+    """A column of results."""
+
+    name: str
+    documents: int  # that have it
+    task: str | None = None  # None: nobody said what the column holds
+    version: str | None = None
+    labels: tuple[str, ...] = ()
+
+
+class StoreInfo(Value):
+    """What a store holds."""
+
+    store: str
+    version: int
+    documents: int
+    fragments: int
+    source: dict[str, str]  # where the features come from: digests of trunk and tokenizer, precision, long texts
+    features: tuple[KeptFeatures, ...]
+    results: tuple[KeptResults, ...]
+    id_bytes: int
+    disk_bytes: int | None  # of all files, old versions included; None where the store is no local folder
+
+
+def store_info(location: str, store: CorpusStore) -> StoreInfo:
+    """What the store at this location holds."""
+    features = []
+    for column in store.schema.features:
+        tokens = sum(int(store.rows(fragment.name, column.digest).offsets[-1]) for fragment in store.fragments)
+        kept = KeptFeatures(
+            digest=column.digest,
+            keeps=kept_in_words(column),
+            codec=column.codec.name,
+            token_bytes=column.token_bytes,
+            tokens=tokens,
+            bytes=tokens * column.token_bytes,
+        )
+        features.append(kept)
+    described, done = store.described(), dict[str, int]()
+    for fragment in store.fragments:
+        for name in fragment.results:
+            done[name] = done.get(name, 0) + fragment.rows
+    results = []
+    for name, documents in sorted(done.items()):
+        facts = described.get(name)
+        answers = KeptResults(name=name, documents=documents)
+        if facts is not None:
+            answers = msgspec.structs.replace(answers, task=facts.task, version=facts.version, labels=facts.labels)
+        results.append(answers)
+    documents = sum(fragment.rows for fragment in store.fragments)
+    return StoreInfo(
+        store=location,
+        version=store.version,
+        documents=documents,
+        fragments=len(store.fragments),
+        source=store.schema.source,
+        features=tuple(features),
+        results=tuple(results),
+        id_bytes=ID_BYTES * documents,
+        disk_bytes=_disk_bytes(Path(location)) if "://" not in location else None,
+    )
+
+
+def _disk_bytes(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_symlink() and path.is_file())

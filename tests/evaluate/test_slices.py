@@ -1,0 +1,56 @@
+"""Scores of the rows of each value of a column."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tiny
+from polyhead import Session
+from polyhead.data.columns import Source
+from polyhead.errors import MissingColumn
+from polyhead.evaluate.scores import answered_by, evaluation_of
+from polyhead.evaluate.slices import EMPTY, OTHERS, columns_read, grouped, sliced
+
+
+@pytest.fixture
+def session(home):
+    return Session(home / "bundle", backend="reference")
+
+
+def test_each_slice_has_the_score_of_a_file_of_its_rows(session, tmp_path):
+    rows = [{**row, "channel": ("mail", "chat", None)[number % 3]} for number, row in enumerate(tiny.messages(30, 4))]
+    rows[2]["mood"] = None  # not labelled: numbers of rows are those of the file
+    file = tiny.write_jsonl(tmp_path / "all.jsonl", rows)
+    answered = answered_by(session, "mood", Source(path=str(file), label="mood"))
+    values = columns_read(str(file), ["channel"], answered.examples.rows)["channel"]
+    found = sliced(answered, "channel", values)
+    assert {each.value: each.rows for each in found.slices} == {"mail": 10, "chat": 10, EMPTY: 9}
+    for each, channel in ((each, None if each.value == EMPTY else each.value) for each in found.slices):
+        own = tiny.write_jsonl(tmp_path / "own.jsonl", [row for row in rows if row["channel"] == channel])
+        score = evaluation_of(session, "mood", Source(path=str(own), label="mood")).score
+        assert each.score == pytest.approx(score.scores["accuracy"])
+        assert each.interval.low <= each.score <= each.interval.high
+
+
+def test_many_numbers_are_cut_into_quarters_and_few_are_values():
+    numbers = [*range(100), None]
+    parts = grouped(numbers)
+    assert [len(places) for places in parts.values()] == [25, 25, 25, 25, 1] and list(parts)[-1] == EMPTY
+    assert list(parts)[0] == "0 to 24.75"
+    assert sorted(np.concatenate(list(parts.values()))) == list(range(101))
+    assert {name: len(places) for name, places in grouped([1, 2, "2", 1, 2]).items()} == {"2": 3, "1": 2}
+
+
+def test_rare_values_stand_together():
+    values = [f"v{number}" for number in range(25) for _ in range(30 - number)]
+    found = grouped(values)
+    assert len(found) == 21 and list(found)[0] == "v0" and len(found[OTHERS]) == 10 + 9 + 8 + 7 + 6
+    assert sum(map(len, found.values())) == len(values)
+
+
+def test_a_column_that_is_not_there_is_told(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"text": "a", "chanel": "x"}) + "\n")
+    with pytest.raises(MissingColumn, match="did you mean 'chanel'"):
+        columns_read(str(file), ["channel"], [1])

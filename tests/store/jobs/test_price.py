@@ -1,0 +1,61 @@
+"""A price says what a job will take, from trials alone."""
+
+import pytest
+
+from polyhead.store.jobs.answering import Answered, Unit
+from polyhead.store.jobs.price import priced, spread
+
+
+class Column:
+    task = "mood"
+
+
+class Work:
+    """Work of known cost: 1 ms a row, 1 us a byte of a fragment that is opened, 100 bytes a document."""
+
+    columns, tasks = {"c": Column()}, {"mood": None}
+
+    def __call__(self, unit):
+        rows = unit.stop - unit.start
+        return Answered(results={"c": {}}, fragment_bytes=100 * 1000, opening=0.1, computing=0.001 * rows)
+
+
+class Trials:
+    def __init__(self, work, workers):
+        self.work, self.workers = work, workers
+
+    def results(self, units):
+        return ((unit, self.work(unit)) for unit in units)
+
+
+def units(fragments, *, rows=1000, size=500):
+    return [
+        Unit(fragment=f"f{n}", start=start, stop=start + size, digest="d", columns=("c",))
+        for n in range(fragments)
+        for start in range(0, rows, size)
+    ]
+
+
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 10 * (1.0 + 0.1 + 0.02)), (2, 10 * (1.0 + 2 * 0.1) / 2)])
+def test_a_price_adds_what_rows_and_fragments_take_and_shares_it_between_workers(workers, seconds, monkeypatch):
+    monkeypatch.setattr("polyhead.store.jobs.price.row_bytes", lambda column, task: 8)
+    price = priced(units(10), Trials(Work(), workers), Work(), dollars_an_hour=36.0)
+    assert price.seconds == pytest.approx(seconds)
+    assert (price.documents, price.read_bytes, price.written_bytes) == (10_000, 1_000_000, 80_000)
+    assert price.dollars == pytest.approx(seconds / 100)
+    assert f"{seconds / 100:.2f} dollars, 1 MB to read" in price.lines()[0]
+
+
+def test_a_price_without_a_rate_names_no_dollars(monkeypatch):
+    monkeypatch.setattr("polyhead.store.jobs.price.row_bytes", lambda column, task: 8)
+    price = priced(units(1), Trials(Work(), 1), Work(), dollars_an_hour=None)
+    assert price.dollars is None and "dollars" not in price.lines()[0]
+
+
+def test_trials_are_spread_over_all_units_and_stay_inside_them():
+    several = units(7, rows=900, size=450)
+    parts = list(spread(several, 20, 100))
+    assert len(parts) == 20 and {part.fragment for part in parts} == {f"f{n}" for n in range(7)}
+    assert all(0 <= part.start < part.stop <= 900 and part.stop - part.start == 100 for part in parts)
+    assert len({part.start for part in parts}) > 10
+    assert [part.stop - part.start for part in spread(several, 3, 10**6)] == [450] * 3

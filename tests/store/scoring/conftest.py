@@ -1,0 +1,16 @@
+"""A session over all tiny tasks."""
+
+import pytest
+
+from polyhead.engine.session import Session
+from store.scoring.scored import make_bundle
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory):
+    return make_bundle(tmp_path_factory.mktemp("scoring") / "bundle")
+
+
+@pytest.fixture
+def session(bundle):
+    return Session(bundle, backend="reference")
