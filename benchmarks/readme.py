@@ -47,7 +47,7 @@ STRUCTS = (
     strategy.InLayer,
     strategy.OnTop,
     strategy.Adapter,
-    project.Choice,
+    project.AllocationRule,
     recipe.Training,
     seq2seq_data.Summarizer,
     recipe.Frozen,
@@ -58,7 +58,7 @@ STRUCTS = (
     recipe.Smoothing,
     recipe.LeaveOut,
     recipe.FineTune,
-    recipe.Search,
+    recipe.SearchGrid,
 )
 SHAPE = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)  # of minilm
 TOKENS, MANY = 32, 8  # of the text and tasks whose costs are shown

@@ -10,7 +10,7 @@ from polyhead.project.strategies.base import LIVE_TRAINING
 from polyhead.project.strategies.branch import BRANCH_TRAINING
 from polyhead.project.tables import (
     JOINT_TRAINING,
-    Choice,
+    AllocationRule,
     TrunkChoice,
     read_project,
     strategy_of,
@@ -86,11 +86,11 @@ def test_a_branch_says_everything_that_its_strategy_can(tmp_path):
 
 
 def test_an_allocation_says_how_branches_are_chosen(tmp_path):
-    assert read(tmp_path, TASK).allocation == Choice(rule="marginal", c=1.0)
+    assert read(tmp_path, TASK).allocation == AllocationRule(rule="marginal", c=1.0)
     greedy = read(tmp_path, "[allocation]\nrule = 'greedy'\nc = 2.5\n" + TASK)
-    assert greedy.allocation == Choice(rule="greedy", c=2.5)
+    assert greedy.allocation == AllocationRule(rule="greedy", c=2.5)
     budget = read(tmp_path, "[allocation]\nrule = 'budget'\nbudget = 33\nunit = 'bytes'\n" + TASK)
-    assert budget.allocation == Choice(rule="budget", budget=33, unit="bytes")
+    assert budget.allocation == AllocationRule(rule="budget", budget=33, unit="bytes")
 
 
 def test_training_that_is_not_said_is_that_of_the_tasks_strategy(tmp_path):

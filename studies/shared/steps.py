@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from polyhead.deep.recipes.course import JointCourse
     from polyhead.encoder.data import TrunkData
     from polyhead.plan import Path
-    from polyhead.project.recipes import Joint, Search
+    from polyhead.project.recipes import Joint, SearchGrid
     from polyhead.train.data.prepared import Prepared
 
 
@@ -135,14 +135,14 @@ def head(prepared: Prepared, extractor: Extractor) -> Facts:
 
 
 def fine_tune(
-    prepared: Prepared, data: TrunkData, *, search: Search | None = None, precision: str = "bfloat16"
+    prepared: Prepared, data: TrunkData, *, search: SearchGrid | None = None, precision: str = "bfloat16"
 ) -> Facts:
     """Full fine-tuning for one task; without a search, at the numbers of its own training alone."""
     from polyhead.deep.recipes.refine import refine
-    from polyhead.project.recipes import Search
+    from polyhead.project.recipes import SearchGrid
 
     training = prepared.training
-    alone = Search(learning_rates=(training.learning_rate,), epsilons=(1e-8,), dropouts=(training.dropout,))
+    alone = SearchGrid(learning_rates=(training.learning_rate,), epsilons=(1e-8,), dropouts=(training.dropout,))
     clock = time.monotonic()
     refined = refine(prepared, data, search=search or alone, precision=precision)
     facts = _facts(prepared, refined.scores, refined.learned.fitted.best_epoch)

@@ -8,7 +8,7 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.deep.extract import Extractor
-from polyhead.project.recipes import Joint, Search, Training
+from polyhead.project.recipes import Joint, SearchGrid, Training
 from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk
 from studies.aghajanyan2021 import runs as running
@@ -120,7 +120,7 @@ def test_ways_are_compared_when_all_their_seeds_are_there(monkeypatch):
 def test_full_fine_tuning_without_a_search_has_the_numbers_of_its_task(data):
     one = prepared(data, Pooled(layers="last", positions="first", codec="float32"))
     plain = steps.fine_tune(one, tiny_trunk(), precision="float32")
-    alone = Search(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.1,))
+    alone = SearchGrid(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.1,))
     searched = steps.fine_tune(one, tiny_trunk(), search=alone, precision="float32")
     assert "tried" not in plain
     assert {key: plain[key] for key in ("test", "validation", "best_epoch")}.items() <= searched.items()

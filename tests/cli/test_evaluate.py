@@ -11,7 +11,7 @@ from cli.commands import run, write_project
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
-from polyhead.project.recipes import FineTune, LeaveOut, Search, TrunkOnly
+from polyhead.project.recipes import FineTune, LeaveOut, SearchGrid, TrunkOnly
 from polyhead.project.strategies import Branch
 from polyhead.project.tables import TaskEntry
 from tiny import to_toml
@@ -177,7 +177,7 @@ def test_a_missing_test_file_is_named(work):
 
 
 def test_each_bundle_of_a_recipe_that_makes_several_is_scored(work):
-    recipe = FineTune(search=Search(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.0,)))
+    recipe = FineTune(search=SearchGrid(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.0,)))
     whole = tiny.project(work, "mood", "names", "urgency")
     path = work / "polyhead.toml"
     path.write_text(to_toml(msgspec.structs.replace(whole, recipe=recipe, bundle="tuned")))

@@ -13,7 +13,7 @@ import tiny
 from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.evaluate.held import held_file, read_held
-from polyhead.project.recipes import FineTune, Frozen, Joint, Search
+from polyhead.project.recipes import FineTune, Frozen, Joint, SearchGrid
 from polyhead.project.strategies import Branch, Prompted
 from tiny import to_toml
 
@@ -226,7 +226,7 @@ def test_wrong_rows_as_a_table_have_the_words_of_pairs(trained, tmp_path):
         {"strategy": Branch(layers=1, hidden=8)},
         {"strategy": Prompted(rows=2, hidden=8)},
         {"recipe": Joint(micro_batches=2, steps=2)},
-        {"recipe": FineTune(search=Search(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.0,)))},
+        {"recipe": FineTune(search=SearchGrid(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.0,)))},
     ],
     ids=["branch", "prompted", "joint", "fine-tuned"],
 )

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyhead.data.formats import dialect
-from polyhead.data.formats.dialect import SEPARATORS, separator_of
+from polyhead.data.formats.dialect import SEPARATORS, delimiter_of
 from polyhead.data.formats.foreign import recoded, without_header
 from polyhead.data.rows import Rows
 from polyhead.errors import BadValue, DataError, MissingExtra
@@ -65,7 +65,7 @@ def test_what_the_csv_module_writes_reads_back(tmp_path_factory, data, separator
     ],
 )
 def test_a_comma_stands_unless_another_mark_fits_better(sample, separator):
-    assert separator_of(sample, is_whole=True) == separator
+    assert delimiter_of(sample, is_whole=True) == separator
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -125,7 +125,7 @@ def test_a_table_without_a_header_gets_one(tmp_path, rows, names):
 
 
 def test_a_cut_last_record_does_not_count():
-    assert separator_of("a;b;c\n1;2", is_whole=False) == ";"
+    assert delimiter_of("a;b;c\n1;2", is_whole=False) == ";"
 
 
 def test_escapes_of_a_table_are_seen_wherever_a_file_is_cut(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import softmax
 
 from polyhead.data.read import Examples, ReadReport, Source, read
-from polyhead.data.split import split
+from polyhead.data.split import hold_out
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingColumn
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import kind_of
@@ -180,7 +180,7 @@ def test_equal_questions_stay_on_one_side_of_a_split():
     inputs = [Question(text=f"q{i // 2}", options=("a", "b")[:: 1 if i % 2 else -1]) for i in range(40)]
     targets = [np.asarray(i % 2) for i in range(40)]
     examples = Examples(inputs=inputs, targets=targets, words=None, rows=list(range(40)), report=ReadReport())
-    kept, held = split(examples, 0.25, 1, TASK)
+    kept, held = hold_out(examples, 0.25, 1, TASK)
     assert not {q.text for q in kept.inputs} & {q.text for q in held.inputs} and len(held.inputs) == 10
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cases import cases
 from polyhead.data.read import Examples, ReadReport
-from polyhead.data.split import TaskExamples, overlapping, split, split_together
+from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together
 from polyhead.errors import EmptyData
 from polyhead.tasks.task import Task
 
@@ -33,7 +33,7 @@ def many(seed, rows=400):
 
 
 def sides(given, fraction=0.2, seed=1, task=TASK):
-    kept, held = split(given, fraction, seed, task)
+    kept, held = hold_out(given, fraction, seed, task)
     assert sorted(kept.rows + held.rows) == given.rows
     assert kept.rows == sorted(kept.rows)
     assert held.rows == sorted(held.rows)
@@ -92,7 +92,7 @@ def test_words_and_targets_stay_with_their_rows():
 @pytest.mark.parametrize("inputs", [[("a",)], [("a",), ("A ",)]], ids=["one", "equal"])
 def test_too_few_inputs_are_refused(inputs):
     with pytest.raises(EmptyData, match="too few"):
-        split(examples(inputs), 0.5, 1, TASK)
+        hold_out(examples(inputs), 0.5, 1, TASK)
 
 
 def of_one_file(seed, rows=300, tasks=5):

@@ -9,7 +9,7 @@ import pytest
 from cases import cases
 from polyhead.data.columns import Source
 from polyhead.data.read import read
-from polyhead.data.split import split
+from polyhead.data.split import hold_out
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingExtra
 from polyhead.project.recipes import Joint
@@ -106,7 +106,7 @@ def test_rows_are_read_from_the_columns_that_are_named(tmp_path):
     assert found.inputs == [("a long text",), ("another",)]
     assert [target.tolist() for target in found.targets] == [["short"], ["one", "two"]]
     assert (found.report.empty, found.report.unlabelled) == (1, 1)
-    kept, held = split(found, 0.5, 1, TASK)
+    kept, held = hold_out(found, 0.5, 1, TASK)
     assert len(kept.inputs) == len(held.inputs) == 1
 
 

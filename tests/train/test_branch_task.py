@@ -37,7 +37,7 @@ from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.plan.cost.allocate import OptionsFile, best_under, by_rule, greedy, price_of
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.strategies.branch import private_layers, tap_of
-from polyhead.project.tables import Choice, with_seed
+from polyhead.project.tables import AllocationRule, with_seed
 from polyhead.train import job as running
 from polyhead.train.run import train_project
 from tiny_branch import (
@@ -362,10 +362,10 @@ def test_the_rule_and_the_wording_choose_from_the_options_of_every_task(kept, c)
     groves = [curve(0.80, 0.79, 0.85), curve(0.60, 0.605, 0.606, name="urgency")]
     options = [option for grove in groves for option in grove.options()]
     shape = kept.data.architecture
-    assert choose(groves, Choice(c=c), shape) == by_rule(options, c)
-    assert choose(groves, Choice(rule="greedy", c=c), shape) == greedy(options, c)
+    assert choose(groves, AllocationRule(c=c), shape) == by_rule(options, c)
+    assert choose(groves, AllocationRule(rule="greedy", c=c), shape) == greedy(options, c)
     if c == 1.0:  # the rule looks over the dip, the wording stops before it
-        names = [choose(groves, Choice(rule=rule, c=c), shape)["mood"].name for rule in ("marginal", "greedy")]
+        names = [choose(groves, AllocationRule(rule=rule, c=c), shape)["mood"].name for rule in ("marginal", "greedy")]
         assert names == ["branch-3", "branch-1"]
 
 
@@ -375,7 +375,7 @@ def test_a_budget_is_for_the_trunk_and_all_private_layers_together(kept):
     shape = kept.data.architecture
 
     def layers(budget):
-        found = choose(groves, Choice(rule="budget", budget=budget), shape)
+        found = choose(groves, AllocationRule(rule="budget", budget=budget), shape)
         return {name: option.layers for name, option in found.items()}
 
     assert layers(3) == {"mood": 1, "urgency": 1}  # one of the trunk, two private
@@ -392,7 +392,7 @@ def test_a_budget_may_be_in_another_unit(kept, unit):
     price = price_of(unit, shape)
     for layers in (1, 2, 3):
         budget = price.base + layers * price.private
-        chosen = choose(groves, Choice(rule="budget", budget=budget, unit=unit), shape)
+        chosen = choose(groves, AllocationRule(rule="budget", budget=budget, unit=unit), shape)
         assert chosen["mood"].layers == layers
 
 
@@ -470,33 +470,33 @@ def test_options_of_tasks_that_a_run_leaves_out_stay(fresh):
 
 def test_another_price_chooses_another_branch_and_trains_nothing_again(home, tmp_path, trained):
     folder = copied(home, tmp_path)
-    runs(folder, "mood", allocation=Choice(c=0.0))
+    runs(folder, "mood", allocation=AllocationRule(c=0.0))
     assert len(trained) == 9
     first, options = layers_of(folder), options_of(folder)
     trained.clear()
-    outcome, _ = runs(folder, "mood", allocation=Choice(c=1000.0))
+    outcome, _ = runs(folder, "mood", allocation=AllocationRule(c=1000.0))
     assert not trained and outcome.extraction.passes == 0
     assert layers_of(folder) == {"mood": 1} and tuple(outcome.trained) == ("mood",)
     assert options_of(folder) == options
     assert first["mood"] == by_rule(options.options, 0.0)["mood"].layers
     assert Bundle.open(folder / "bundle").versions("mood") == ["v0001", "v0002"]
-    again, _ = runs(folder, "mood", allocation=Choice(c=1000.0))
+    again, _ = runs(folder, "mood", allocation=AllocationRule(c=1000.0))
     assert again.kept == ("mood",) and not again.trained
 
 
 def test_a_choice_changes_nothing_where_there_is_one_branch_only(home, tmp_path):
     folder, one = copied(home, tmp_path), Branch(layers=1, hidden=8)
-    runs(folder, "mood", strategy=one, allocation=Choice(c=0.0))
-    outcome, _ = runs(folder, "mood", strategy=one, allocation=Choice(c=5.0))
+    runs(folder, "mood", strategy=one, allocation=AllocationRule(c=0.0))
+    outcome, _ = runs(folder, "mood", strategy=one, allocation=AllocationRule(c=5.0))
     assert outcome.kept == ("mood",)
 
 
 def test_a_choice_is_made_again_where_a_search_kept_several_depths(home, tmp_path, trained):
     """Without students too: the best of every depth may be chosen."""
     folder, short = copied(home, tmp_path), Branch(hidden=8, search="grid")
-    runs(folder, "mood", strategy=short, allocation=Choice(c=0.0))
+    runs(folder, "mood", strategy=short, allocation=AllocationRule(c=0.0))
     trained.clear()
-    outcome, _ = runs(folder, "mood", strategy=short, allocation=Choice(c=1000.0))
+    outcome, _ = runs(folder, "mood", strategy=short, allocation=AllocationRule(c=1000.0))
     assert tuple(outcome.trained) == ("mood",) and not trained
     assert layers_of(folder) == {"mood": 1}
 
@@ -512,7 +512,7 @@ def test_options_of_tasks_that_were_trained_before_stay_in_the_file(fresh):
 
 
 def budget(layers):
-    return Choice(rule="budget", budget=layers)
+    return AllocationRule(rule="budget", budget=layers)
 
 
 def spent(folder):
@@ -551,7 +551,7 @@ def test_the_least_that_branches_cost_counts_students_above_each_tap(home, kept)
     with pytest.raises(ConfigError, match="nothing is trained") as caught:
         check_affordable(prepared, paths, budget(least - 1), shape)
     assert caught.value.allowed == f"{least} or more"
-    check_affordable(prepared, paths, Choice(rule="marginal", c=1.0), shape)
+    check_affordable(prepared, paths, AllocationRule(rule="marginal", c=1.0), shape)
 
 
 def test_a_budget_below_what_was_learned_says_that_branches_are_kept(kept):
@@ -673,7 +673,7 @@ def test_branches_and_pooled_tasks_of_one_project_share_the_pass(home, tmp_path)
 
 def test_scores_of_a_bundle_hold_what_was_tried(home, tmp_path):
     folder = copied(home, tmp_path)
-    outcome, lines = runs(folder, "mood", allocation=Choice(c=1000.0))
+    outcome, lines = runs(folder, "mood", allocation=AllocationRule(c=1000.0))
     scores = Bundle.open(folder / "bundle").scores("mood")
     assert set(scores["tried"]) == {"teacher", "student-1", "student-2"}
     assert scores["splits"] == outcome.trained["mood"]

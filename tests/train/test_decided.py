@@ -17,7 +17,7 @@ from polyhead.deep.loop.events import Events
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, CorruptFile, UnknownTask
 from polyhead.evaluate.scores import evaluate_bundle
-from polyhead.project.recipes import FineTune, Joint, Search
+from polyhead.project.recipes import FineTune, Joint, SearchGrid
 from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepare import prepare
@@ -302,7 +302,7 @@ def test_other_test_rows_alone_train_and_publish_nothing(train, home):
 def test_learned_trunks_know_nothing_of_test_rows_either(home, tmp_path):
     recipes = {
         "joint": Joint(),
-        "fine_tune": FineTune(search=Search(learning_rates=(1e-4,), epsilons=(1e-8,), dropouts=(0.0,))),
+        "fine_tune": FineTune(search=SearchGrid(learning_rates=(1e-4,), epsilons=(1e-8,), dropouts=(0.0,))),
     }
     fewer = DataFile(path="data/messages-test.jsonl", limit=5)
     for name, recipe in recipes.items():

@@ -16,7 +16,7 @@ from polyhead.deep.recipes.course import JointCourse, start_parts
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, UnknownTask, WrongTrunk
-from polyhead.project.recipes import ONE_TASK, Donors, FineTune, Frozen, Joint, LeaveOut, Search
+from polyhead.project.recipes import ONE_TASK, Donors, FineTune, Frozen, Joint, LeaveOut, SearchGrid
 from polyhead.project.strategies import Pooled, Prompted
 from polyhead.project.tables import TaskEntry, TrunkChoice, read_project, with_seed
 from polyhead.train.data.leaks import LEAST, without_leaks
@@ -194,7 +194,7 @@ def test_some_tasks_alone_hold_out_what_all_of_them_do(home, tmp_path):
 
 
 def test_one_task_fine_tunes_a_trunk_from_its_donor(home, tmp_path):
-    search = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))  # nothing moves
+    search = SearchGrid(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))  # nothing moves
     made = project(home, recipe=FineTune(search=search), bundle=str(tmp_path / "out"), donors="donors")
     strategy = msgspec.structs.replace(STRATEGY, shared=0)
     train_project(msgspec.structs.replace(made, strategy=strategy), folder=home)

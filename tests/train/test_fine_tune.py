@@ -17,14 +17,14 @@ from polyhead.encoder.data import arrays_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, TrainError, UnknownTask
 from polyhead.folders import claim
-from polyhead.project.recipes import FineTune, Joint, Search, Smoothing
+from polyhead.project.recipes import FineTune, Joint, SearchGrid, Smoothing
 from polyhead.project.tables import TrunkChoice
 from polyhead.train.data.prepare import prepare
 from polyhead.train.run import train_project
 
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=2)
-SEARCH = Search(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
-STILL = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
+SEARCH = SearchGrid(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
+STILL = SearchGrid(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
 NAMES = ("mood", "names")
 
 

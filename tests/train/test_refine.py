@@ -15,12 +15,12 @@ from polyhead.deep.recipes.paths import joint_paths
 from polyhead.deep.recipes.refine import refine
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import ConfigError, TrainError
-from polyhead.project.recipes import Candidate, Joint, Search, Smoothing
+from polyhead.project.recipes import Joint, SearchGrid, SearchPoint, Smoothing
 from polyhead.project.strategies import Prompted
 from polyhead.train.data.prepare import prepare
 
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=1, learning_rate=1e-3)
-SEARCH = Search(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
+SEARCH = SearchGrid(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def prepared(home, name, **changes):
 
 
 def test_a_search_is_every_combination_in_order():
-    found = Search(learning_rates=(1.0, 2.0), epsilons=(0.5,), dropouts=(0.0, 0.1)).candidates
+    found = SearchGrid(learning_rates=(1.0, 2.0), epsilons=(0.5,), dropouts=(0.0, 0.1)).candidates
     assert [(c.learning_rate, c.epsilon, c.dropout) for c in found] == [
         (1.0, 0.5, 0.0),
         (1.0, 0.5, 0.1),
@@ -49,10 +49,10 @@ def test_a_search_is_every_combination_in_order():
         (2.0, 0.5, 0.1),
     ]
     with pytest.raises(ConfigError, match="needs a candidate"):
-        Search(epsilons=())
+        SearchGrid(epsilons=())
     for wrong in ({"learning_rates": (0.0,)}, {"epsilons": (-1e-8,)}, {"dropouts": (1.0,)}):
         with pytest.raises(ConfigError, match="search"):
-            Search(**wrong)
+            SearchGrid(**wrong)
 
 
 def test_the_best_on_validation_is_kept_with_what_it_learned(home, data):
@@ -64,7 +64,7 @@ def test_the_best_on_validation_is_kept_with_what_it_learned(home, data):
     assert found.scores["validation"]["accuracy"] == pytest.approx(best.score)
     assert set(found.scores) == {"validation", "test"}
     alone = refine(
-        one, data, search=Search(learning_rates=(3e-3,), epsilons=(1e-8,), dropouts=(0.0,)), precision="float32"
+        one, data, search=SearchGrid(learning_rates=(3e-3,), epsilons=(1e-8,), dropouts=(0.0,)), precision="float32"
     )
     of_search = next(t for t in found.tried if t.candidate.learning_rate == 3e-3)
     assert alone.tried[0] == of_search  # no candidate leaves anything behind for the next one
@@ -74,20 +74,20 @@ def test_the_best_on_validation_is_kept_with_what_it_learned(home, data):
 def test_patience_ends_a_candidate_and_its_best_epoch_counts(home, data):
     """At a rate of nothing no epoch is better than the first."""
     one = prepared(home, "mood", training=msgspec.structs.replace(TRAINING, epochs=5, patience=2))
-    still = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
+    still = SearchGrid(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
     (tried,) = refine(one, data, search=still, precision="float32").tried
     assert (tried.best_epoch, tried.epochs) == (1, 3)
 
 
 def test_ties_go_to_the_first(home, data):
-    still = Search(learning_rates=(1e-30, 1e-31), epsilons=(1e-8,), dropouts=(0.0,))
+    still = SearchGrid(learning_rates=(1e-30, 1e-31), epsilons=(1e-8,), dropouts=(0.0,))
     assert refine(prepared(home, "mood"), data, search=still, precision="float32").chosen == still.candidates[0]
 
 
 def test_a_candidate_that_does_not_stay_finite_has_failed_and_the_search_goes_on(home, data):
     """The first rate overflows float32 in one step; the second alone is chosen, as if it had been tried alone."""
     one = prepared(home, "mood")
-    wild = Search(learning_rates=(1e38, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
+    wild = SearchGrid(learning_rates=(1e38, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
     lines = []
     found = refine(one, data, search=wild, precision="float32", events=Events(say=lines.append))
     failed, fine = found.tried
@@ -99,7 +99,7 @@ def test_a_candidate_that_does_not_stay_finite_has_failed_and_the_search_goes_on
 
 
 def test_a_search_of_which_all_fail_names_every_failure(home, data):
-    wild = Search(learning_rates=(1e38, 2e38), epsilons=(1e-8,), dropouts=(0.0,))
+    wild = SearchGrid(learning_rates=(1e38, 2e38), epsilons=(1e-8,), dropouts=(0.0,))
     with pytest.raises(TrainError, match="'mood'") as caught:
         refine(prepared(home, "mood"), data, search=wild, precision="float32")
     said = str(caught.value)
@@ -132,7 +132,7 @@ def test_epsilon_and_dropout_reach_adam_and_every_dropout(home, data, monkeypatc
     monkeypatch.setattr(
         JointCourse, "learn", lambda self, label, **named: built.append(self.module) or learn(self, label, **named)
     )
-    search = Search(learning_rates=(1e-3,), epsilons=(1e-8, 1e-3), dropouts=(0.25,))
+    search = SearchGrid(learning_rates=(1e-3,), epsilons=(1e-8, 1e-3), dropouts=(0.25,))
     refine(prepared(home, "mood"), data, search=search, precision="float32")
     assert seen == [1e-8, 1e-3]
     shares = [part.dropout for module in built for part in module.modules() if hasattr(part, "dropout")]
@@ -145,13 +145,13 @@ def test_a_head_that_was_left_is_where_every_candidate_starts(home, data):
     joint = Joint(micro_batches=1, layer_dropout=0.0, families=())
     course = JointCourse([one], joint_paths([one], data, joint), data, joint, training=TRAINING, precision="float32")
     left = course.learn().arrays["mood"]
-    still = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
+    still = SearchGrid(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
     kept = refine(one, data, search=still, head=left, precision="float32").learned.arrays["mood"]
     fresh = refine(one, data, search=still, precision="float32").learned.arrays["mood"]
     assert arrays_digest(kept) == arrays_digest(left) != arrays_digest(fresh)
 
 
-STILL = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
+STILL = SearchGrid(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
 
 
 @pytest.mark.parametrize("name", ["mood", "names"])
@@ -200,7 +200,7 @@ def test_a_search_that_was_stopped_goes_on(home, data, tmp_path, monkeypatch):
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     one = prepared(home, "mood")
     straight = refine(one, data, search=SEARCH, precision="float32")
-    first = Search(learning_rates=SEARCH.learning_rates[:1], epsilons=(1e-8,), dropouts=(0.0,))
+    first = SearchGrid(learning_rates=SEARCH.learning_rates[:1], epsilons=(1e-8,), dropouts=(0.0,))
     refine(one, data, search=first, precision="float32", checkpoints=tmp_path)
     assert len(list(tmp_path.iterdir())) == 1
     again = refine(one, data, search=SEARCH, precision="float32", checkpoints=tmp_path)
@@ -210,7 +210,7 @@ def test_a_search_that_was_stopped_goes_on(home, data, tmp_path, monkeypatch):
 
 def test_a_search_goes_on_only_where_all_that_decides_it_is_the_same(home, data, tmp_path, monkeypatch):
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
-    one, first = prepared(home, "mood"), Search(learning_rates=(3e-3,), epsilons=(1e-8,), dropouts=(0.0,))
+    one, first = prepared(home, "mood"), SearchGrid(learning_rates=(3e-3,), epsilons=(1e-8,), dropouts=(0.0,))
     other = msgspec.structs.replace(one, training=msgspec.structs.replace(TRAINING, seed=2))
     head = refine(other, data, search=first, precision="float32").learned.arrays["mood"]
     name = next(iter(data.arrays))
@@ -233,8 +233,8 @@ def test_a_search_goes_on_only_where_all_that_decides_it_is_the_same(home, data,
 
 
 def test_every_kind_that_learns_together_can_be_refined(home, data):
-    one = Candidate(learning_rate=1e-3, dropout=0.0)
-    search = Search(learning_rates=(one.learning_rate,), epsilons=(one.epsilon,), dropouts=(0.0,))
+    one = SearchPoint(learning_rate=1e-3, dropout=0.0)
+    search = SearchGrid(learning_rates=(one.learning_rate,), epsilons=(one.epsilon,), dropouts=(0.0,))
     for name in ("topics", "urgency", "names", "same"):
         found = refine(prepared(home, name), data, search=search, precision="float32")
         assert found.chosen == one

@@ -15,7 +15,7 @@ from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.feed import stream
 from polyhead.deep.nn.runtime import one_thread
 from polyhead.plan import Codec, Path
-from polyhead.project.strategies.base import Candidate
+from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepared import Prepared, Split
@@ -56,7 +56,7 @@ def curve_of(prepared: Prepared, source: FeatureSource) -> LearningCurve | None:
     path = strategy.path(task, trunk=source.facts.digest, shape=source.facts.architecture, codec=Codec())
     alone = msgspec.structs.replace(prepared, whole=None)
     source.fill(wanted(alone, path, source))
-    candidate = Candidate(name="linear", strategy=strategy, solver="linear")
+    candidate = HeadCandidate(name="linear", strategy=strategy, solver="linear")
     scores = [statistics.mean(_scores(alone, source, candidate, path, count // share, share)) for share in shares]
     return LearningCurve(
         rows=tuple(count // share for share in shares), scores=tuple(round(100 * score, 3) for score in scores)
@@ -64,7 +64,7 @@ def curve_of(prepared: Prepared, source: FeatureSource) -> LearningCurve | None:
 
 
 def _scores(
-    prepared: Prepared, source: FeatureSource, candidate: Candidate, path: Path, rows: int, share: int
+    prepared: Prepared, source: FeatureSource, candidate: HeadCandidate, path: Path, rows: int, share: int
 ) -> list[float]:
     scores = []
     with one_thread():

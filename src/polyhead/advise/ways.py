@@ -11,17 +11,17 @@ import msgspec
 import tomli_w
 
 from polyhead.errors import ConfigError
-from polyhead.project.recipes import FineTune, Frozen, Joint, Recipe, Search
+from polyhead.project.recipes import FineTune, Frozen, Joint, Recipe, SearchGrid
 from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
-from polyhead.project.tables import Choice, Project, TaskEntry, read_project, training_of
+from polyhead.project.tables import AllocationRule, Project, TaskEntry, read_project, training_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.values import Value
 
 ALONE, GROUP = "the new task alone", "every task of the group"
 ALL, OWN = "the trunk and every task", "the new task, with a trunk of its own"
-SHORTEST = Choice(rule="marginal", c=1e6)
+SHORTEST = AllocationRule(rule="marginal", c=1e6)
 """A layer is worth more than any score: the shortest student is kept."""
-ONE_CANDIDATE = Search(learning_rates=(1e-4,), epsilons=(1e-8,), dropouts=(0.1,))
+ONE_CANDIDATE = SearchGrid(learning_rates=(1e-4,), epsilons=(1e-8,), dropouts=(0.1,))
 
 
 class Way(Value):
@@ -31,7 +31,7 @@ class Way(Value):
     title: str
     strategy: Strategy
     recipe: Recipe = Frozen()
-    allocation: Choice = Choice()
+    allocation: AllocationRule = AllocationRule()
     retrained: str = ALONE  # when a task is added
     besides: tuple[Strategy, ...] = ()  # what else is trained on the way: a student's teacher, the depths of a search
 

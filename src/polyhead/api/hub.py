@@ -49,7 +49,7 @@ def push(folder: FilePath, repository: str, *, private: bool = True, token: str 
         api.create_repo(repository, private=private, exist_ok=True)
         with tempfile.TemporaryDirectory() as work:
             card = FilePath(work, CARD)
-            card.write_text(card_of(bundle, repository), encoding="utf-8")
+            card.write_text(hub_card(bundle, repository), encoding="utf-8")
             api.upload_file(path_or_fileobj=str(card), path_in_repo=CARD, repo_id=repository)
         done = api.upload_folder(folder_path=str(folder), repo_id=repository, ignore_patterns=LEFT_OUT)
     except Exception as error:
@@ -108,7 +108,7 @@ def _remove_unlisted(root: FilePath) -> None:
             path.unlink()
 
 
-def card_of(bundle: Bundle, repository: str) -> str:
+def hub_card(bundle: Bundle, repository: str) -> str:
     """The page that the hub shows: the tasks with their scores, and how they are asked."""
     rows = []
     for name, record in bundle.tasks.items():

@@ -17,9 +17,9 @@ from polyhead.api.given import Table, inputs_of
 from polyhead.api.predicting import as_input, cells_by_task, is_alone, word_places
 from polyhead.api.rows import (
     Labelled,
+    check_different_labels,
     check_first,
     check_inputs,
-    check_labels,
     columns_for,
     entry_of,
     kind_of_rows,
@@ -170,7 +170,7 @@ class Model:
                 live = self.tasks.get(task)
                 before = put_before(file, self._rows_of(task), live, known) if add and live is not None else 0
                 if not before:
-                    check_labels(known, rows.labels, what=what)
+                    check_different_labels(known, rows.labels, what=what)
                 with rows_in_memory(file, before=before):
                     overlaps = chosen.get("overlaps")
                     entry = entry_of(task, known, rows, file, live=live, classes=classes, overlaps=overlaps) | chosen

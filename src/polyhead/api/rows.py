@@ -255,7 +255,7 @@ def check_inputs(kind: Kind, inputs: Sequence[Any], reads: tuple[InputType, ...]
             )
 
 
-def check_labels(kind: Kind, labels: Sequence[Any], *, what: str) -> None:
+def check_different_labels(kind: Kind, labels: Sequence[Any], *, what: str) -> None:
     """Raises BadValue where a task of one label a row has fewer different ones than its kind needs."""
     different = {str(label) for label in map(plain, labels) if label is not None}
     if "labels" in kind.uses and not kind.label_is_list and len(different) < kind.least_labels:

@@ -155,11 +155,11 @@ def _limit(place: str, given: int | None) -> int:
 
 def _of_files(data: Sequence[str], columns: dict[str, str | None]) -> Checked:
     from polyhead.check.finding import Finding
-    from polyhead.cli.init_tasks import groups_of, name_of
+    from polyhead.cli.init_tasks import split_groups, task_name_of
 
     entries, findings = list[Any](), list[Finding]()
-    for files in groups_of(data):
-        stem = name_of(files) or Path(files["data"]).name.split(".")[0]
+    for files in split_groups(data):
+        stem = task_name_of(files) or Path(files["data"]).name.split(".")[0]
         try:
             entries.append(_entry(files, columns, stem))
         except (ConfigError, DataError) as error:

@@ -83,12 +83,12 @@ def _declared(
     data: Sequence[str], options: dict[str, Any], before: str, output: str, written: dict[Path, bool], *, replace: bool
 ) -> tuple[str, list[Made]]:
     folder, made, after = Path(output).resolve().parent, list[Made](), before
-    groups = groups_of(data)
+    groups = split_groups(data)
     if len(groups) > 1 and (options["name"] or options["validation"] or options["test"]):
         raise click.UsageError("--task, --validation and --test go with one task; run init once for each DATA")
     for files in groups:
         labels = options["labels"] or (None,)
-        own_name = name_of(files)
+        own_name = task_name_of(files)
         asked = {key: value for key, value in options.items() if key != "labels"} | files
         asked |= {key: options[key] for key in ("validation", "test") if options[key]}
         notes, sources = tuple[str, ...](), dict[str, str]()
@@ -119,7 +119,7 @@ def _declared(
     return after, made
 
 
-def groups_of(data: Sequence[str]) -> list[dict[str, Any]]:
+def split_groups(data: Sequence[str]) -> list[dict[str, Any]]:
     """Each file as a task, with files beside it that are called its validation or test split."""
     groups: dict[tuple[Path, str, str], dict[str, Any]] = {}
     alone: list[dict[str, Any]] = []
@@ -147,7 +147,7 @@ def groups_of(data: Sequence[str]) -> list[dict[str, Any]]:
     return [*whole, *alone]
 
 
-def name_of(files: dict[str, Any]) -> str | None:
+def task_name_of(files: dict[str, Any]) -> str | None:
     """The name of splits without the name of the split, or of their folder; None: that of the one file."""
     stem = files.pop("stem", None)
     if stem is None:

@@ -24,7 +24,7 @@ HEAD = 2**20  # bytes in which the first line that is not blank is looked for
 _OBJECTS = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")  # how an array of objects begins
 
 
-class Line(Value, eq=False):
+class InputLine(Value, eq=False):
     """One input."""
 
     input: Any  # polyhead.engine.inputs.AnyInput
@@ -50,7 +50,7 @@ def pieces(source: IO[bytes]) -> Iterator[Piece]:
         blank = 0
         for line in (line for part in block for line in lines_in(part)):
             number += 1
-            if number == 1 and (what := packed(line)) is not None:
+            if number == 1 and (what := packed_format(line)) is not None:
                 raise DataError(
                     f"what comes in is no text: it begins as a {what} file",
                     allowed="text, one input a line",
@@ -68,9 +68,9 @@ def pieces(source: IO[bytes]) -> Iterator[Piece]:
             yield Piece(lines=lines, blank=blank)
 
 
-def read_lines(path: str) -> list[Line]:
+def read_lines(path: str) -> list[InputLine]:
     """All lines of a file that are not blank; raises DataError that names the file."""
-    check_lines(path, "auto", do="give its texts in a file of their own, one a line or as JSON Lines")
+    check_input_lines(path, "auto", do="give its texts in a file of their own, one a line or as JSON Lines")
     try:
         with open(path, "rb") as source:
             return [line_of(number, raw, "auto") for piece in pieces(source) for number, raw in piece.lines]
@@ -80,7 +80,7 @@ def read_lines(path: str) -> list[Line]:
         raise error.at(path) from None
 
 
-def read_texts(path: str, column: str | None) -> list[Line]:
+def read_texts(path: str, column: str | None) -> list[InputLine]:
     """The inputs of a table's rows, where its name says that it is one or a column is named; else the inputs of lines.
 
     Raises DataError that names the file, and BadValue for a row without a text.
@@ -98,7 +98,7 @@ def read_texts(path: str, column: str | None) -> list[Line]:
         for row in chunk.inputs(roles):
             if isinstance(row, BadValue):
                 raise row
-            read.append(Line(input=row.input, words=row.words))
+            read.append(InputLine(input=row.input, words=row.words))
     return read
 
 
@@ -118,10 +118,10 @@ def _whole_lines(source: IO[bytes]) -> Iterator[list[bytes]]:
         yield [last]
 
 
-def lines_read(several: Sequence[tuple[int, bytes]], form: str) -> tuple[list[dict[str, Any]], list[Line]]:
+def lines_read(several: Sequence[tuple[int, bytes]], form: str) -> tuple[list[dict[str, Any]], list[InputLine]]:
     """An object for each of these lines, with its number, id and error, and the lines without an error as inputs."""
     rows: list[dict[str, Any]] = []
-    read: list[Line] = []
+    read: list[InputLine] = []
     for number, raw in several:
         rows.append({"line": number})
         try:
@@ -135,7 +135,7 @@ def lines_read(several: Sequence[tuple[int, bytes]], form: str) -> tuple[list[di
     return rows, read
 
 
-def line_of(number: int, raw: bytes, form: str) -> Line:
+def line_of(number: int, raw: bytes, form: str) -> InputLine:
     """A line as an input; raises BadValue (or DataError) with the line's number."""
     try:
         text = raw.decode("utf-8")
@@ -143,26 +143,26 @@ def line_of(number: int, raw: bytes, form: str) -> Line:
         raise BadValue(f"line {number} is not UTF-8", got=error.reason, do="save the file as UTF-8") from None
     start = text.lstrip()[:1]
     if form == "text" or (form == "auto" and start not in ("{", '"')):
-        return Line(input=(text,))
+        return InputLine(input=(text,))
     try:
         row = json.loads(text)  # keeps lone surrogates, which are replaced and counted when read
     except (ValueError, RecursionError) as error:
         if form == "auto" and start == '"':
-            return Line(input=(text,))
+            return InputLine(input=(text,))
         do = "fix it, or write the text as a JSON string"
         raise BadValue(f"line {number} is not JSON", got=error, do=do) from None
     return _of_json(row, number)
 
 
-def _of_json(row: object, number: int) -> Line:
+def _of_json(row: object, number: int) -> InputLine:
     from polyhead.engine.inputs import input_of
     from polyhead.store.jobs.rows import writable
 
     read, words = input_of(row, where=f"line {number}")
-    return Line(input=read, words=words, id=writable(row.get("id")) if isinstance(row, dict) else None)
+    return InputLine(input=read, words=words, id=writable(row.get("id")) if isinstance(row, dict) else None)
 
 
-def check_lines(path: str, form: str, *, do: str) -> None:
+def check_input_lines(path: str, form: str, *, do: str) -> None:
     """Raises DataError, with `do`, for a file whose lines are no inputs, as its name or its beginning says.
 
     `form` is how its lines are to be read: "auto", "text" or "json". A pipe is left alone: what is read is gone.
@@ -171,7 +171,7 @@ def check_lines(path: str, form: str, *, do: str) -> None:
         return  # who opens it says so
     name, head = path.lower(), _head(Path(path))
     ending = Path(name.removesuffix(".gz")).suffix
-    what = TABLES.get(ending) or packed(head)
+    what = TABLES.get(ending) or packed_format(head)
     if what is None and name.endswith(".gz"):
         what = "gzip"
     if what is not None:
@@ -195,7 +195,7 @@ def check_lines(path: str, form: str, *, do: str) -> None:
         )
 
 
-def packed(head: bytes) -> str | None:
+def packed_format(head: bytes) -> str | None:
     """The format of a file that begins so, if it is no text."""
     return next((what for magic, what in PACKED.items() if head.startswith(magic)), None)
 

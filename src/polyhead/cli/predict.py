@@ -16,7 +16,7 @@ import msgspec
 
 from polyhead.cli.explain import check_explained, explain_lines, explain_options
 from polyhead.cli.given import Given, given_in
-from polyhead.cli.lines import Line, Piece, check_lines, lines_read, pieces
+from polyhead.cli.lines import InputLine, Piece, check_input_lines, lines_read, pieces
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
 from polyhead.cli.output import DASH, Printer, check_kept, counted, json_shown, note, writing
 from polyhead.cli.remote import Remote
@@ -44,7 +44,7 @@ class Computing(TypedDict):
     deterministic: bool
 
 
-Answering = Callable[[list[Line]], list[dict[str, Any]]]
+Answering = Callable[[list[InputLine]], list[dict[str, Any]]]
 """The fields of each line's result."""
 
 
@@ -257,7 +257,7 @@ def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[
     return rows
 
 
-def _by_session(session: Session, names: tuple[str, ...] | None, lines: list[Line]) -> list[dict[str, Any]]:
+def _by_session(session: Session, names: tuple[str, ...] | None, lines: list[InputLine]) -> list[dict[str, Any]]:
     from polyhead.store.jobs.faults import all_columns
 
     columns = all_columns(session, [line.input for line in lines], [line.words for line in lines], tasks=names)
@@ -292,7 +292,7 @@ def _check(bundle: str, file: str, form: str) -> None:
         do = "name it as what it is, and answer its rows with `polyhead predict` and --text COLUMN"
     else:
         do = f"answer its rows: `{command_for(bundle, file, columns_in(file))}`; --text names the column of the texts"
-    check_lines(file, form, do=do)
+    check_input_lines(file, form, do=do)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from polyhead.cli.lines import Line
+from polyhead.cli.lines import InputLine
 from polyhead.client.client import Client, row_of
 from polyhead.errors import DataError, PolyheadError
 
@@ -28,7 +28,7 @@ class Remote:
         """Closes its connection."""
         self._client.close()
 
-    def answers(self, lines: list[Line]) -> list[dict[str, Any]]:
+    def answers(self, lines: list[InputLine]) -> list[dict[str, Any]]:
         """The fields of each line's result, or its `error`: a line that is refused does not take others with it."""
         if not lines:
             return []
@@ -54,7 +54,7 @@ def _key(path: str | None) -> str | None:
     return Path(path).read_text(encoding="utf-8").strip() or None
 
 
-def _row(line: Line) -> object:
+def _row(line: InputLine) -> object:
     """The line as `/v1/predict` takes it."""
     if line.words is None:
         return row_of(line.input, 0)
@@ -62,7 +62,7 @@ def _row(line: Line) -> object:
     return {"tokens": [text[start:end] for start, end in line.words.tolist()]}
 
 
-def _repaired(line: Line) -> int:
+def _repaired(line: InputLine) -> int:
     """Lone surrogates of its texts, which were replaced before they were sent."""
     from polyhead.engine.inputs import task_input
     from polyhead.text.question import texts_of

@@ -257,7 +257,7 @@ class Rows:
         style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
         sample, is_whole = ("", True) if tabs else self._sample()
         if not tabs:
-            style = {"delimiter": dialect.separator_of(sample, is_whole=is_whole), "strict": True}
+            style = {"delimiter": dialect.delimiter_of(sample, is_whole=is_whole), "strict": True}
         has_escapes = self._has_escapes(tabs=tabs)
         style |= {"escapechar": "\\"} if has_escapes else {}
         # Bytes that are not UTF-8 come out as lone surrogates, so that their record can be named.

@@ -23,7 +23,7 @@ class TaskExamples(Value, eq=False):
     path: str
 
 
-def split(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[Examples, Examples]:
+def hold_out(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[Examples, Examples]:
     """(kept, held out), each in the order of the file; about `fraction` of the rows are held out.
 
     Rows whose texts are equal, but for case, spaces and the order of a pair or of options, stay together. Each of the

@@ -15,7 +15,7 @@ from polyhead.data.guess import is_numeric
 from polyhead.data.read import ReadReport, read
 from polyhead.data.rows import DATASETS, Rows
 from polyhead.data.shares import parsed
-from polyhead.data.split import split
+from polyhead.data.split import hold_out
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import KINDS
@@ -230,7 +230,7 @@ def _checked(entry: TaskEntry, folder: Path) -> tuple[dict[str, ReadReport], str
             reports[name] = examples.report
             if name == "train" and isinstance(entry.validation, float):
                 try:
-                    split(examples, entry.validation, 1, task)
+                    hold_out(examples, entry.validation, 1, task)
                 except EmptyData as error:
                     if len(set(map(texts_of, examples.inputs))) < 2:
                         raise

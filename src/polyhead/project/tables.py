@@ -43,7 +43,7 @@ class TrunkChoice(Value):
         return str(inside) if self.name != "minilm" and inside.is_dir() else self.name
 
 
-class Choice(Value):
+class AllocationRule(Value):
     """How much depth each branch may keep: by what a layer must be worth, or under one budget for all of them."""
 
     rule: Literal["marginal", "greedy", "budget"] = "marginal"
@@ -185,7 +185,7 @@ class Project(Value):
     trunk: TrunkChoice = TrunkChoice()
     strategy: Strategy = Pooled()
     training: Training | None = None
-    allocation: Choice = Choice()
+    allocation: AllocationRule = AllocationRule()
     recipe: Recipe = Frozen()
     donors: str | None = None  # folder of a bundle that recipe `donors` made; None: each run trains its own
 

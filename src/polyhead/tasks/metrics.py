@@ -95,7 +95,7 @@ def spearman(targets: np.ndarray, predictions: np.ndarray) -> float:
     return pearson(_ranks(targets), _ranks(predictions))
 
 
-class Span(Value):
+class WordSpan(Value):
     """Words [start, stop) that carry one label."""
 
     label: str
@@ -103,14 +103,14 @@ class Span(Value):
     stop: int
 
 
-def spans_of(tags: Sequence[str]) -> list[Span]:
+def spans_of(tags: Sequence[str]) -> list[WordSpan]:
     """Spans of a BIO sequence as conlleval reads it: an I-x after anything but B-x or I-x begins a span."""
-    spans: list[Span] = []
+    spans: list[WordSpan] = []
     label, start = None, 0
     for index, tag in enumerate([*tags, "O"]):
         head, _, name = tag.partition("-")
         if label is not None and (head != "I" or name != label):
-            spans.append(Span(label=label, start=start, stop=index))
+            spans.append(WordSpan(label=label, start=start, stop=index))
             label = None
         if head in ("B", "I") and label is None:
             label, start = name, index
@@ -180,7 +180,7 @@ class LabelScore(Value):
     predicted: int  # that got it
 
 
-def label_scores(
+def scores_by_label(
     labels: Sequence[str], right: np.ndarray, predicted: np.ndarray, support: np.ndarray
 ) -> tuple[LabelScore, ...]:
     """The scores of each label from how often it is rightly given, given, and true, each (labels,)."""

@@ -15,7 +15,7 @@ from polyhead.deep.loop.events import Events
 from polyhead.deep.recipes.refine import CandidateResult
 from polyhead.encoder.data import TrunkData, TrunkFacts
 from polyhead.errors import BundleError
-from polyhead.project.recipes import Candidate
+from polyhead.project.recipes import SearchPoint
 from polyhead.project.tables import Project
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import Extraction
@@ -40,7 +40,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     learned_from: str | None = None  # digest of the trunk from which that began
     taught: tuple[str, ...] = ()  # tasks that it learned from
     scores: Scores = {}  # of those tasks, trained now or kept; where a trunk left tasks out, of these
-    chosen: Candidate | None = None  # by a search
+    chosen: SearchPoint | None = None  # by a search
     tried: tuple[CandidateResult, ...] = ()
     seconds: float
 

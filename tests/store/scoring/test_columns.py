@@ -5,7 +5,7 @@ import pytest
 from cases import cases
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.store.jobs.columns import Roles, Survey, check_fit, joint_word, roles_of, word_of
+from polyhead.store.jobs.columns import Roles, Survey, check_readable, joint_word, roles_of, word_of
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
@@ -122,7 +122,7 @@ def test_a_named_column_that_no_task_reads_is_told_by_its_option(named, said):
     tasks = {"mood": Task(name="mood", kind="single_label", labels=("good", "bad"))}
     roles = Roles(columns={role: (column,) for role, column in named.items()})
     if said is None:
-        check_fit("in.csv", roles, tasks, named)
+        check_readable("in.csv", roles, tasks, named)
         return
     with pytest.raises(ConfigError, match=said):
-        check_fit("in.csv", roles, tasks, named)
+        check_readable("in.csv", roles, tasks, named)

@@ -45,7 +45,7 @@ def is_escaped(record: str, *, tabs: bool = False) -> bool:
     return "\\" in record and _ESCAPE[tabs].search(record) is not None
 
 
-def separator_of(sample: str, *, is_whole: bool) -> str:
+def delimiter_of(sample: str, *, is_whole: bool) -> str:
     """The separator of a table that begins so; `is_whole` if nothing follows the sample.
 
     It is the one that gives the header several cells, and at least half of the first records as many. A comma stands

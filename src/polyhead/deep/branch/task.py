@@ -27,7 +27,7 @@ from polyhead.plan import Path
 from polyhead.plan.cost.allocate import AllocationOption, OptionsFile, best_under, by_rule, frontier, greedy, price_of
 from polyhead.progress import counted
 from polyhead.project.strategies.branch import as_branch, private_layers, tap_of
-from polyhead.project.tables import Choice
+from polyhead.project.tables import AllocationRule
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.job import Trainer
@@ -120,7 +120,7 @@ class Branched(Trainer):
 
 
 def check_affordable(
-    several: Sequence[Prepared], paths: Mapping[str, Sequence[Path]], choice: Choice, shape: Architecture
+    several: Sequence[Prepared], paths: Mapping[str, Sequence[Path]], choice: AllocationRule, shape: Architecture
 ) -> None:
     """Raises ConfigError where the cheapest branches that training may give cost more than the budget."""
     if choice.rule != "budget" or choice.budget is None:
@@ -243,7 +243,9 @@ def write_options(
         replace_file(file, msgspec.json.encode(OptionsFile(options=options, trunk=shape)))
 
 
-def choose(searches: Sequence[BranchSearch], choice: Choice, shape: Architecture) -> dict[str, AllocationOption]:
+def choose(
+    searches: Sequence[BranchSearch], choice: AllocationRule, shape: Architecture
+) -> dict[str, AllocationOption]:
     """The branch of each task that the project's `[allocation]` keeps."""
     options = [option for search in searches for option in search.options()]
     if choice.rule == "budget":

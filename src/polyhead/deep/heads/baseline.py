@@ -15,7 +15,7 @@ from polyhead.deep.heads.select import Trial, Trials, best_linear
 from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.runtime import one_thread
 from polyhead.plan import Codec, Path
-from polyhead.project.strategies.base import Candidate
+from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.tokenize import Input
@@ -25,7 +25,7 @@ from polyhead.train.data.source import FeatureSource, value_key
 from polyhead.train.record.draft import Baselines, Trained
 
 
-def candidates(prepared: Prepared, source: FeatureSource) -> tuple[Candidate, ...]:
+def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
     """The heads that are tried for a task: those whose features can be had."""
     codec, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
     return tuple(
@@ -35,12 +35,12 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[Candidate, ..
     )
 
 
-def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[Candidate, ...]:
+def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
     """The heads that the task's strategy has, whatever features there are."""
     return prepared.strategy.candidates(prepared.task, source.facts.architecture.layers)
 
 
-def path_of(candidate: Candidate, prepared: Prepared, source: FeatureSource, codec: Codec) -> Path:
+def path_of(candidate: HeadCandidate, prepared: Prepared, source: FeatureSource, codec: Codec) -> Path:
     """The path of one candidate."""
     shape, trunk = source.facts.architecture, source.facts.digest
     return candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
@@ -146,7 +146,7 @@ def with_baselines(prepared: Prepared, trained: Trained, source: FeatureSource) 
         path = baseline_path(prepared, trained.path, source)
         if path is not None:
             strategy = baseline_of(prepared.task)
-            several = [trials.tried(Candidate(name="linear", strategy=strategy, solver="linear"), path)]
+            several = [trials.tried(HeadCandidate(name="linear", strategy=strategy, solver="linear"), path)]
         baselines = baselines_of(prepared, trials, several, source)
     return msgspec.structs.replace(trained, baselines=baselines)
 

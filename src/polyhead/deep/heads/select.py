@@ -30,7 +30,7 @@ from polyhead.deep.loop.fit import Course, Fitted
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
-from polyhead.project.strategies.base import Candidate
+from polyhead.project.strategies.base import HeadCandidate
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
@@ -45,7 +45,7 @@ PERFECT = 1.0  # of every metric
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate and what it answers for rows that it did not learn from."""
 
-    candidate: Candidate
+    candidate: HeadCandidate
     path: Path
     outputs: list[np.ndarray]  # of the rows that choose
     offset: np.ndarray | None  # added to the outputs, where rare labels count as much as frequent ones
@@ -94,14 +94,14 @@ class Trials:
             self._folds.append((_split(whole.take(kept)), _split(whole.take(held))))
         self.held = whole.take([row for held in parts for row in held])
 
-    def is_beaten(self, candidate: Candidate) -> bool:
+    def is_beaten(self, candidate: HeadCandidate) -> bool:
         """Whether a head that is trained in steps cannot score above the best linear one, which is perfect."""
         linear = best_linear(self._linear)
         if linear is None or candidate.solver == "linear":
             return False
         return choice.score_of(self._prepared.task, self.held, linear.outputs) >= PERFECT
 
-    def tried(self, candidate: Candidate, path: Path) -> Trial:
+    def tried(self, candidate: HeadCandidate, path: Path) -> Trial:
         """The candidate, fitted without the rows that choose."""
         self._tell_unread(path)
         if candidate.solver == "linear":
@@ -171,7 +171,7 @@ class Trials:
 
     # Linear heads
 
-    def _solved(self, candidate: Candidate, path: Path) -> Trial:
+    def _solved(self, candidate: HeadCandidate, path: Path) -> Trial:
         """Each fold's heads side by side, from the strongest penalty on, until the loss rises.
 
         For pairs the cosine alone is kept, unless another head is clearly better.
@@ -250,7 +250,7 @@ class Trials:
 
     # Heads that are trained in steps
 
-    def _trained(self, candidate: Candidate, path: Path) -> Trial:
+    def _trained(self, candidate: HeadCandidate, path: Path) -> Trial:
         if self._folds:
             return self._trained_by_folds(candidate, path)
         prepared, module = self._prepared, self._module(path)
@@ -273,7 +273,7 @@ class Trials:
             module=module,
         )
 
-    def _trained_by_folds(self, candidate: Candidate, path: Path) -> Trial:
+    def _trained_by_folds(self, candidate: HeadCandidate, path: Path) -> Trial:
         """All folds side by side, validated together; what is best for all of them is kept.
 
         A fold alone holds out too few rows to say when to stop.

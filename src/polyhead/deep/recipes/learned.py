@@ -35,7 +35,7 @@ from polyhead.errors import BundleError
 from polyhead.files import held, remove_files, remove_leftovers, replace_file, sync_folder
 from polyhead.plan import merge
 from polyhead.progress import counted, duration
-from polyhead.project.recipes import Candidate, FineTune, Joint, Training
+from polyhead.project.recipes import FineTune, Joint, SearchPoint, Training
 from polyhead.project.tables import Project
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
@@ -97,7 +97,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     result: JointResult
     training: Training
-    chosen: Candidate | None = None
+    chosen: SearchPoint | None = None
     tried: tuple[CandidateResult, ...] = ()
 
 
@@ -208,7 +208,7 @@ class LearnedTrunk(BundleTraining):
 class Searched(Value):
     """A search as a lineage keeps it."""
 
-    chosen: Candidate
+    chosen: SearchPoint
     tried: tuple[CandidateResult, ...]
 
 

@@ -25,7 +25,7 @@ from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
 from polyhead.deep.recipes.together import JointModel
 from polyhead.encoder.data import TrunkData, arrays_digest
 from polyhead.errors import NotFinite, TrainError
-from polyhead.project.recipes import ONE_TASK, Candidate, Joint, Search
+from polyhead.project.recipes import ONE_TASK, Joint, SearchGrid, SearchPoint
 from polyhead.train.data.prepared import Prepared
 from polyhead.values import Value
 
@@ -33,7 +33,7 @@ from polyhead.values import Value
 class CandidateResult(Value):
     """Validation scores of one candidate, or the reason for its failure."""
 
-    candidate: Candidate
+    candidate: SearchPoint
     score: float | None = None  # of its best epoch, by the task's metric; None: it failed
     best_epoch: int | None = None
     epochs: int | None = None  # that were trained, until patience ran out
@@ -44,7 +44,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """The candidate that was chosen, what it learned, and its scores on whole splits."""
 
     learned: JointResult
-    chosen: Candidate
+    chosen: SearchPoint
     tried: tuple[CandidateResult, ...]
     scores: dict[str, dict[str, float]]  # split -> metric -> value
 
@@ -53,7 +53,7 @@ def refine(
     prepared: Prepared,
     data: TrunkData,
     *,
-    search: Search | None = None,
+    search: SearchGrid | None = None,
     head: Mapping[str, np.ndarray] | None = None,
     recipe: Joint = ONE_TASK,
     precision: str,
@@ -72,9 +72,9 @@ def refine(
     may lie there too. A candidate whose numbers do not stay finite has failed, and the search goes on; raises
     NotFinite if all fail.
     """
-    best: tuple[Candidate, JointCourse, JointResult] | None = None
+    best: tuple[SearchPoint, JointCourse, JointResult] | None = None
     tried: list[CandidateResult] = []
-    for candidate in (search or Search()).candidates:
+    for candidate in (search or SearchGrid()).candidates:
         heard = events.within(candidate_name(candidate)) if events is not None else None
         course = _course(prepared, data, candidate, head, recipe, precision, checkpoints, heard, place)
         label = f"{prepared.task.name} {candidate_name(candidate)}"
@@ -121,7 +121,7 @@ def split_outputs(course: JointCourse, prepared: Prepared, module: JointModel) -
 def _course(
     prepared: Prepared,
     data: TrunkData,
-    candidate: Candidate,
+    candidate: SearchPoint,
     head: Mapping[str, np.ndarray] | None,
     recipe: Joint,
     precision: str,
@@ -165,7 +165,7 @@ def _tag(fingerprint: str, head: Mapping[str, np.ndarray] | None, epsilon: float
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
-def candidate_name(candidate: Candidate) -> str:
+def candidate_name(candidate: SearchPoint) -> str:
     """`rate 0.0001 epsilon 1e-08 dropout 0.1`."""
     return f"rate {candidate.learning_rate:g} epsilon {candidate.epsilon:g} dropout {candidate.dropout:g}"
 

@@ -195,7 +195,7 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
         return sorted(named - set(tasks))
 
 
-class Candidate(Value):
+class SearchPoint(Value):
     """What one fine-tuning of a search takes; `dropout` is that inside the layers and that around the head."""
 
     learning_rate: float = 1e-4
@@ -211,7 +211,7 @@ class Candidate(Value):
             raise ConfigError("search: dropout is a share", got=self.dropout, allowed="0 to below 1")
 
 
-class Search(Value):
+class SearchGrid(Value):
     """Every combination is tried, in this order; the paper names the three numbers and not their values."""
 
     learning_rates: tuple[float, ...] = (5e-5, 1e-4, 2e-4)
@@ -228,10 +228,10 @@ class Search(Value):
             )
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[SearchPoint, ...]:
         """All of them."""
         grid = itertools.product(self.learning_rates, self.epsilons, self.dropouts)
-        return tuple(Candidate(learning_rate=r, epsilon=e, dropout=d) for r, e, d in grid)
+        return tuple(SearchPoint(learning_rate=r, epsilon=e, dropout=d) for r, e, d in grid)
 
 
 class FineTune(Value, tag="fine_tune", tag_field="kind"):
@@ -243,7 +243,7 @@ class FineTune(Value, tag="fine_tune", tag_field="kind"):
     the bundle whose trunk this is, and head and trunk learn at once.
     """
 
-    search: Search = Search()
+    search: SearchGrid = SearchGrid()
     head: Literal["fresh", "kept"] = "fresh"
     head_rate: float = 1.0  # learning rate of the part over that of the trunk
     head_epochs: int = 0  # before: a fresh part learns alone over the frozen trunk
@@ -282,7 +282,7 @@ Recipe = Frozen | Donors | Joint | LeaveOut | FineTune
 
 __all__ = [
     "ONE_TASK",
-    "Candidate",
+    "SearchPoint",
     "Donors",
     "FineTune",
     "Frozen",
@@ -295,7 +295,7 @@ __all__ = [
     "SamplingKind",
     "Scheme",
     "Schedule",
-    "Search",
+    "SearchGrid",
     "Smoothing",
     "Training",
     "TrunkOnly",

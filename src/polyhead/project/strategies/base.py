@@ -35,7 +35,7 @@ class DeltaStart(msgspec.Struct, frozen=True, kw_only=True):
     dropout: float = 0.1
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class HeadCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One head over kept features: its strategy, and whether it is solved for as a linear one or trained in steps."""
 
     name: str
@@ -100,9 +100,9 @@ class Strategy(Open):
         """
         raise ConfigError(f"strategy '{self.kind}' has no path", do="define `path` in its class")
 
-    def candidates(self, task: Task, depth: int) -> tuple[Candidate, ...]:
+    def candidates(self, task: Task, depth: int) -> tuple[HeadCandidate, ...]:
         """The heads that are tried over kept features of a trunk of `depth` layers, the simplest first."""
-        return (Candidate(name=self.kind, strategy=self, solver="steps"),)
+        return (HeadCandidate(name=self.kind, strategy=self, solver="steps"),)
 
     def feature_codec(self) -> tuple[Codec, Literal["tensor", "dimension"]]:
         """The codec of kept features, without constants, and what one set of constants is for."""

@@ -10,7 +10,7 @@ import msgspec
 from polyhead.codecs import CODECS, HALF
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.project.strategies.base import LIVE, Candidate, Strategy, check_least
+from polyhead.project.strategies.base import LIVE, HeadCandidate, Strategy, check_least
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value
@@ -78,20 +78,20 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         )
         return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=shape.layers), pool, head))
 
-    def candidates(self, task: Task, depth: int) -> tuple[Candidate, ...]:
+    def candidates(self, task: Task, depth: int) -> tuple[HeadCandidate, ...]:
         """The heads to try over a trunk of `depth` layers; one, where the settings say which."""
         kind = kind_of(task)
         if self.positions != "auto":
-            return (Candidate(name=self.positions, strategy=self, solver="steps"),)
+            return (HeadCandidate(name=self.positions, strategy=self, solver="steps"),)
         own = msgspec.structs.replace(self, positions="attention")
-        trained = Candidate(name="hidden layer" if kind.per_word else "attention", strategy=own, solver="steps")
+        trained = HeadCandidate(name="hidden layer" if kind.per_word else "attention", strategy=own, solver="steps")
         if kind.loss == "span_cross_entropy":  # two outputs of every word compete with those of all others
             return (trained,)
         if kind.per_word:  # every mix would be another store of all words
             linear = msgspec.structs.replace(own, hidden=0)
-            return (Candidate(name="linear", strategy=linear, solver="linear"), trained)
+            return (HeadCandidate(name="linear", strategy=linear, solver="linear"), trained)
         linears = [
-            Candidate(name=f"linear, {name}", strategy=self._mean_of(of), solver="linear")
+            HeadCandidate(name=f"linear, {name}", strategy=self._mean_of(of), solver="linear")
             for of, name in _mixes(task).items()
             if of <= max(depth, 1)
         ]

@@ -171,7 +171,7 @@ def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
     return Roles(columns=columns_by_role)
 
 
-def check_fit(path: str, roles: Roles, tasks: Mapping[str, Task], named: Collection[str]) -> None:
+def check_readable(path: str, roles: Roles, tasks: Mapping[str, Task], named: Collection[str]) -> None:
     """Raises ConfigError where none of the tasks reads what the columns make, or what a `named` role is part of."""
     types = {input_type for task in tasks.values() for input_type in input_types_of(task)}
     used = {role for input_type, (needed, more) in MAKE if input_type in types for role in needed | more}

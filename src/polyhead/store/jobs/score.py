@@ -17,7 +17,16 @@ from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
 from polyhead.progress import counted, progress_line, stopped_with
 from polyhead.store.jobs.calibrated import calibrations_of
-from polyhead.store.jobs.columns import Answers, Roles, RowInput, Survey, check_fit, kept_columns, roles_of, why_none
+from polyhead.store.jobs.columns import (
+    Answers,
+    Roles,
+    RowInput,
+    Survey,
+    check_readable,
+    kept_columns,
+    roles_of,
+    why_none,
+)
 from polyhead.store.jobs.faults import all_columns, check_machine
 from polyhead.store.jobs.pieces import Counts, Job, Pieces
 from polyhead.store.jobs.rows import Chunk, CsvWriter, JsonWriter, RowFile, Show, Source, Writer
@@ -202,7 +211,7 @@ class _Work:
         if not survey.rows:
             raise EmptyData(f"{self.file.path} holds no row", do="give a file with rows")
         roles = roles_of(self.file.path, survey, self.wish.columns)
-        check_fit(self.file.path, roles, self.answers.tasks, self.wish.columns)
+        check_readable(self.file.path, roles, self.answers.tasks, self.wish.columns)
         session = self.session
         return ScoreJob(
             version=__version__,

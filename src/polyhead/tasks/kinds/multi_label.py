@@ -121,7 +121,7 @@ class MultiLabel(RowKind):
         """Of rows."""
         wanted, answered = np.stack(targets) > 0, sigmoid(np.stack(outputs)) >= task.threshold
         counts = (of.sum(axis=0) for of in (wanted & answered, answered, wanted))
-        return metrics.label_scores(task.labels, *counts)
+        return metrics.scores_by_label(task.labels, *counts)
 
     def judged(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]

@@ -112,7 +112,7 @@ class SingleLabel(RowKind):
         """Of rows."""
         wanted, answered = np.stack(targets), np.argmax(np.stack(outputs), axis=-1)
         counts = (np.bincount(of, minlength=len(task.labels)) for of in (wanted[wanted == answered], answered, wanted))
-        return metrics.label_scores(task.labels, *counts)
+        return metrics.scores_by_label(task.labels, *counts)
 
     def judged(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]

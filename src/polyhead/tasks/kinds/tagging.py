@@ -136,13 +136,13 @@ class Tagging(Kind):
                 np.concatenate(side) for side in zip(*((r.target, r.answer) for r in rows), strict=True)
             )
             parts = (wanted[wanted == answered], answered[answered != UNREAD], wanted)
-            return metrics.label_scores(task.labels, *(np.bincount(p, minlength=len(task.labels)) for p in parts))
+            return metrics.scores_by_label(task.labels, *(np.bincount(p, minlength=len(task.labels)) for p in parts))
         names = list(dict.fromkeys(label[2:] for label in task.labels if label != "O"))
         counts = [
             Counter(label for row in spans for _, _, label in row)
             for spans in zip(*((r.gold & r.spans, r.spans, r.gold) for r in rows), strict=True)
         ]
-        return metrics.label_scores(names, *(np.array([of[name] for name in names]) for of in counts))
+        return metrics.scores_by_label(names, *(np.array([of[name] for name in names]) for of in counts))
 
     def judged(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]

@@ -14,7 +14,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.data.columns import columns_of
 from polyhead.data.read import Examples, read
 from polyhead.data.shares import is_stored
-from polyhead.data.split import TaskExamples, overlapping, split, split_together
+from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together
 from polyhead.deep.loop.feed import stream
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.recipes import Frozen
@@ -79,7 +79,7 @@ def _halves(project: Project, whole: Mapping[str, TaskExamples]) -> dict[str, tu
             if len(several) == 1:
                 name = several[0].task.name
                 seed = stream(seeds[name], "split", name)
-                halves[name] = split(several[0].examples, shares[name], seed, several[0].task)
+                halves[name] = hold_out(several[0].examples, shares[name], seed, several[0].task)
                 continue
             alike: dict[tuple[float, int], list[TaskExamples]] = {}
             for member in several:

@@ -16,7 +16,7 @@ from polyhead.bundle.manifest import Live
 from polyhead.bundle.models import read_models_file
 from polyhead.bundle.read import Bundle
 from polyhead.errors import ConfigError, UnknownTask
-from polyhead.project.tables import Choice
+from polyhead.project.tables import AllocationRule
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.data.units import units_of
@@ -26,7 +26,7 @@ from polyhead.values import Value
 Fingerprint = dict[str, object]
 
 
-def fingerprints_of(several: Sequence[Prepared], choice: Choice) -> dict[str, Fingerprint]:
+def fingerprints_of(several: Sequence[Prepared], choice: AllocationRule) -> dict[str, Fingerprint]:
     """What decides each trained part; for a branch that is one of several to choose from, the choice too.
 
     Under one budget a choice depends on all branches, so each names every other's own way of training.
