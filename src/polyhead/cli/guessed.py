@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from polyhead.cli.output import writing
+from polyhead.cli.output import writing_file
 from polyhead.data.columns import no_column
 from polyhead.data.formats import foreign
 from polyhead.data.guess import SINGLE_LABEL, Guess, kind_of_labels, separator_of
@@ -166,5 +166,5 @@ def _write(raw: bytes, target: Path, path: str, written: dict[Path, bool], *, re
         raise ConfigError(f"cannot write the rows of {path}", got=f"{target.name} is there already", do=do)
     written.setdefault(target, not was_there)
     if is_other or not was_there:
-        with writing(str(target)) as file:
+        with writing_file(str(target)) as file:
             file.write(raw)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from polyhead.cli.output import Printer, check_writable, json_option, writing
+from polyhead.cli.output import Printer, check_writable, json_option, writing_file
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import kinds_with
 
@@ -78,7 +78,7 @@ def command(output: str, json_to: str | None, replace: bool, data: tuple[str, ..
     before = _before(target)
     options["one_hot"] = tuple(part.strip() for part in (options["one_hot"] or "").split(",") if part.strip())
     after, made = declared_tasks(data, options, before, output, replace=replace)
-    with writing(output) as file:
+    with writing_file(output) as file:
         file.write(after.encode())
     printer.lines(summary(made, after, output))
     facts = [

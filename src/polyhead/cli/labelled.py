@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
-from polyhead.cli.output import check_writable, note, writing
-from polyhead.cli.tables import columns_in
+from polyhead.cli.output import check_writable, note, writing_file
+from polyhead.cli.tables import columns_in_table
 from polyhead.data.columns import Source, no_column
 from polyhead.data.guess_table import Given, Table, layout_of, table_of
 from polyhead.errors import ConfigError
@@ -90,7 +90,7 @@ def sources_of(
     Columns of one task that are called otherwise are guessed as `init` does, and said. Raises ConfigError where no task
     has a column or two look alike, MissingColumn where none looks like it, click.BadParameter for a column of no task.
     """
-    there = columns_in(file)
+    there = columns_in_table(file)
     labels = _labels(columns.labels, tasks, names)
     chosen = list(names) or [name for name in tasks if name in labels or name in there]
     if not chosen and len(tasks) == 1:
@@ -202,7 +202,7 @@ def check_errors_file(path: str | None) -> None:
 def write_errors(path: str, errors: Iterable[WrongRow]) -> None:
     """Writes wrong rows as CSV or JSON Lines, as the file's name says."""
     rows = [_row(error) for error in errors]
-    with writing(path) as file:
+    with writing_file(path) as file:
         if path.lower().endswith(".jsonl"):
             file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
             return

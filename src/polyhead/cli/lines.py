@@ -32,14 +32,14 @@ class InputLine(Value, eq=False):
     id: Any = None  # the caller's own name for it: any value of JSON
 
 
-class Piece(Value, eq=False):
+class LineChunk(Value, eq=False):
     """At most PIECE lines that are not blank, with their numbers from 1, and the count of blank lines between."""
 
     lines: list[tuple[int, bytes]]
     blank: int
 
 
-def pieces(source: IO[bytes]) -> Iterator[Piece]:
+def pieces(source: IO[bytes]) -> Iterator[LineChunk]:
     """All lines of `source`, each piece as soon as a read of a pipe gave whole lines.
 
     Lines end in LF, CR LF or CR. Raises DataError for bytes that begin as a packed file.
@@ -62,10 +62,10 @@ def pieces(source: IO[bytes]) -> Iterator[Piece]:
             else:
                 blank += 1
             if len(lines) == PIECE:
-                yield Piece(lines=lines, blank=blank)
+                yield LineChunk(lines=lines, blank=blank)
                 lines, blank = [], 0
         if lines or blank:
-            yield Piece(lines=lines, blank=blank)
+            yield LineChunk(lines=lines, blank=blank)
 
 
 def read_lines(path: str) -> list[InputLine]:
@@ -156,10 +156,10 @@ def line_of(number: int, raw: bytes, form: str) -> InputLine:
 
 def _of_json(row: object, number: int) -> InputLine:
     from polyhead.engine.inputs import input_of
-    from polyhead.store.jobs.rows import writable
+    from polyhead.store.jobs.rows import utf8_value
 
     read, words = input_of(row, where=f"line {number}")
-    return InputLine(input=read, words=words, id=writable(row.get("id")) if isinstance(row, dict) else None)
+    return InputLine(input=read, words=words, id=utf8_value(row.get("id")) if isinstance(row, dict) else None)
 
 
 def check_input_lines(path: str, form: str, *, do: str) -> None:

@@ -11,7 +11,7 @@ import click
 
 from polyhead.cli.labelled import LabelledColumns, label_option, sources_of
 from polyhead.cli.lines import read_texts
-from polyhead.cli.output import Printer, counted, json_option, number, table
+from polyhead.cli.output import Printer, counted, json_option, number, text_table
 from polyhead.engine.backends import BACKENDS
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def change_lines(changes: Mapping[str, Int8Change]) -> list[str]:
             cells = [f"{agreement.rows:,}", equal, number(agreement.difference)]
         scores = [number(change.before), number(change.after), number(change.points, "+.2f")]
         rows.append([name, change.metric or "-", *cells, *scores])
-    return table(rows, left=2)
+    return text_table(rows, left=2)
 
 
 def _as_json(change: Int8Change) -> dict[str, object]:

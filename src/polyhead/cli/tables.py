@@ -91,7 +91,7 @@ def _records(lines: Sequence[str], mark: str) -> list[list[str]]:
         return []
 
 
-def columns_in(path: str) -> list[str]:
+def columns_in_table(path: str) -> list[str]:
     """The columns of the first row of a file of rows; none of one that cannot be read."""
     rows = Rows(path, ())
     with suppress(PolyheadError):

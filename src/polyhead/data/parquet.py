@@ -17,7 +17,7 @@ from typing import Any
 from polyhead.arguments import twice_in
 from polyhead.errors import BadValue, DataError, MissingExtra
 from polyhead.store.jobs.columns import AddedColumn, Roles, RowInput, Survey, Word
-from polyhead.store.jobs.rows import Chunk, Show, Source, Writer, is_null, text_of
+from polyhead.store.jobs.rows import Chunk, RowSource, Show, Writer, cell_text, is_null
 from polyhead.tasks.limits import SHORTEN, check_packing, too_long
 from polyhead.text.prefix import LONGEST_TEXT
 
@@ -25,7 +25,7 @@ GROUP_ROWS = 2**16  # of a row group at least, but for the last: pieces are join
 UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # digits of a second
 
 
-class ParquetFile(Source):
+class ParquetFile(RowSource):
     """A Parquet file."""
 
     def survey(self, show: Show) -> Survey:
@@ -267,7 +267,7 @@ def _array(values: Any, kind: Any) -> Any:
     if not isinstance(values, list):
         return values
     if arrow.types.is_string(kind):
-        values = [None if is_null(value) else text_of(value) for value in values]
+        values = [None if is_null(value) else cell_text(value) for value in values]
     return arrow.array(values, kind)
 
 
@@ -286,7 +286,7 @@ def _type_of(column: AddedColumn) -> Any:
 
 
 def _cell(column: AddedColumn, value: object) -> object:
-    return text_of(value) if column.form == "json" and value is not None else value
+    return cell_text(value) if column.form == "json" and value is not None else value
 
 
 def _times(array: Any) -> list[object]:

@@ -13,7 +13,7 @@ from cases import cases
 from polyhead.data import parquet as tables
 from polyhead.engine.inputs import Passage
 from polyhead.errors import ConfigError, DataError
-from polyhead.store.jobs.rows import text_of
+from polyhead.store.jobs.rows import cell_text
 from polyhead.store.jobs.score import open_source
 from polyhead.text.question import Question
 from store.scoring.scored import read, run, texts, write
@@ -405,7 +405,7 @@ def test_records_that_we_write_are_those_of_the_csv_module():
     ],
 )
 def test_values_as_cells(value, text):
-    assert text_of(value) == text
+    assert cell_text(value) == text
 
 
 def test_numbers_that_are_not_finite_are_null_in_every_format(session, tmp_path):
@@ -448,7 +448,7 @@ def test_durations_are_written_as_those_of_python_are(unit):
     for count in (0, 1, -1, 999, -1500, 86_400_000, 3_661_000_001, -90_061_000_005):
         array = pyarrow.array([count], pyarrow.duration(unit))
         chunk = tables.TableChunk(pyarrow.table({"d": array}), "in.parquet", 0)
-        assert chunk.kept(("d",)) == [{"d": text_of(array.to_pylist()[0])}]
+        assert chunk.kept(("d",)) == [{"d": cell_text(array.to_pylist()[0])}]
 
 
 def test_a_column_that_cannot_be_a_text_is_left_out_as_the_error_says(session, tmp_path):

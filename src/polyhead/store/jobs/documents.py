@@ -11,7 +11,7 @@ from polyhead.data.rows import DATASETS
 from polyhead.errors import BadValue
 from polyhead.store.corpus.base import document_id
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
-from polyhead.store.jobs.rows import RowFile, Source
+from polyhead.store.jobs.rows import RowFile, RowSource
 from polyhead.store.jobs.score import open_source
 from polyhead.text.tokenize import Input
 
@@ -19,13 +19,13 @@ PIECE_ROWS = 8192  # rows that are read at a time
 Show = Callable[[str], None]
 
 
-def open_rows(source: Path | str) -> Source:
+def open_rows(source: Path | str) -> RowSource:
     """Rows of a file, or of a data set of the hub; raises DataError for what is neither."""
     return RowFile(str(source)) if str(source).startswith(DATASETS) else open_source(str(source))
 
 
 def drawn_rows(
-    file: Source, roles: Roles, total: int, count: int, rng: np.random.Generator
+    file: RowSource, roles: Roles, total: int, count: int, rng: np.random.Generator
 ) -> Iterator[RowInput | BadValue]:
     """So many of a file's `total` rows, all where there are fewer, drawn by `rng`, in the order of the file."""
     drawn, start = np.sort(rng.choice(total, min(total, count), replace=False)), 0

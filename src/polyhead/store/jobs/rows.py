@@ -46,7 +46,7 @@ class Chunk(ABC):
         """The values of one column, a list or an array of pyarrow; None where a row has none."""
 
 
-class Source(ABC):
+class RowSource(ABC):
     """A file to read."""
 
     def __init__(self, path: str) -> None:
@@ -112,7 +112,7 @@ class RowChunk(Chunk):
         return [None if isinstance(row, BadValue) else row.values.get(name) for row in self._rows]
 
 
-class RowFile(Source):
+class RowFile(RowSource):
     """A file of JSON Lines, CSV or TSV, each also packed."""
 
     def survey(self, show: Show) -> Survey:
@@ -211,7 +211,7 @@ class CsvWriter(_Lines):
         return [_record([*(cell_of(row.get(n)) for n in self.kept), *map(cell_of, cs)]) for row, cs in rows]
 
 
-def text_of(value: object) -> str:
+def cell_text(value: object) -> str:
     """A string as it is, anything else as JSON."""
     if isinstance(value, str):
         return repair(value)
@@ -220,8 +220,8 @@ def text_of(value: object) -> str:
 
 
 def cell_of(value: object) -> str:
-    """A cell of CSV: `text_of` the value, and nothing for null."""
-    return "" if is_null(value) else text_of(value)
+    """A cell of CSV: `cell_text` the value, and nothing for null."""
+    return "" if is_null(value) else cell_text(value)
 
 
 def is_null(value: object) -> bool:
@@ -229,7 +229,7 @@ def is_null(value: object) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
-def writable(value: object) -> object:
+def utf8_value(value: object) -> object:
     """A value of JSON with lone surrogates replaced, as no UTF-8 file can hold them."""
     try:
         msgspec.json.encode(value)

@@ -28,8 +28,8 @@ from polyhead.store.jobs.columns import (
     why_none,
 )
 from polyhead.store.jobs.faults import all_columns, check_machine
-from polyhead.store.jobs.pieces import Counts, Job, Pieces
-from polyhead.store.jobs.rows import Chunk, CsvWriter, JsonWriter, RowFile, Show, Source, Writer
+from polyhead.store.jobs.pieces import Counts, JobRecord, Pieces
+from polyhead.store.jobs.rows import Chunk, CsvWriter, JsonWriter, RowFile, RowSource, Show, Writer
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.values import Value
 
@@ -76,7 +76,7 @@ class ScoreCounts(Counts):
     seconds: float = 0.0
 
 
-class ScoreJob(Job):
+class ScoreJob(JobRecord):
     """A file to score, and how."""
 
     purpose = "pieces of a file that `polyhead score` writes"
@@ -190,7 +190,7 @@ Stamp = tuple[int, int, int] | None  # inode, size and time of change; None if t
 class _Work:
     """One call: the session, the file to read, the request, and where the answers go."""
 
-    def __init__(self, session: Session, file: Source, target: Path, wish: ScoreRequest, stamp: Stamp) -> None:
+    def __init__(self, session: Session, file: RowSource, target: Path, wish: ScoreRequest, stamp: Stamp) -> None:
         self.session, self.file, self.wish, self._stamp = session, file, wish, stamp
         # A link stays one; the format is that of the name that was given.
         self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, OUTPUTS)
@@ -334,7 +334,7 @@ class _Work:
             )
 
 
-def open_source(path: str) -> Source:
+def open_source(path: str) -> RowSource:
     """The file to read, in the format that its name says; raises DataError if it is missing or of no known format."""
     name = path.lower()
     if not Path(path).exists():
@@ -351,7 +351,7 @@ def open_source(path: str) -> Source:
     raise DataError(f"the format of {path} is not known by its name", allowed=allowed, do="name it as what it is")
 
 
-def _check_target(file: Source, target: Path, ending: str) -> None:
+def _check_target(file: RowSource, target: Path, ending: str) -> None:
     """Raises ConfigError, before any work, if the target cannot be written."""
     if not ending:
         raise ConfigError(f"the format of {target} is not known by its name", allowed=OUTPUTS, do="name a file so")
