@@ -21,12 +21,12 @@ from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.encoder.shape import WORD_VECTORS
+from polyhead.engine.backends.base import FeatureBatch
 from polyhead.plan import Codec
 from polyhead.plan import Path as TaskPath
 from polyhead.plan.coding import calibrate, through
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
-from polyhead.store.features import FeatureBatch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input

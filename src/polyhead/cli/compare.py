@@ -73,12 +73,9 @@ def command(
         check_writable(html)
     tasks = read_task_set(project)
     home = Path(folder).resolve() if folder else file.with_name(f"{file.stem}-compare")
+    numbers = tuple(range(1, seeds + 1))
     settings = Settings(
-        only=comma_names(only),
-        seeds=tuple(range(1, seeds + 1)),
-        minutes=minutes,
-        epochs=epochs,
-        keep_bundles=keep_bundles,
+        only=comma_names(only), seeds=numbers, minutes=minutes, epochs=epochs, keep_bundles=keep_bundles
     )
     comparing = Comparing(tasks, file.name, home, settings, Events(say=printer.line, show=printer.show))
     if list_:
@@ -91,10 +88,8 @@ def command(
         comparison = comparing.run()
     printer.lines(["", *ways_lines(comparison)])
     target = html or str(home / "compare.html")
-    for name, content in (
-        (target, comparison_page(comparison).encode()),
-        (str(home / "compare.json"), to_json(comparison)),
-    ):
+    pages = {target: comparison_page(comparison).encode(), str(home / "compare.json"): to_json(comparison)}
+    for name, content in pages.items():
         with writing_file(name) as out:
             out.write(content)
     if plot is not None:

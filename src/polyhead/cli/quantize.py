@@ -16,8 +16,8 @@ from polyhead.engine.backends import BACKENDS
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.quantize.calibrate import LabelledSources
     from polyhead.engine.quantize.files import Int8Change
+    from polyhead.evaluate.int8 import LabelledSources
 
 ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 """Endings of files of labelled rows."""
@@ -105,8 +105,8 @@ def command(
     """
     from polyhead.bundle.read import Bundle
     from polyhead.engine.backends import default_runtime, open_runtime
-    from polyhead.engine.quantize import calibrate
     from polyhead.engine.quantize.files import read_scales, write_changes, write_scales
+    from polyhead.evaluate import int8 as calibrate
     from polyhead.machine import processor
 
     printer, opened, bits = Printer(json_to), Bundle.open(bundle), processor().weight_bits
@@ -141,7 +141,7 @@ def command(
 
 def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> LabelledSources:
     """Where the rows are that tasks are scored on: in the files of a project, or in one that holds rows."""
-    from polyhead.engine.quantize.calibrate import LabelledSources
+    from polyhead.evaluate.int8 import LabelledSources
     from polyhead.project.tables import read_project
 
     if data.lower().endswith(ROWS):

@@ -18,11 +18,19 @@ from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import make_families, make_part
 from polyhead.deep.sharing.part import pair_features
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends.base import TORCH_POOL, Count, LoadedTask, StageResults, TokenBatch, owned_arrays, whole
+from polyhead.engine.backends.base import (
+    TORCH_POOL,
+    Count,
+    FeatureBatch,
+    LoadedTask,
+    StageResults,
+    TokenBatch,
+    owned_arrays,
+    whole,
+)
 from polyhead.engine.backends.prefix import check_feature_batch, depth_of, stored_paths
 from polyhead.errors import BackendError, without_frames
 from polyhead.plan import Path, Plan
-from polyhead.store.features import FeatureBatch
 
 NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
 

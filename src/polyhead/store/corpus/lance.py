@@ -22,15 +22,7 @@ import msgspec
 import numpy as np
 
 from polyhead.errors import NoStore, StoreError
-from polyhead.store.corpus.arrow import (
-    ABOUT,
-    array_of,
-    arrow_schema,
-    documents_table,
-    id_array,
-    packed_rows,
-    plain_array,
-)
+from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, id_array, packed_rows, plain_array, rows_table
 from polyhead.store.corpus.base import (
     CorpusStore,
     Fragment,
@@ -146,7 +138,7 @@ class LanceStore(CorpusStore):
                 return 0
             if fragment is None or not np.array_equal(rows, written):  # when another writer added some of them
                 kept = {digest: each.take(rows) for digest, each in features.items()}
-                table = documents_table(self._arrow, self.schema, ids[rows], kept)
+                table = rows_table(self._arrow, self.schema, ids[rows], kept)
                 with lance_errors(self._location, table):
                     fragment, written = write_fragment(self._location, table), rows
             if self._commit(self._dataset.schema, (*self._fragments, fragment)):

@@ -13,7 +13,7 @@ import numpy as np
 
 from polyhead.errors import MissingExtra, StoreError
 from polyhead.plan.coding import decode
-from polyhead.store.corpus.arrow import array_of, arrow_schema, documents_table
+from polyhead.store.corpus.arrow import array_of, arrow_schema, rows_table
 from polyhead.store.corpus.base import ID_BYTES, CorpusStore, Fragment, ResultFacts, Schema
 
 ROWS = 1024  # documents of a batch of decoded features
@@ -91,7 +91,7 @@ def packed_of(store: CorpusStore, digest: str) -> Any:
     def batches() -> Iterator[Any]:
         for fragment in store.fragments:
             rows = store.rows(fragment.name, digest)
-            yield from documents_table(pa, schema, store.ids(fragment.name), {digest: rows}).to_batches()
+            yield from rows_table(pa, schema, store.ids(fragment.name), {digest: rows}).to_batches()
 
     return pa.RecordBatchReader.from_batches(arrow_schema(pa, schema), batches())
 
