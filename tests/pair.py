@@ -87,7 +87,8 @@ def _serve(rank, pipe):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
 
-    from polyhead.deep.loop.devices import ProcessRank, process_group
+    from polyhead.deep.loop.devices import process_group
+    from polyhead.train.runs import ProcessRank
 
     torch.set_num_threads(1)
     gc.freeze()  # whoever leaves a group collects garbage, and need not look through all that was imported
@@ -125,11 +126,11 @@ class Stopped(Exception):
 
 
 def course_of(job, place):
-    from polyhead.deep.loop.events import Events
     from polyhead.deep.nn.load import load_trunk
     from polyhead.deep.recipes.course import JointCourse
     from polyhead.deep.recipes.paths import joint_paths
     from polyhead.train.data.prepare import prepare
+    from polyhead.train.events import Events
 
     home = Path(job.home)
     project = tiny.project(home, *job.names, training=job.training)

@@ -86,7 +86,7 @@ def test_training_in_python_says_how_far_it_is(tmp_path, capsys):
     told = capsys.readouterr()
     assert told.err.startswith("training 1 task into ") and "mood: validation accuracy" in told.err
     assert not told.out
-    from polyhead.deep.loop.events import Events
+    from polyhead.train.events import Events
 
     polyhead.train_project(project, folder=tmp_path, events=Events())
     assert not capsys.readouterr().err

@@ -11,8 +11,8 @@ from polyhead.advise.measure import Counted, WayCosts
 from polyhead.advise.prices import Corrections
 from polyhead.advise.rows import FinishedRun, Kept, TaskScore
 from polyhead.advise.tables import comparison_page, notes, table_rows, task_rows
-from polyhead.deep.loop.events import Events
 from polyhead.errors import ConfigError
+from polyhead.train.events import Events
 
 ONLY = ("pooled-mean", "branch-1", "student-1", "prompted-isolated", "prompted-group", "on-top", "pooled-joint")
 ONLY += ("fine-tune",)

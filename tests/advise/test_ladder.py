@@ -7,11 +7,11 @@ from advise.test_ways import tasks_in
 from polyhead.advise.choice import Budget, next_step, task_advice
 from polyhead.advise.labels import LearningCurve, curve_of
 from polyhead.advise.ladder import Ladder
-from polyhead.deep.loop.events import Events
 from polyhead.errors import ConfigError
 from polyhead.plan.cost.allocate import AllocationOption, LayerPrice, allocation_of
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import read_project
+from polyhead.train.events import Events
 
 LAYER = LayerPrice(shared=1, private=1, unit="layers")
 

@@ -21,7 +21,7 @@ from polyhead.project.tables import TrunkChoice
 from tiny import write_trunk
 
 pytest.importorskip("torch")
-from polyhead.deep.loop.events import Events
+from polyhead.train.events import Events
 
 GOOD, BAD, THINGS = ("good", "happy"), ("bad", "sad", "broken", "late"), ("lamp", "kettle", "phone", "box")
 

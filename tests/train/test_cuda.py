@@ -7,9 +7,9 @@ import torch
 
 import tiny
 from pair import Job, learn
-from polyhead.deep.loop.devices import ProcessRank
 from polyhead.project.recipes import Joint, Weighting
 from polyhead.project.strategies import Adapter, InLayer, Prompted
+from polyhead.train.runs import ProcessRank
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no graphics processor here")
 CARD = ProcessRank(device="cuda:0")

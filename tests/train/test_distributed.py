@@ -13,12 +13,13 @@ import tiny
 from cli.commands import environment, run
 from pair import LIMIT, Job, Pair, course_of, learn, refused
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.devices import ProcessRank, from_first, place_in
+from polyhead.deep.loop.devices import from_first, place_in
 from polyhead.deep.recipes.learned import lineage_of
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Sampling, Smoothing, Weighting
 from polyhead.project.strategies import Adapter, Branch, InLayer, Prompted
 from polyhead.project.tables import TaskEntry
+from polyhead.train.runs import ProcessRank
 from tiny import to_toml
 
 NAMES = ("mood", "urgency", "names", "same")
@@ -273,7 +274,7 @@ def test_dropout_differs_between_processes_and_weights_do_not(pair, home, parall
 def drawn_first(place, one):
     import torch
 
-    from polyhead.deep.loop.feed import stream
+    from polyhead.train.runs import stream
 
     torch.manual_seed(stream(one.training.seed, "dropout", 0, place.rank))
     return float(torch.rand(()))

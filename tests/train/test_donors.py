@@ -10,7 +10,6 @@ import pytest
 import tiny
 from cli.commands import run
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse, start_parts
 from polyhead.deep.recipes.paths import joint_paths
@@ -21,6 +20,7 @@ from polyhead.project.strategies import Pooled, Prompted
 from polyhead.project.tables import TaskEntry, TrunkChoice, read_project, with_seed
 from polyhead.train.data.leaks import LEAST, without_leaks
 from polyhead.train.data.prepare import kept_donors, prepare
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from tiny import to_toml
 

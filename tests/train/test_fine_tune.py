@@ -8,7 +8,6 @@ import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import BUILDING
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.learned import lineage_of
@@ -20,6 +19,7 @@ from polyhead.folders import claim
 from polyhead.project.recipes import FineTune, Joint, SearchGrid, Smoothing
 from polyhead.project.tables import TrunkChoice
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=2)

@@ -10,7 +10,6 @@ import tiny
 from polyhead import plan
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, TrainError, WrongTrunk
@@ -25,6 +24,7 @@ from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.testing import tiny_trunk
 from polyhead.text.words import join_tokens
 from polyhead.train.data import stored
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from stores import make_store, stored_path, token_codec
 
@@ -76,7 +76,7 @@ def test_tasks_of_every_kind_are_trained_without_the_encoder(home, no_encoder, m
     folder, trunk = home
     make_store(str(folder / "store"), texts_of(folder), trunk=trunk)
     write_bundle(folder / "bundle", trunk)
-    monkeypatch.setattr("polyhead.train.run.load_any_trunk", no_encoder)
+    monkeypatch.setattr("polyhead.deep.recipes.learned.load_any_trunk", no_encoder)
     monkeypatch.setattr(Bundle, "trunk", no_encoder)
     outcome = train_project(project(folder), folder=folder, features=folder / "store")
     assert set(outcome.trained) == set(tiny.ENTRIES) and outcome.extraction.passes == 0

@@ -15,17 +15,13 @@ from polyhead.bundle.read import Bundle
 from polyhead.data.split import folds
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import wanted
 from polyhead.deep.heads import linear
 from polyhead.deep.heads import run as choosing
 from polyhead.deep.heads import select as heads
-from polyhead.deep.heads.baseline import candidate_paths, candidates
 from polyhead.deep.heads.choice import choosing_score
 from polyhead.deep.heads.folds import rounds_of
 from polyhead.deep.heads.run import train_task
 from polyhead.deep.heads.select import FOLDS, Trials
-from polyhead.deep.loop import events as telling
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.engine.session import Session
@@ -34,7 +30,11 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.train import events as telling
 from polyhead.train.data.prepare import prepare
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
+from polyhead.train.heads import candidate_paths, candidates
 from polyhead.train.record import lines
 from polyhead.train.run import train_project
 

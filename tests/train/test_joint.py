@@ -15,7 +15,6 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.whole import BUILDING
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse, text_examples
 from polyhead.deep.recipes.joint import joint_outlook
@@ -31,6 +30,7 @@ from polyhead.project.tables import TrunkChoice
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 
 NAMES = ("mood", "urgency", "names", "same")

@@ -8,7 +8,6 @@ import torch
 import tiny
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop import fit
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.recipes import together as kept
@@ -21,6 +20,7 @@ from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
 
 APART = Prompted(isolated=True, hidden=6)
 

@@ -7,7 +7,6 @@ import pytest
 
 import tiny
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.events import Events
 from polyhead.deep.recipes import leave_out as leave_out_run
 from polyhead.deep.recipes.joint import LearnsTogether
 from polyhead.deep.recipes.learned import lineage_of
@@ -15,6 +14,7 @@ from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BadName, BundleError, ConfigError, TrainError, UnknownTask
 from polyhead.project.recipes import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
 from polyhead.project.tables import DataFile, TrunkChoice, read_project, with_seed
+from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk
 from polyhead.train.run import train_project
 

@@ -11,7 +11,6 @@ from safetensors import safe_open
 import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
-from polyhead.deep.loop.events import Events
 from polyhead.deep.recipes import course as starts
 from polyhead.deep.recipes.course import JointCourse, frequent_tokens, start_parts
 from polyhead.deep.recipes.paths import joint_paths
@@ -23,6 +22,7 @@ from polyhead.project.strategies import Adapter, InLayer, OnTop, Pooled, Prompte
 from polyhead.project.tables import Project
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.units import prepared_units, units_of
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 
 NAMES = ("mood", "urgency")

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 import tiny
-from polyhead.deep.loop.events import Events
 from polyhead.project.recipes import Frozen, Joint
 from polyhead.project.strategies import InLayer, Pooled, Prompted
 from polyhead.project.tables import TaskEntry, TrunkChoice
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.units import prepared_units
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 
 ROWS, TASKS = 300, 8

@@ -12,10 +12,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.deep.branch.run import Branches
 from polyhead.deep.examples import TextExamples, module_outputs
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of, wanted, wanted_taps
-from polyhead.deep.heads.baseline import candidate_paths
+from polyhead.deep.features import examples_of, wanted_taps
 from polyhead.deep.heads.run import train_task
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.together import JointModel
@@ -29,6 +27,9 @@ from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepare import prepare, single_inputs
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
+from polyhead.train.heads import candidate_paths
 from polyhead.train.run import train_project
 from stores import make_store, stored_path
 

@@ -8,7 +8,6 @@ import torch
 import tiny
 from polyhead.data.read import Examples
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.paths import joint_paths
@@ -18,6 +17,7 @@ from polyhead.errors import ConfigError, TrainError
 from polyhead.project.recipes import Joint, SearchGrid, SearchPoint, Smoothing
 from polyhead.project.strategies import Prompted
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
 
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=1, learning_rate=1e-3)
 SEARCH = SearchGrid(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))

@@ -18,7 +18,6 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.deep import extract as extraction
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.learned import Lineage, write_lineage
 from polyhead.engine.session import Session
@@ -30,6 +29,7 @@ from polyhead.project.tables import with_seed
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.train import job as running
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 
 ALL = tuple(tiny.ENTRIES)

@@ -10,8 +10,6 @@ import torch
 
 import tiny
 from cases import cases
-from polyhead.deep.loop import events as telling
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import numerics, precision_of
 from polyhead.errors import BadName, EmptyData
 from polyhead.machine import Processor
@@ -21,7 +19,9 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch
 from polyhead.project.tables import DataFile, Project
 from polyhead.testing import tiny_trunk
+from polyhead.train import events as telling
 from polyhead.train.data.prepare import prepare, single_inputs
+from polyhead.train.events import Events
 from polyhead.train.record.draft import PROBES, validation_probes
 from polyhead.train.record.lines import outlook, skipped
 

@@ -14,15 +14,17 @@ import tiny
 from cases import cases
 from pair import Job, course_of, learn
 from polyhead import progress
-from polyhead.deep.loop import events as telling
 from polyhead.deep.loop.checkpoint import draw_on, generator_state
-from polyhead.deep.loop.devices import ProcessRank, on
-from polyhead.deep.loop.events import Events, Meter, Update, tensorboard
+from polyhead.deep.loop.devices import on
 from polyhead.deep.loop.feed import SORTED_CHUNK, LengthSorted, TrainingBatch
+from polyhead.deep.loop.tensorboard import tensorboard
 from polyhead.deep.recipes.sampling import MixedFeed
 from polyhead.errors import ConfigError, MissingExtra
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.project.strategies import Branch
+from polyhead.train import events as telling
+from polyhead.train.events import Events, Meter, Update
+from polyhead.train.runs import ProcessRank
 from polyhead.values import to_value
 
 NAMES = ("mood", "urgency", "names", "same")

@@ -17,9 +17,9 @@ from cli.commands import run
 from polyhead.bundle.models import MODELS, Models, remove_models, set_models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import checked
+from polyhead.deep import summaries as summarize_run
 from polyhead.deep import summarizer_training as summarize
 from polyhead.deep.loop import fit
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
 from polyhead.deep.summarizer_training import SummaryExamples, smoothed_loss, train_summarizer
@@ -29,8 +29,8 @@ from polyhead.errors import BadName, MissingExtra, TrunkError, UnknownTask
 from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice, read_project
-from polyhead.train import summaries as summarize_run
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from tiny import to_toml
 

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 import tiny
-from polyhead.deep.loop.events import Events
 from polyhead.errors import EmptyData
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.testing import tiny_trunk
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 
 TRAINING = Training(seed=1, epochs=1, patience=1, batch=8, learning_rate=1e-3, precision="float32")

@@ -15,8 +15,7 @@ from polyhead.data.read import Examples, ReadReport
 from polyhead.deep.branch.run import Branches
 from polyhead.deep.examples import module_outputs, outputs_of_each, tell_unread
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of, tap_examples, wanted, wanted_taps
-from polyhead.deep.loop.events import Events
+from polyhead.deep.features import examples_of, tap_examples, wanted_taps
 from polyhead.deep.loop.loss import distilled
 from polyhead.deep.recipes.course import text_examples
 from polyhead.deep.recipes.together import JointModel
@@ -36,6 +35,8 @@ from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
 from polyhead.train.data.prepared import TRAINER, Prepared, Split
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 
 SIZE = 16  # tokens that the trunk reads
