@@ -40,7 +40,7 @@ from polyhead.project.strategies.branch import private_layers, tap_of
 from polyhead.project.tables import AllocationRule, with_seed
 from polyhead.train import job as running
 from polyhead.train.run import train_project
-from tiny_branch import (
+from support.tiny_branches import (
     DEPTH,
     TRAINING,
     branches_of,
