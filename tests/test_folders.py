@@ -5,8 +5,6 @@ import os
 
 import pytest
 
-from disk import fsync
-from outside import PLANTS, listed, make_others, plant, untouched
 from polyhead.bundle.whole import remove_workspace
 from polyhead.cli.output import writing_file
 from polyhead.deep.extract import Journal
@@ -32,6 +30,8 @@ from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.features import FeatureStore
 from polyhead.train.runs import cache_folder
 from studies.results import Results, write_results
+from support.disk_failures import fsync
+from support.outside_files import PLANTS, listed, make_others, plant, untouched
 
 LINKS = PLANTS[:3]
 

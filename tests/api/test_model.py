@@ -18,7 +18,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import TrunkChoice
-from tiny import write_trunk
+from support.tiny_project import write_trunk
 
 pytest.importorskip("torch")
 from polyhead.train.events import Events

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import tiny
-from cli.commands import run
 from polyhead.cli.given import given_in
 from polyhead.cli.lines import line_of
 from polyhead.data.guess import kind_of_labels
 from polyhead.data.read import read, read_each
 from polyhead.project.tables import read_project
+from support import tiny_project
+from support.commands import run
 
 REAL = Path(os.environ.get("POLYHEAD_DATA", Path(__file__).parents[3] / "shared" / "data"))
-ROWS = tiny.messages(40)
+ROWS = tiny_project.messages(40)
 WORDS = [row["text"] for row in ROWS]
 QUESTIONS = [{"question": text, "choices": [text, "no", "yes"], "label": i % 3} for i, text in enumerate(WORDS)]
 ANSWERS = [

@@ -8,12 +8,12 @@ import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from operated import listening, service_of, tiny_root
 from polyhead.serve.app import application
 from polyhead.serve.formats import FORMATS, Operation, register_format
 from polyhead.serve.http import json_bytes
 from polyhead.serve.settings import RequestLimits, ServeSettings
 from polyhead.values import Value
+from support.loopback_server import listening, service_of, tiny_root
 
 EXAMPLES = 8
 

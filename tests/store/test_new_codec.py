@@ -13,7 +13,7 @@ from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Pool, cost, merge
 from polyhead.plan.coding import calibrate, decode, encode, through
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_trunk
-from tiny import write_data, write_trunk
+from support.tiny_project import write_data, write_trunk
 
 with CODECS.temporary():
     from one_file.codec import BFloat16

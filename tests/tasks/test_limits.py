@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from cases import cases
 from polyhead.data import rows
 from polyhead.data.rows import Row, Rows
 from polyhead.engine.inputs import Passage, checked_inputs
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks import limits
 from polyhead.text.question import Question
+from support.cases import cases
 
 LONG = "x" * 200
 

@@ -40,7 +40,7 @@ from polyhead.train import job as running
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from polyhead.train.runs import Fitted
-from tiny_branch import (
+from support.tiny_branches import (
     DEPTH,
     TRAINING,
     branches_of,

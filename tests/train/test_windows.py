@@ -8,7 +8,6 @@ import pytest
 import tokenizers
 import torch
 
-import tiny
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.data.read import Examples, ReadReport
@@ -38,6 +37,7 @@ from polyhead.train.data.prepared import TRAINER, Prepared, Split
 from polyhead.train.data.wanted import wanted
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from support import tiny_project
 
 SIZE = 16  # tokens that the trunk reads
 DATA = tiny_trunk(max_tokens=SIZE)
@@ -272,10 +272,10 @@ WAYS = {
 
 
 def learned(folder, way, **changes):
-    tiny.write_trunk(folder / "trunk", tiny_trunk())
+    tiny_project.write_trunk(folder / "trunk", tiny_trunk())
     chance = random.Random(0)
     for split, count in (("train", 48), ("validation", 16)):
-        tiny.write_jsonl(folder / f"{split}.jsonl", [far(chance) for _ in range(count)])
+        tiny_project.write_jsonl(folder / f"{split}.jsonl", [far(chance) for _ in range(count)])
     entry = TaskEntry(name="far", kind="span", train="train.jsonl", validation="validation.jsonl", **changes)
     rate = {"joint": 3e-3, "frozen": 3e-2, "branch": 5e-3}[way]
     project = Project(

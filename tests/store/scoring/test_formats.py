@@ -9,14 +9,14 @@ import json
 
 import pytest
 
-from cases import cases
 from polyhead.data import parquet as tables
 from polyhead.engine.inputs import Passage
 from polyhead.errors import ConfigError, DataError
 from polyhead.store.jobs.rows import cell_text
 from polyhead.store.jobs.score import open_source
 from polyhead.text.question import Question
-from store.scoring.scored import read, run, texts, write
+from support.cases import cases
+from support.scoring_files import read, run, texts, write
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
