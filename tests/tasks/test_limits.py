@@ -8,6 +8,7 @@ import pytest
 from cases import cases
 from polyhead.data import rows
 from polyhead.data.rows import Row, Rows
+from polyhead.data.tables import delimited, json_rows
 from polyhead.engine.inputs import Passage, checked_inputs
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks import limits
@@ -21,8 +22,9 @@ def small(monkeypatch):
     """Texts of 100 characters, lines of 500 bytes, 40 values a row."""
     monkeypatch.setattr(limits, "LONGEST_TEXT", 100)
     monkeypatch.setattr(rows, "LONGEST_TEXT", 100)
-    for module in (limits, rows):
+    for module in (limits, json_rows, delimited):
         monkeypatch.setattr(module, "LONGEST_LINE", 500)
+    for module in (limits, json_rows):
         monkeypatch.setattr(module, "MOST_VALUES", 40)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.data.formats.hub import with_names
 from polyhead.data.guess import is_missing
+from polyhead.data.tables.hub import with_names
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, nearest
 from polyhead.text.question import Question

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from polyhead.cli.output import writing
+from polyhead.data import foreign
 from polyhead.data.columns import no_column
-from polyhead.data.formats import foreign
 from polyhead.data.guess import SINGLE_LABEL, Guess, kind_of_labels, separator_of
 from polyhead.data.guess_table import Given, Layout, Table, labels_in, layout_of, table_of
-from polyhead.data.rows import DATASETS, Rows, no_rows
+from polyhead.data.rows import Rows, no_rows
+from polyhead.data.tables import is_address
 from polyhead.errors import ConfigError
 from polyhead.project.declare import InitOptions
 from polyhead.tasks.kinds import KINDS
@@ -127,7 +128,7 @@ def as_rows(path: str, folder: Path, written: dict[Path, bool], *, replace: bool
 
     Raises ConfigError if another file of that name is there and `replace` is not given.
     """
-    if path.startswith(DATASETS):
+    if is_address(path):
         return path, ()
     if path.lower().endswith(TABLES) and (table := foreign.recoded(path)) is not None:
         target = folder / f"{Path(path).stem}.utf8{Path(path).suffix}"

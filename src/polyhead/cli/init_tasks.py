@@ -21,7 +21,8 @@ from polyhead.cli.output import counted
 from polyhead.cli.project_text import with_task
 from polyhead.data.columns import Source
 from polyhead.data.read import read
-from polyhead.data.rows import DATASETS, Rows
+from polyhead.data.rows import Rows
+from polyhead.data.tables import is_address
 from polyhead.errors import ConfigError, EmptyData, PolyheadError, reworded
 from polyhead.project.declare import Declared, clean_name, declare
 from polyhead.project.recipes import Frozen
@@ -127,7 +128,7 @@ def split_groups(data: Sequence[str]) -> list[dict[str, Any]]:
         stem, _, ending = Path(path).name.partition(".")
         stem = SHARD.sub("", stem)
         part = SPLIT.search(stem)
-        if len(data) == 1 or path.startswith(DATASETS) or part is None:
+        if len(data) == 1 or is_address(path) or part is None:
             alone.append({"data": path, "validation": None, "test": None})
             continue
         split, rest = SPLITS[part[1].lower()], stem[: part.start()] + stem[part.end() :]

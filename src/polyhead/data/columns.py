@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.data.rows import DATASETS
 from polyhead.data.shares import STORED, columns_in
+from polyhead.data.tables import is_address
 from polyhead.errors import ConfigError, MissingColumn, near_name, nearest
 from polyhead.tasks.task import Kind, Task, kind_of, kinds_with
 from polyhead.values import Value
@@ -49,7 +49,7 @@ class Source(Value):
     @property
     def is_file(self) -> bool:
         """True if the rows are in a local file."""
-        return not self.path.startswith(DATASETS)
+        return not is_address(self.path)
 
 
 class Columns(Value):

@@ -13,9 +13,10 @@ from typing import Any
 from polyhead.data.columns import no_column
 from polyhead.data.guess import is_numeric
 from polyhead.data.read import ReadReport, read
-from polyhead.data.rows import DATASETS, Rows
+from polyhead.data.rows import Rows
 from polyhead.data.shares import parsed
 from polyhead.data.split import hold_out
+from polyhead.data.tables import is_address
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import KINDS
@@ -351,7 +352,8 @@ def _begun_and_inside(names: set[str]) -> list[str]:
 
 
 def _name_of(data: str) -> str:
-    last = re.split(r"[/\\]", data.removeprefix(DATASETS).partition(":")[0])[-1]
+    path = data.split(":")[1 if is_address(data) else 0]
+    last = re.split(r"[/\\]", path)[-1]
     return clean_name(last.lstrip(".").split(".")[0])
 
 
@@ -380,7 +382,7 @@ def ones_of(path: str, columns: tuple[str, ...]) -> dict[str, int]:
 
 
 def _place(path: str, folder: Path) -> str:
-    if path.startswith(DATASETS):
+    if is_address(path):
         return path
     resolved = Path(path).resolve()
     inside = resolved.is_relative_to(folder)

@@ -12,7 +12,7 @@ import msgspec
 
 from polyhead.arguments import check_fields, twice_in, typed
 from polyhead.data.columns import Source
-from polyhead.data.rows import DATASETS, FORMATS
+from polyhead.data.tables import file_endings, is_address
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadName, ConfigError
 from polyhead.project.names import MEANT
@@ -156,7 +156,7 @@ class TaskEntry(Value):
     def source(self, file: str | DataFile, folder: Path) -> Source:
         """Where a split's rows are; paths are relative to the project file's folder."""
         chosen = DataFile(path=file) if isinstance(file, str) else file
-        path = chosen.path if chosen.path.startswith(DATASETS) else str((folder / chosen.path).resolve())
+        path = chosen.path if is_address(chosen.path) else str((folder / chosen.path).resolve())
         columns = {
             name: getattr(self, name) for name in Source.__struct_fields__ if name in type(self).__struct_fields__
         }
@@ -247,7 +247,7 @@ def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
 @typed
 def read_project(path: Path | str) -> Project:
     """The file as a checked project; every declared task is checked too. Errors name the file."""
-    if str(path).lower().endswith(FORMATS[:-1]) and os.path.exists(path):
+    if str(path).lower().endswith(file_endings()) and os.path.exists(path):
         do = f"`polyhead init {path}` first: it writes the project file"
         raise ConfigError(f"{path} is a table or another file of data, and no project file", do=do)
     project = read_toml(path, Project)
