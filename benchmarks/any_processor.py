@@ -27,7 +27,7 @@ from benchmarks.first_light_eight_tasks import PROJECT, SEEDS
 from benchmarks.precision_change import BACKEND, FEW, TEXTS, bundle_of, calibration, claim, scored
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_runtime
-from polyhead.engine.quantize.calibrate import calibrated
+from polyhead.engine.quantize.calibrate import calibrated_scales
 from polyhead.engine.session import Session
 from polyhead.machine import CAPS, processor
 from polyhead.project.tables import DataFile, Project, read_project
@@ -121,7 +121,7 @@ def child(root: Path, *, few: bool) -> None:
     project, bundle, runtimes = (read_project(ROOT / PROJECT), Bundle.open(root), partial(open_runtime, BACKEND))
     if few:
         project = shortened(project, bundle)
-    scales = calibrated(bundle, calibration(FEW if few else TEXTS), runtimes, show=lambda text: None)
+    scales = calibrated_scales(bundle, calibration(FEW if few else TEXTS), runtimes, show=lambda text: None)
     sessions = {
         "float32": Session(bundle, backend=runtimes(precision="float32")),
         "int8": Session(bundle, backend=runtimes(precision="int8", scales=scales)),

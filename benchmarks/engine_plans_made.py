@@ -16,8 +16,8 @@ from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.batch import batched, readings_of
-from polyhead.engine.compile.encoder import Span, span_graph
-from polyhead.engine.compile.layout import Layout, Shape
+from polyhead.engine.compile.encoder import LayerSpan, span_graph
+from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.ops import Runtime
 from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Pool, cost, merge
 from polyhead.project.strategies import Strategy, prompt_groups
@@ -44,14 +44,14 @@ class Machine(Value, eq=False):
         """The trunk without tasks: from a batch to the last states."""
         shape = self.trunk.architecture
         node = Layers(start=0, stop=shape.layers, weights=TRUNK)
-        span = Span(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
+        span = LayerSpan(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
         build = span_graph(span, shape, {TRUNK: self.trunk.arrays})
         graph = self.runtime.compile(build, label="trunk", layers=True)
         rows = Shape(first_position=shape.first_position, segments=shape.segments, width=shape.width)
         inputs = ("ids", "positions", "added", *(["segments"] if shape.segments else []))
 
         def run(batch: TokenBatch) -> np.ndarray:
-            layout = Layout(batch, rows)
+            layout = RowLayout(batch, rows)
             (states,) = graph({name: getattr(layout, name) for name in inputs}).values()
             return states
 

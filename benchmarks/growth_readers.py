@@ -39,7 +39,7 @@ from polyhead.data.columns import Source
 from polyhead.data.guess_table import Given, layout_of, table_of
 from polyhead.data.read import read
 from polyhead.encoder.configs import architecture_of
-from polyhead.engine.pinned import Answered, probes_of
+from polyhead.engine.pinned import ProbeAnswers, readable_probes
 from polyhead.engine.session import Session
 from polyhead.errors import DataError, nearest
 from polyhead.nesting import is_deep
@@ -254,7 +254,7 @@ def _(folder: Path, n: int) -> Work:
 @reader("probes.jsonl: probes", 1000)
 def _(folder: Path, n: int) -> Work:
     opened = Bundle.open(bundle(folder, draft("mood", probes=n)))
-    return lambda: probes_of(opened, "mood")
+    return lambda: readable_probes(opened, "mood")
 
 
 @reader("README.md: lines", 5000)
@@ -287,7 +287,7 @@ def _(folder: Path, n: int) -> Work:
 
 
 def certificate(tasks: int) -> Certificate:
-    answered = {f"t{n}": Answered(version="v0001", record=DIGEST, probes=2, sha256=DIGEST) for n in range(tasks)}
+    answered = {f"t{n}": ProbeAnswers(version="v0001", record=DIGEST, probes=2, sha256=DIGEST) for n in range(tasks)}
     return Certificate(
         operation="verify", changed={}, numerics={}, before=answered, after=answered, unchanged=True, bundle=DIGEST
     )
@@ -306,7 +306,7 @@ def _(folder: Path, n: int) -> Work:
     ledger = Ledger(folder)
     (folder / "certificates").mkdir()
     for number in range(n):
-        record = Answered(version=f"v{number + 1:04d}", record=DIGEST, probes=2, sha256=DIGEST)
+        record = ProbeAnswers(version=f"v{number + 1:04d}", record=DIGEST, probes=2, sha256=DIGEST)
         ledger.write(msgspec.structs.replace(certificate(1), after={"t0": record}))
     return lambda: Ledger(folder).records()
 

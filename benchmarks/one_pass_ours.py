@@ -55,8 +55,8 @@ def trunk_alone(job: Job):
     The first position's state is what is taken of each text.
     """
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.batch import ahead, spans_of
-    from polyhead.text.batch import Cut, padded
+    from polyhead.engine.batch import ahead, tokenizer_ranges
+    from polyhead.text.batch import Cut, pad_cut
     from polyhead.text.tokenize import Tokenizer
 
     bundle = Bundle.open(job["bundle"])
@@ -68,12 +68,12 @@ def trunk_alone(job: Job):
     def answer(texts: Sequence[str]):
         inputs = [(text,) for text in texts]
         states = []
-        for piece in ahead(lambda span: tokenizer.encodings(inputs[slice(*span)]), list(spans_of(inputs))):
+        for piece in ahead(lambda span: tokenizer.encodings(inputs[slice(*span)]), list(tokenizer_ranges(inputs))):
             order = np.argsort(-piece.lengths)
             for start in range(0, len(order), job["batch"]):
                 members = order[start : start + job["batch"]]
                 cut = Cut(members=members, rows=len(members), tokens=int(piece.lengths[members[0]]))
-                states.append(run(padded(piece, cut, pad_id=tokenizer.pad_id)))
+                states.append(run(pad_cut(piece, cut, pad_id=tokenizer.pad_id)))
         return states
 
     return answer
@@ -83,8 +83,8 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     """The same graph as with tasks, without any: from a padded batch to the first positions' last states."""
     from polyhead.engine.backends import open_runtime
     from polyhead.engine.backends.base import TokenBatch
-    from polyhead.engine.compile.encoder import Span, span_graph
-    from polyhead.engine.compile.layout import Layout, Shape
+    from polyhead.engine.compile.encoder import LayerSpan, span_graph
+    from polyhead.engine.compile.layout import RowLayout, Shape
     from polyhead.engine.quantize.files import scales_for
     from polyhead.plan import TRUNK, Layers
 
@@ -92,7 +92,7 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     shape = trunk.architecture
     scales = scales_for(bundle, backend) if precision == "int8" else None
     node = Layers(start=0, stop=shape.layers, weights=TRUNK)
-    span = Span(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
+    span = LayerSpan(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
     runtime = open_runtime(backend, precision=precision, scales=scales)
     graph = runtime.compile(span_graph(span, shape, {TRUNK: trunk.arrays}), label="trunk", layers=True)
     plain = Shape(first_position=shape.first_position, segments=shape.segments, width=shape.width, pack=False)
@@ -101,7 +101,7 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     def run(batch) -> np.ndarray:
         words = np.full((len(batch.ids), 1), -1)
         tokens = TokenBatch(ids=batch.ids, mask=batch.mask, segments=batch.segments, words=words)
-        layout = Layout(tokens, plain)
+        layout = RowLayout(tokens, plain)
         (states,) = graph({name: getattr(layout, name) for name in inputs}).values()
         return states[:, 0].copy()
 

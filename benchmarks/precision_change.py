@@ -22,7 +22,7 @@ from benchmarks.first_light_eight_tasks import PROJECT, SEEDS, polyhead
 from polyhead.bundle.read import Bundle
 from polyhead.data.read import read
 from polyhead.engine.backends import open_runtime
-from polyhead.engine.quantize.calibrate import Row, calibrated
+from polyhead.engine.quantize.calibrate import CalibrationText, calibrated_scales
 from polyhead.engine.session import Session
 from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.tables import DataFile, Project, read_project
@@ -71,7 +71,7 @@ def opened(root: Path, precision: str, texts: int) -> Session:
     bundle, runtimes = Bundle.open(root), partial(open_runtime, BACKEND)
     if precision != "int8":
         return Session(bundle, backend=runtimes(precision=precision))
-    scales = calibrated(bundle, calibration(texts), runtimes, show=lambda text: None)
+    scales = calibrated_scales(bundle, calibration(texts), runtimes, show=lambda text: None)
     return Session(bundle, backend=runtimes(precision="int8", scales=scales))
 
 
@@ -84,14 +84,14 @@ def bundle_of(seed: int) -> Path:
     return bundle
 
 
-def calibration(texts: int) -> list[Row]:
+def calibration(texts: int) -> list[CalibrationText]:
     """Inputs of the training splits, as many of each task."""
     project, rows = read_project(ROOT / PROJECT), []
     for entry in project.tasks:
         examples = read(entry.source(entry.train, FOLDER), entry.task())
         chosen = random.Random(entry.name).sample(range(len(examples.inputs)), texts // len(project.tasks))
         words = examples.words
-        rows += [Row(input=examples.inputs[i], words=None if words is None else words[i]) for i in chosen]
+        rows += [CalibrationText(input=examples.inputs[i], words=None if words is None else words[i]) for i in chosen]
     return rows
 
 

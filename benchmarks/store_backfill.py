@@ -50,8 +50,8 @@ from benchmarks.store_made import (
 from polyhead.bundle.read import Bundle
 from polyhead.codecs import ONE_BIT
 from polyhead.engine.backends import open_runtime
-from polyhead.engine.quantize.calibrate import Row as Calibrating
-from polyhead.engine.quantize.calibrate import calibrated
+from polyhead.engine.quantize.calibrate import CalibrationText as Calibrating
+from polyhead.engine.quantize.calibrate import calibrated_scales
 from polyhead.engine.session import Session
 from polyhead.plan import Codec
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
@@ -125,7 +125,7 @@ def in_turn(place: Place) -> Row:
 def sessions(root: Path, texts: Sequence[str]) -> tuple[Session, Session]:
     """Sessions in OpenVINO's own precision and in int8, which answered some texts already."""
     bundle, runtimes = Bundle.open(root), partial(open_runtime, BACKEND)
-    scales = calibrated(bundle, [Calibrating(input=(text,)) for text in texts], runtimes, show=lambda line: None)
+    scales = calibrated_scales(bundle, [Calibrating(input=(text,)) for text in texts], runtimes, show=lambda line: None)
     both = Session(bundle, backend=runtimes()), Session(bundle, backend=runtimes(precision="int8", scales=scales))
     for session in both:
         answered(session, list(texts))

@@ -26,7 +26,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.certify.beside import keep_beside
 from polyhead.data.columns import Source
 from polyhead.data.read import read
-from polyhead.engine.answers import Columns
+from polyhead.engine.answers import AnswerTable
 from polyhead.engine.session import Session
 from polyhead.evaluate.calibrate import CalibrateRequest, measures
 from polyhead.evaluate.measures import answered, error_of, of_truth
@@ -143,7 +143,7 @@ def run(name: str) -> dict[int, dict]:
 
 
 def measured(
-    session: Session, columns: Columns, name: str, before: list[np.ndarray], targets: list[np.ndarray]
+    session: Session, columns: AnswerTable, name: str, before: list[np.ndarray], targets: list[np.ndarray]
 ) -> dict[str, object]:
     """What one calibrated task gives for the test split."""
     task, calibration, column = session.tasks[name], session.records[name].calibration, columns[name]

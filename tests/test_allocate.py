@@ -12,12 +12,21 @@ from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Layers, Path, merge
 from polyhead.plan.cost import cost_of
-from polyhead.plan.cost.allocate import Option, Price, allocation_of, best_under, by_rule, frontier, greedy, price_of
+from polyhead.plan.cost.allocate import (
+    AllocationOption,
+    LayerPrice,
+    allocation_of,
+    best_under,
+    by_rule,
+    frontier,
+    greedy,
+    price_of,
+)
 from studies.wei2021.published import TASKS, published_options
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 SMALL = Architecture(layers=4, width=16, heads=2, feed_forward=64, vocabulary=50, embedding_width=8)
-LAYERS = Price(shared=1, private=1, unit="layers")
+LAYERS = LayerPrice(shared=1, private=1, unit="layers")
 
 # papers.md 2.a.4: (tap, private layers) of QNLI, RTE, QQP, MNLI, SST-2, MRPC, CoLA, STS-B; D + sum; sum
 PUBLISHED = {
@@ -28,7 +37,7 @@ PUBLISHED = {
 
 
 def option(task, name, tap, layers, score):
-    return Option(task=task, name=name, tap=tap, layers=layers, score=score)
+    return AllocationOption(task=task, name=name, tap=tap, layers=layers, score=score)
 
 
 @st.composite
@@ -42,7 +51,11 @@ def instances(draw):
             options.append(option(f"t{task}", f"o{name}", tap, layers, score))
     price = draw(
         st.builds(
-            Price, shared=st.integers(0, 3), private=st.integers(1, 3), base=st.sampled_from([0, 7]), unit=st.just("x")
+            LayerPrice,
+            shared=st.integers(0, 3),
+            private=st.integers(1, 3),
+            base=st.sampled_from([0, 7]),
+            unit=st.just("x"),
         )
     )
     return draw(st.permutations(options)), price
@@ -127,8 +140,8 @@ def test_prices_of_bert_are_those_counted_by_hand():
     table = (30522 + 512 + 2 + 2) * width
     assert price_of("layers", BERT) == LAYERS
     flops = 24 * width**2 * tokens + 4 * tokens**2 * width
-    assert price_of("flops", BERT, tokens) == Price(shared=flops, private=flops, unit="flops")
-    assert price_of("bytes", BERT) == Price(shared=4 * layer, private=4 * layer, base=4 * table, unit="bytes")
+    assert price_of("flops", BERT, tokens) == LayerPrice(shared=flops, private=flops, unit="flops")
+    assert price_of("bytes", BERT) == LayerPrice(shared=4 * layer, private=4 * layer, base=4 * table, unit="bytes")
 
 
 @pytest.mark.parametrize("c", PUBLISHED)
@@ -190,7 +203,7 @@ def test_one_deep_tap_is_paid_for_by_all():
     assert allocation_of(by_rule(options, 1.0), LAYERS).layers == 8
     assert best_under(options, 7, LAYERS).chosen["a"].name == "shallow"
     assert best_under(options, 8, LAYERS).chosen["a"].name == "deep"
-    trunk_runs_anyway = Price(shared=0, private=1, base=6, unit="layers")
+    trunk_runs_anyway = LayerPrice(shared=0, private=1, base=6, unit="layers")
     assert best_under(options, 8, trunk_runs_anyway).chosen["a"].name == "deep"
 
 
@@ -213,14 +226,14 @@ def test_a_price_of_a_layer_that_means_nothing_is_refused(choose, c):
 def test_options_that_mean_nothing_are_refused(changes, words):
     fields = {"task": "rte", "name": "x", "tap": 1, "layers": 1, "score": 50.0}
     with pytest.raises(ConfigError, match=f"option 'x' of task 'rte'.*{words}"):
-        Option(**{**fields, **changes})
+        AllocationOption(**{**fields, **changes})
 
 
 @pytest.mark.parametrize("prices", [(1, 0, 0), (-1, 1, 0), (1, 1, -1)])
 def test_prices_that_mean_nothing_are_refused(prices):
     shared, private, base = prices
     with pytest.raises(ConfigError, match="price"):
-        Price(shared=shared, private=private, base=base, unit="layers")
+        LayerPrice(shared=shared, private=private, base=base, unit="layers")
 
 
 @pytest.mark.parametrize("choose", [lambda o: by_rule(o, 1.0), lambda o: frontier(o, LAYERS)], ids=["rule", "frontier"])

@@ -22,8 +22,8 @@ from polyhead.plan.cost import (
     layer_evaluations,
     parameters,
     part_arrays,
-    row_bytes,
     stored_bytes,
+    vector_bytes,
 )
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
@@ -239,7 +239,7 @@ def test_row_bytes_are_those_that_the_codec_writes():
         constants = {"scale": (0.5,), "zero": (3.0,)} if name == "uint8" else {}
         for width in (1, 7, 8, 384, 1024):
             codec = Codec(name=name, **constants)
-            assert row_bytes(codec, width) == encode(np.zeros((1, width), np.float32), codec).shape[-1]
+            assert vector_bytes(codec, width) == encode(np.zeros((1, width), np.float32), codec).shape[-1]
 
 
 # 1.a.7: FLOPs of 14 tasks at 51 tokens

@@ -23,10 +23,10 @@ from polyhead.plan import (
     Pool,
     Prompt,
     digest,
-    joined,
+    join_layers,
     merge,
     owners_of,
-    split,
+    split_layers,
 )
 
 DEPTH = 8
@@ -73,7 +73,7 @@ def paths(draw, task="a"):
         ])
     )  # fmt: skip
     embed = Embed(trunk=draw(st.sampled_from(["plain", "other"])), prompts=prompts)
-    return joined(Path(nodes=(embed, *layers, pool, head(task))))
+    return join_layers(Path(nodes=(embed, *layers, pool, head(task))))
 
 
 @st.composite
@@ -95,34 +95,34 @@ cuts = st.lists(st.integers(-2, DEPTH + 5), max_size=8)
 
 @given(paths(), cuts)
 def test_joined_undoes_split(path, boundaries):
-    assert joined(split(path, boundaries)) == path
+    assert join_layers(split_layers(path, boundaries)) == path
 
 
 @given(paths(), cuts)
 def test_split_leaves_no_layer_node_across_a_boundary(path, boundaries):
-    for node in split(path, boundaries).layers:
+    for node in split_layers(path, boundaries).layers:
         if node.is_plain and node.width is None:
             assert not any(node.start < boundary < node.stop for boundary in boundaries)
 
 
 @given(paths(), cuts, cuts)
 def test_splitting_twice_is_splitting_at_all_boundaries(path, first, second):
-    assert split(split(path, first), second) == split(path, [*first, *second])
+    assert split_layers(split_layers(path, first), second) == split_layers(path, [*first, *second])
 
 
 def test_split_keeps_everything_but_the_range():
     delta = Delta(kind="projected_attention", part="task:a", size=4, heads=2, tied=True)
     node = Layers(start=0, stop=6, weights="task:a", delta=delta)
-    found = split(Path(nodes=(Embed(trunk="plain"), node)), [2, 6, 9, 0]).layers
+    found = split_layers(Path(nodes=(Embed(trunk="plain"), node)), [2, 6, 9, 0]).layers
     assert found == (msgspec.structs.replace(node, stop=2), msgspec.structs.replace(node, start=2))
 
 
 def test_narrow_layers_with_projections_are_never_cut():
-    assert split(narrow("a"), range(20)).layers[-1] == narrow("a").layers[-1]
+    assert split_layers(narrow("a"), range(20)).layers[-1] == narrow("a").layers[-1]
 
 
 def test_layers_of_other_weights_are_not_joined():
-    assert joined(branch("a", 3)) == branch("a", 3)
+    assert join_layers(branch("a", 3)) == branch("a", 3)
 
 
 # digests
@@ -130,7 +130,7 @@ def test_layers_of_other_weights_are_not_joined():
 
 @given(paths(), cuts)
 def test_cutting_layers_does_not_change_the_digest(path, boundaries):
-    assert digest(split(path, boundaries), parts(path)) == digest(path, parts(path))
+    assert digest(split_layers(path, boundaries), parts(path)) == digest(path, parts(path))
 
 
 @given(paths(), paths())
@@ -192,7 +192,7 @@ def test_each_task_keeps_its_path_in_the_plan(tasks):
     plan = merge(tasks)
     assert sorted(plan.tasks) == list(tasks)
     for task, path in tasks.items():
-        assert joined(plan.path(task)) == path
+        assert join_layers(plan.path(task)) == path
 
 
 @given(many(least=2), st.randoms(use_true_random=False))
@@ -446,7 +446,7 @@ def test_a_stored_prefix_is_stored_as_itself(path):
 
 @given(paths(), cuts)
 def test_a_path_survives_json(path, boundaries):
-    cut = split(path, boundaries)
+    cut = split_layers(path, boundaries)
     assert msgspec.json.decode(msgspec.json.encode(cut), type=Path) == cut
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from polyhead.codecs import ONE_BIT
 from polyhead.plan import Codec
-from polyhead.plan.cost import row_bytes
+from polyhead.plan.cost import vector_bytes
 from studies.codecs.kept import ATTENTION, Held, Kept, StudyTask, head_over
 from studies.codecs.tokens import TOKEN_BYTES, TokenMeans
 from studies.results import Claim
@@ -89,9 +89,9 @@ class Runs:
         held = self.coded(task, codec)
         facts = head_over(held, self._kept.path(ATTENTION, held.task), seed)
         size = (
-            row_bytes(Codec(name="pca1"), WIDTH) + TOKEN_BYTES
+            vector_bytes(Codec(name="pca1"), WIDTH) + TOKEN_BYTES
             if codec == TOKEN
-            else row_bytes(Codec(name=codec), WIDTH)
+            else vector_bytes(Codec(name=codec), WIDTH)
         )
         return {**facts, "token_bytes": size, "tokens": round(held.tokens(), 2)}
 

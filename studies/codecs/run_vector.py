@@ -16,7 +16,7 @@ from functools import partial
 
 from polyhead.codecs import EXACT, HALF
 from polyhead.plan import Codec
-from polyhead.plan.cost import row_bytes
+from polyhead.plan.cost import vector_bytes
 from polyhead.project.strategies import Pooled
 from studies.codecs.kept import ATTENTION, OF, Held, Kept, StudyTask, head_over
 from studies.codecs.run import TEXTS, WIDTH
@@ -86,7 +86,7 @@ class Runs:
         facts = head_over(held, path, seed)
         tokens = held.tokens()
         codec = Codec(name=ONE_BIT if method == TOKENS else HALF)
-        return {**facts, "positions": round(tokens, 2), "document_bytes": round(tokens * row_bytes(codec, WIDTH), 1)}
+        return {**facts, "positions": round(tokens, 2), "document_bytes": round(tokens * vector_bytes(codec, WIDTH), 1)}
 
     def held(self, task: str, method: str) -> Held:
         """The task's values as a reader of a store sees them."""
@@ -156,7 +156,7 @@ def claims(rows: Sequence[dict]) -> list[Claim]:
             unit="ratio",
             holds=size[TOKENS] <= size[best],
             note=f"{size[TOKENS]:,.0f} bytes and {size[best]:,.0f}; a vector is as large as "
-            f"{size[best] / row_bytes(Codec(name=ONE_BIT), WIDTH):.0f} tokens",
+            f"{size[best] / vector_bytes(Codec(name=ONE_BIT), WIDTH):.0f} tokens",
         ),
     ]
 

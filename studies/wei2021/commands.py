@@ -14,7 +14,7 @@ from polyhead.cli.output import Printer, table
 from studies.shared.lines import draw_study, missing_lines, number, otherwise_lines, study_options, tell_study, there
 
 if TYPE_CHECKING:
-    from polyhead.plan.cost.allocate import Option
+    from polyhead.plan.cost.allocate import AllocationOption
     from studies.shared.rows import Split
     from studies.wei2021 import Line, Run, Statistic, Table
 
@@ -199,7 +199,7 @@ def _average(scores: Sequence[float]) -> float | None:
     return sum(scores) / len(scores) if scores else None
 
 
-def _choice(option: Option) -> str:
+def _choice(option: AllocationOption) -> str:
     is_student = option.name.startswith(("KD", "student"))
     return f"{option.tap}+{option.layers}{' ' if is_student else '*'}"
 

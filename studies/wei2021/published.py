@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyhead.plan.cost.allocate import Option, allocation_of, best_under, by_rule, greedy
+from polyhead.plan.cost.allocate import AllocationOption, allocation_of, best_under, by_rule, greedy
 from studies.shared.tables import mean
 from studies.wei2021.table import FULL, ONE_A_LAYER, Line, Printed, Table, table_of
 
@@ -76,19 +76,19 @@ def teacher_depths() -> dict[str, int]:
     return depths
 
 
-def published_options() -> list[Option]:
+def published_options() -> list[AllocationOption]:
     """What the paper chooses from: of each task three students and their teacher, all at the teacher's tap."""
     options = []
     for index, (task, depth) in enumerate(teacher_depths().items()):
         for layers, scores in STUDENTS.items():
             options.append(
-                Option(task=task, name=f"KD-{layers}", tap=LAYERS - depth, layers=layers, score=scores[index])
+                AllocationOption(task=task, name=f"KD-{layers}", tap=LAYERS - depth, layers=layers, score=scores[index])
             )
         options.append(_branch(index, depth, name=TEACHER))
     return options
 
 
-def more_options() -> list[Option]:
+def more_options() -> list[AllocationOption]:
     """Those, and a branch of every other depth in table 1."""
     teachers = teacher_depths()
     others = [
@@ -100,8 +100,8 @@ def more_options() -> list[Option]:
     return [*published_options(), *others]
 
 
-def _branch(index: int, depth: int, *, name: str) -> Option:
-    return Option(task=TASKS[index], name=name, tap=LAYERS - depth, layers=depth, score=DEPTHS[depth][index])
+def _branch(index: int, depth: int, *, name: str) -> AllocationOption:
+    return AllocationOption(task=TASKS[index], name=name, tap=LAYERS - depth, layers=depth, score=DEPTHS[depth][index])
 
 
 def published_table1() -> Table:
@@ -147,7 +147,7 @@ def _other(name: str) -> Line:
     )
 
 
-def _line(name: str, chosen: dict[str, Option], printed: Printed | None = None) -> Line:
+def _line(name: str, chosen: dict[str, AllocationOption], printed: Printed | None = None) -> Line:
     scores = tuple(chosen[task].score for task in TASKS)
     return Line(
         name=name,

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import msgspec
 
 from polyhead.errors import DataError
-from polyhead.plan.cost.allocate import Allocation, Option, allocation_of, by_rule
+from polyhead.plan.cost.allocate import Allocation, AllocationOption, allocation_of, by_rule
 from polyhead.values import Value
 from studies.shared.rows import Split, rows_in, typed_row
 from studies.wei2021.table import ONE_A_LAYER
@@ -99,7 +99,7 @@ def depth_of(runs: Sequence[Run]) -> int:
     return max(run.tap + run.layers for run in runs)
 
 
-def options_of(runs: Sequence[Run], seed: int | None = None) -> list[Option]:
+def options_of(runs: Sequence[Run], seed: int | None = None) -> list[AllocationOption]:
     """Every branch, and every student that began as its teacher, with its validation score in points.
 
     The score is that of one seed, or the mean over the seeds that ran; where seeds' students have different taps
@@ -110,7 +110,7 @@ def options_of(runs: Sequence[Run], seed: int | None = None) -> list[Option]:
         if seed is None or run.seed == seed:
             runs_by_option.setdefault((run.task, run.option), []).append(run)
     return [
-        Option(
+        AllocationOption(
             task=task,
             name=name,
             tap=max(run.tap for run in several),
@@ -121,12 +121,12 @@ def options_of(runs: Sequence[Run], seed: int | None = None) -> list[Option]:
     ]
 
 
-def teachers_of(options: Sequence[Option]) -> dict[str, Option]:
+def teachers_of(options: Sequence[AllocationOption]) -> dict[str, AllocationOption]:
     """Of each task the branch that its students learned from, which stands at their tap.
 
     Of a task without students the branch with the best score, of equals the one of fewer layers.
     """
-    teachers: dict[str, Option] = {}
+    teachers: dict[str, AllocationOption] = {}
     taps = {option.task: option.tap for option in options if option.name.startswith("student")}
     for option in options:
         if not option.name.startswith("branch") or option.tap != taps.get(option.task, option.tap):
@@ -137,14 +137,14 @@ def teachers_of(options: Sequence[Option]) -> dict[str, Option]:
     return teachers
 
 
-def students_of(options: Sequence[Option], layers: int) -> dict[str, Option]:
+def students_of(options: Sequence[AllocationOption], layers: int) -> dict[str, AllocationOption]:
     """Of each task the student of so many layers; a task whose teacher has no more of them keeps the teacher."""
     teachers = teachers_of(options)
     students = {task: teacher for task, teacher in teachers.items() if teacher.layers <= layers}
     return students | {o.task: o for o in options if o.name == f"student-{layers}"}
 
 
-def as_published(options: Sequence[Option]) -> list[Option]:
+def as_published(options: Sequence[AllocationOption]) -> list[AllocationOption]:
     """What the paper chooses from: the students and, undistilled, their teacher alone."""
     teachers = teachers_of(options)
     return [o for o in options if not o.name.startswith("branch") or teachers[o.task] is o]
@@ -155,7 +155,7 @@ def mixed(runs: Sequence[Run], c: float, *, split: Split = "test") -> Mixed:
     return scored(runs, by_rule(as_published(options_of(runs)), c), split=split)
 
 
-def scored(runs: Sequence[Run], chosen: Mapping[str, Option], *, split: Split = "test") -> Mixed:
+def scored(runs: Sequence[Run], chosen: Mapping[str, AllocationOption], *, split: Split = "test") -> Mixed:
     """What a choice, however it was made, costs and scores: each task's runs of the chosen option by seed."""
     scores: dict[str, dict[int, float]] = {task: {} for task in chosen}
     for run in runs:
@@ -181,7 +181,7 @@ def missing(runs: Sequence[Run]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _rank(option: Option) -> tuple[float, int]:
+def _rank(option: AllocationOption) -> tuple[float, int]:
     return round(option.score, 9), -option.layers
 
 

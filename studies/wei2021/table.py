@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from polyhead.plan.cost.allocate import Option, Price
+from polyhead.plan.cost.allocate import AllocationOption, LayerPrice
 from polyhead.values import Value
 from studies.shared.tables import differs
 
-ONE_A_LAYER = Price(shared=1, private=1, unit="layers")
+ONE_A_LAYER = LayerPrice(shared=1, private=1, unit="layers")
 FULL = "full fine-tuning"
 NEAR = 0.99  # of a column's best: what table 1 shades
 
@@ -34,7 +34,7 @@ class Line(Value):
     layers: int | None = None
     overhead: float | None = None  # percent of one whole encoder a task
     of_full: float | None = None  # percent of full fine-tuning's average
-    chosen: tuple[Option, ...] = ()
+    chosen: tuple[AllocationOption, ...] = ()
     printed: Printed | None = None
     note: str = ""
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.plan.cost.allocate import Option, allocation_of, best_under, by_rule, greedy
+from polyhead.plan.cost.allocate import AllocationOption, allocation_of, best_under, by_rule, greedy
 from studies.shared.rows import Split, deviation_of
 from studies.shared.tables import mean
 from studies.wei2021.study import (
@@ -109,7 +109,9 @@ def _joint(name: str, runs: Sequence[Run], method: Method, split: Split, statist
     return line if scores else msgspec.structs.replace(line, note=NO_RUNS)
 
 
-def _merged(name: str, runs: Sequence[Run], chosen: Mapping[str, Option], split: Split, statistic: Statistic) -> Line:
+def _merged(
+    name: str, runs: Sequence[Run], chosen: Mapping[str, AllocationOption], split: Split, statistic: Statistic
+) -> Line:
     """The scores of a choice; layers and average only when every task has one."""
     tasks = tasks_of(runs)
     merged = scored(runs, chosen, split=split) if chosen else None
@@ -131,7 +133,7 @@ def _line(
     statistic: Statistic,
     *,
     layers: int | None = None,
-    chosen: tuple[Option, ...] = (),
+    chosen: tuple[AllocationOption, ...] = (),
 ) -> Line:
     """The average is that of the cells; its spread that of each seed's average."""
     by_task = [list(scores.get(task, {}).values()) for task in tasks]

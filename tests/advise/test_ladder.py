@@ -9,11 +9,11 @@ from polyhead.advise.labels import LearningCurve, curve_of
 from polyhead.advise.ladder import Ladder
 from polyhead.deep.loop.events import Events
 from polyhead.errors import ConfigError
-from polyhead.plan.cost.allocate import Option, Price, allocation_of
+from polyhead.plan.cost.allocate import AllocationOption, LayerPrice, allocation_of
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import read_project
 
-LAYER = Price(shared=1, private=1, unit="layers")
+LAYER = LayerPrice(shared=1, private=1, unit="layers")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_milliseconds_are_measured_and_kept_to(home, tmp_path):
 
 def option(task, layers, score):
     name = f"branch-{layers}" if layers else "pooled-heads"
-    return Option(task=task, name=name, tap=6 - layers if layers else 6, layers=layers, score=score)
+    return AllocationOption(task=task, name=name, tap=6 - layers if layers else 6, layers=layers, score=score)
 
 
 def test_the_next_better_choice_is_the_cheapest_that_is_better():

@@ -9,7 +9,7 @@ import pytest
 
 from cli.commands import run
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
-from polyhead.engine.pinned import AnswerChange, Answered
+from polyhead.engine.pinned import AnswerChange, ProbeAnswers
 from polyhead.values import to_json
 
 
@@ -108,7 +108,7 @@ def test_training_and_merging_name_who_did_it(work, tmp_path):
 
 
 def certificate(**fields):
-    answered = Answered(version="v0001", record="r", probes=3, sha256="s")
+    answered = ProbeAnswers(version="v0001", record="r", probes=3, sha256="s")
     known = {"before": {"a": answered, "b": answered}, "after": {}, "unchanged": True, "numerics": {}}
     return Certificate(**{**known, "operation": "update", "changed": {"mood": ("v0001", "v0002")}, **fields})
 
@@ -121,7 +121,7 @@ def test_paragraphs_of_cases_by_hand():
         "nothing else: 2 tasks answered 6 probes before and after it with the same bits (probes are inputs that are "
         "stored with a task to test it). 'mood' now answers 1 of 12 probes differently."
     )
-    unproven = Answered(version="v0001", record="r", probes=0, sha256="")
+    unproven = ProbeAnswers(version="v0001", record="r", probes=0, sha256="")
     assert certificate(before={"a": unproven}).paragraph == (
         "At a time that was not recorded, somebody who was not named updated task 'mood' (version v0001 before, v0002 "
         "now). There was no other task whose answers could have been compared. Without probes, so compared by their "

@@ -9,9 +9,17 @@ from bundle.test_write import contents
 from cases import cases
 from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
-from polyhead.certify import Answering
+from polyhead.certify import ProbeRunner
 from polyhead.engine.agreement import Agreement, agreement_of
-from polyhead.engine.pinned import FILE, Numerics, keep_agreements, numerics_of, on_probes, probes_of, read_agreements
+from polyhead.engine.pinned import (
+    FILE,
+    Numerics,
+    keep_agreements,
+    numerics_of,
+    on_probes,
+    read_agreements,
+    readable_probes,
+)
 from polyhead.engine.session import Session
 from polyhead.errors import CorruptFile
 
@@ -66,12 +74,12 @@ def test_difference_of_numbers_is_a_part_of_the_range():
 
 def test_backends_agree_on_probes_and_another_bundle_does_not(tmp_path):
     root, other = make(tmp_path / "a", "mood", "names", "alike"), make(tmp_path / "b", "mood", seed=5)
-    trained = Answering(Bundle.open(root))
+    trained = ProbeRunner(Bundle.open(root))
     reference = Session(root, backend="reference")
     for name in ("mood", "names", "alike"):
         agreement = on_probes(trained, reference, name)
         assert agreement.share == pytest.approx(1.0, abs=1e-3) and agreement.rows == len(
-            probes_of(trained.bundle, name)
+            readable_probes(trained.bundle, name)
         )
     assert on_probes(trained, Session(other, backend="reference"), "mood").share < 1
 

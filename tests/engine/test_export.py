@@ -275,7 +275,7 @@ def test_one_feature_on_the_border_of_its_code_is_no_fault_but_several_texts_are
         ("float32", [0.0, 2.0, 0.0, 0.0, 0.0], False),
         ("sign", [0.0, 0.0, float("nan"), 0.0, 0.0], False),
     ):
-        monkeypatch.setattr(write, "differences", lambda *given, apart=apart: apart)
+        monkeypatch.setattr(write, "export_differences", lambda *given, apart=apart: apart)
         out, words = tmp_path / f"{codec}-{sum(apart)}", {"tasks": ["mood"], "backend": "reference"}
         if is_kept:
             assert write.export_bundle(tmp_path / codec, out, **words).tasks["mood"].largest_difference == 2.0

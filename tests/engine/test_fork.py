@@ -6,7 +6,7 @@ import pytest
 
 from disk import run_forking
 from polyhead.engine.backends import is_installed
-from polyhead.engine.backends.base import Pool
+from polyhead.engine.backends.base import ForkGuard
 from polyhead.errors import BackendError
 
 # The parent opens a session on each backend and answers; each child makes every call, and tells how it ends.
@@ -86,7 +86,7 @@ def test_every_call_of_a_session_that_was_opened_before_a_fork_says_so_at_once()
 def test_threads_are_missed_only_where_there_were_any(monkeypatch):
     hooks = []
     monkeypatch.setattr("os.register_at_fork", lambda *, after_in_child: hooks.append(after_in_child))
-    single, several = Pool(), Pool()
+    single, several = ForkGuard(), ForkGuard()
     single.use(1)
     assert not hooks  # one thread computes in the caller's own
     several.use(2)

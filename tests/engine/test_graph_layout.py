@@ -9,7 +9,7 @@ from graphs import NumpyRuntime
 from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.compile.layout import Layout, Shape
+from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.errors import BackendError
 from polyhead.testing import tiny_batch, tiny_conditioned, tiny_loaded, tiny_owned, tiny_trunk
 from polyhead.text.batch import LINES, few
@@ -20,7 +20,7 @@ RAGGED = (3, 40, 1, 7, 12, 30, 2, 2, 9, 5, 17, 11)
 
 def laid(lengths, **settings):
     batch = tiny_batch(TRUNK, lengths)
-    return batch, Layout(batch, Shape(first_position=0, segments=2, width=16, **settings))
+    return batch, RowLayout(batch, Shape(first_position=0, segments=2, width=16, **settings))
 
 
 @cases("prompts", [(), (2, 1, 3)], ids=["plain", "prompted"])
@@ -55,7 +55,7 @@ def test_layers_see_few_shapes_whatever_is_asked():
         longest = rng.integers(1, 511)
         lengths = rng.integers(1, longest + 1, size=rng.integers(1, 1 + 2048 // longest))
         batch = tiny_batch(trunk, tuple(lengths.tolist()))
-        rows, positions = Layout(batch, Shape(first_position=0, segments=2, width=384)).ids.shape
+        rows, positions = RowLayout(batch, Shape(first_position=0, segments=2, width=384)).ids.shape
         assert positions <= 512 * 3 and rows * positions <= 2.6 * batch.ids.size + 64
         seen.add((rows, positions))
     assert len(seen) <= 220
@@ -66,7 +66,7 @@ def test_few_texts_stand_in_one_row_of_one_of_sixteen_shapes():
     trunk, seen, rng = tiny_trunk(max_tokens=128), set(), np.random.default_rng(0)
     for _ in range(400):
         lengths = rng.integers(1, 64, size=rng.integers(1, 5)).tolist()
-        layout = Layout(tiny_batch(trunk, tuple(lengths)), Shape(first_position=0, segments=2, width=384))
+        layout = RowLayout(tiny_batch(trunk, tuple(lengths)), Shape(first_position=0, segments=2, width=384))
         rows, positions = layout.ids.shape
         assert rows == 1 and 0 <= positions - sum(lengths) < max(8, 1 + sum(lengths) / 4)
         assert layout.added.shape == (1, 1, positions, positions), "also of one text alone"
@@ -111,7 +111,9 @@ def test_a_text_sees_itself_and_isolated_prompts_are_seen_by_themselves_alone(pa
 def test_a_batch_with_padding_before_a_text_is_refused():
     batch = tiny_batch(TRUNK, (3, 2))
     with pytest.raises(BackendError, match="before its padding"):
-        Layout(msgspec.structs.replace(batch, mask=batch.mask[:, ::-1]), Shape(first_position=0, segments=2, width=16))
+        RowLayout(
+            msgspec.structs.replace(batch, mask=batch.mask[:, ::-1]), Shape(first_position=0, segments=2, width=16)
+        )
 
 
 @pytest.mark.parametrize("make", [tiny_loaded, tiny_conditioned], ids=["pooled", "conditioned"])

@@ -23,11 +23,11 @@ from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
-from polyhead.certify import Answering, Certificate, certified, checked, verify
+from polyhead.certify import Certificate, ProbeRunner, certified, checked, verify
 from polyhead.certify import change as certify
 from polyhead.certify.certificate import Ledger, read_certificate
 from polyhead.engine import pinned as answers
-from polyhead.engine.pinned import backend_here, outputs_of
+from polyhead.engine.pinned import backend_here, probe_outputs
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, IsolationError, UnknownTask
 from polyhead.plan import Embed, Head, Layers, Pool
@@ -190,7 +190,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(tmp_path):
         rows = [inputs[i] for i in chance.integers(0, len(inputs), 11)]
         words = [((0, 2), (2, 4)) if name == "names" and len(r[0]) > 4 and i % 2 else None for i, r in enumerate(rows)]
         asked[name] = [Probe.of(row, some) for row, some in zip(rows, words, strict=True)]
-    found = outputs_of(session, asked)
+    found = probe_outputs(session, asked)
     assert list(found) == list(session.records)
     for name, some in asked.items():
         words = [None if one.words is None else np.array(one.words, np.int32) for one in some]
@@ -202,9 +202,9 @@ def test_tasks_over_the_same_texts_share_one_pass(tmp_path):
     root = make(tmp_path / "b", "mood", "topics", "urgency")
     session = Session(root, deterministic=True)
     asked = {name: [Probe.of((text,)) for text in TEXTS] for name in session.records}
-    outputs_of(session, asked)
+    probe_outputs(session, asked)
     together = session.backend.layers_run
-    outputs_of(session, {"mood": asked["mood"]})
+    probe_outputs(session, {"mood": asked["mood"]})
     assert session.backend.layers_run == 2 * together  # three tasks took as many batches as one
 
 
@@ -340,7 +340,7 @@ def test_what_a_certificate_knows_is_not_asked_again(root, other, monkeypatch):
     certified(root, "remove", lambda: unlist(root, ["topics"]), changing=["topics"])
     assert len(opened) == 1, "the certificate before the damaged one knows the same answers"
     opened.clear()
-    monkeypatch.setattr(certify, "numerics", lambda: {"backend": "of another kind"})
+    monkeypatch.setattr(certify, "numerics_label", lambda: {"backend": "of another kind"})
     certified(root, "train", lambda: None, changing=[])
     assert len(opened) == 2
 
@@ -361,7 +361,7 @@ def test_tasks_of_two_precisions_are_each_answered_in_their_own(root, tmp_path):
     source = make(tmp_path / "source", "topics", precision="bfloat16")
     after = certified(root, "add", copying(source, "topics", root=root), changing=["topics"])
     assert after.before == before.after
-    alone = Answering(Bundle.open(source)).answered(["topics"])
+    alone = ProbeRunner(Bundle.open(source)).answered(["topics"])
     assert after.after["topics"] == alone["topics"]
     coarse = Session(Bundle.open(source), deterministic=True)
     assert coarse.backend.precision == ("bfloat16" if HAS_BFLOAT16 else "float32")
@@ -456,12 +456,12 @@ def leaky(monkeypatch):
     """An engine in which one task changes the last bit of another's outputs, once it is in the bundle."""
 
     def outputs(session, asked):
-        found = outputs_of(session, asked)
+        found = probe_outputs(session, asked)
         if "topics" in session.records and "names" in found:
             found["names"][0] = np.nextafter(found["names"][0], np.float32(9))
         return found
 
-    monkeypatch.setattr(answers, "outputs_of", outputs)
+    monkeypatch.setattr(answers, "probe_outputs", outputs)
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["asked before", "certificate before"])
@@ -480,9 +480,9 @@ def test_a_program_that_computes_otherwise_than_on_the_day_of_the_certificate_bl
     old = certified(root, "train", lambda: None, changing=[])
 
     def outputs(session, asked):
-        return {name: [o + np.float32(1) for o in some] for name, some in outputs_of(session, asked).items()}
+        return {name: [o + np.float32(1) for o in some] for name, some in probe_outputs(session, asked).items()}
 
-    monkeypatch.setattr(answers, "outputs_of", outputs)
+    monkeypatch.setattr(answers, "probe_outputs", outputs)
     certificate = certified(root, "add", copying(other, "topics", root=root), changing=["topics"])
     for name in ("mood", "names", "alike"):
         assert certificate.before[name] == certificate.after[name] != old.after[name]
@@ -736,7 +736,7 @@ def test_certificate_that_was_exchanged_with_its_own_digest_made_right_is_found(
     assert read_certificate(file.read_bytes(), file) == made
     (finding,) = verify(root)
     assert finding.file == "certificates/0002-train.json" and "0003-train.json" in finding.what
-    known = Ledger(root).find(Bundle.open(root).lines, isolation.numerics())
+    known = Ledger(root).find(Bundle.open(root).lines, isolation.numerics_label())
     assert {certificate.number for _, certificate in known.values()} == {3}
 
 
@@ -756,11 +756,11 @@ def test_task_that_answers_otherwise_with_files_as_they_were_is_named(root, monk
     certified(root, "train", lambda: None, changing=[])
 
     def outputs(session, asked):
-        found = outputs_of(session, asked)
+        found = probe_outputs(session, asked)
         found["names"][-1] = -found["names"][-1]
         return found
 
-    monkeypatch.setattr(answers, "outputs_of", outputs)
+    monkeypatch.setattr(answers, "probe_outputs", outputs)
     (finding,) = verify(root)
     assert finding.task == "names" and finding.file is None and "0001-train.json" in finding.what
 
@@ -805,17 +805,17 @@ def test_link_in_place_of_the_certificates_is_refused(root, tmp_path):
 
 def test_answers_after_a_change_are_those_of_what_is_on_the_disk_by_then(root):
     """The session that answered before a change goes on after it, and takes no array on trust."""
-    before = Answering(Bundle.open(root))
+    before = ProbeRunner(Bundle.open(root))
     first = before.answered(["mood", "alike"])
     add(root, BY_NAME["mood"], seed=90, replace=True)
-    after = Answering(Bundle.open(root), before=before)
+    after = ProbeRunner(Bundle.open(root), before=before)
     second = after.answered(["mood", "alike"])
-    assert second == Answering(Bundle.open(root)).answered(["mood", "alike"])
+    assert second == ProbeRunner(Bundle.open(root)).answered(["mood", "alike"])
     assert second["alike"].sha256 == first["alike"].sha256 and second["mood"].sha256 != first["mood"].sha256
 
 
 def test_the_bits_of_a_task_are_the_same_whatever_else_is_asked(root):
     bundle = Bundle.open(root)
-    together = Answering(bundle).answered(bundle.lines)
+    together = ProbeRunner(bundle).answered(bundle.lines)
     for name in bundle.lines:
-        assert Answering(bundle).answered([name])[name] == together[name]
+        assert ProbeRunner(bundle).answered([name])[name] == together[name]

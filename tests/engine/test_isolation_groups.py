@@ -11,7 +11,7 @@ from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.bundle.write import add_tasks, set_versions
-from polyhead.certify import Answering, certified, checked, verify
+from polyhead.certify import ProbeRunner, certified, checked, verify
 from polyhead.engine.pinned import _read_alike
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, IsolationError
@@ -40,7 +40,7 @@ def theirs(tmp_path):
 
 def bits(root, names):
     """What a certificate says of these tasks' outputs."""
-    found = Answering(Bundle.open(root)).answered(names)
+    found = ProbeRunner(Bundle.open(root)).answered(names)
     return {name: answered.sha256 for name, answered in found.items()}
 
 

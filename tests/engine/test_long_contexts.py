@@ -14,7 +14,7 @@ from polyhead.plan import Pool
 from polyhead.tasks.kinds import kind_of, span
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer, Windows
-from polyhead.text.words import Search, best_windows, first_subtokens, places_of, words_of
+from polyhead.text.words import WordFinder, best_windows, boundary_places, first_subtokens, words_of
 
 TRUNK = tiny_trunk()
 TASKS = {
@@ -45,12 +45,12 @@ def test_a_search_finds_in_each_window_what_looking_at_every_word_finds(seed):
     """Words in order, and in any order, that overlap, hold each other, or are empty."""
     rng = np.random.default_rng(seed)
     text = context(8)
-    words = places_of(text)
+    words = boundary_places(text)
     if seed:
         starts = rng.integers(0, len(text), 60)
         drawn = np.stack([starts, np.minimum(starts + rng.integers(0, 40, 60), len(text))], axis=1)
         words = rng.permutation(np.concatenate([words, drawn.astype(np.int32)]))
-    search = Search(words)
+    search = WordFinder(words)
     for window in TOKENISER.encode([(QUESTION, text), ("a", "")], windows=Windows(size=32, stride=8)):
         every = first_subtokens(window, words)
         which, tokens = search.read_in(window)
@@ -68,7 +68,7 @@ def outputs_in_order(session, name, readings):
 def every_word_of_every_window(name, session, given):
     """The output of a text as if each window gave all words: NaN where it does not read them."""
     task, text = session.records[name].task, given[-1]
-    words = places_of(text) if kind_of(task).name == "span" else words_of(text)
+    words = boundary_places(text) if kind_of(task).name == "span" else words_of(text)
     size = session.tokenizer.max_tokens
     encoded = session.tokenizer.encode([given], windows=Windows(size=size, stride=size // 4))
     several = readings_of([given], {name: task}, session.tokenizer, None)

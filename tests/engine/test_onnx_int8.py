@@ -20,7 +20,7 @@ from polyhead.testing.strategies import tiny_bundle, tiny_paths
 
 TEXTS = [f"{first} {what} {how}" for first in ("my", "the", "where is my") for what in ("lamp", "bill", "phone")
          for how in ("is broken", "was late today", "and the kettle")]  # fmt: skip
-ROWS = [calibrate.Row(input=(text,)) for text in TEXTS]
+ROWS = [calibrate.CalibrationText(input=(text,)) for text in TEXTS]
 RUNTIMES = partial(open_runtime, "onnxruntime")
 
 
@@ -87,7 +87,7 @@ def test_scales_found_on_texts_change_answers_little(tmp_path):
     strategy, trunk = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8), tiny_trunk()
     paths = tiny_paths(strategy, trunk)
     bundle = tiny_bundle(tmp_path / "b", trunk, {name: paths[name] for name in ("mood", "topics", "urgency")})
-    scales = calibrate.calibrated(bundle, ROWS[:12], RUNTIMES, show=lambda text: None)
+    scales = calibrate.calibrated_scales(bundle, ROWS[:12], RUNTIMES, show=lambda text: None)
     assert len(scales.known) == 6 * trunk.architecture.layers
     changes = calibrate.measured(bundle, ROWS[12:], RUNTIMES, scales, labelled=None, show=lambda text: None)
     assert all(change.agreement.share > 0.8 for change in changes.values()), changes

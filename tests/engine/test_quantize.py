@@ -16,7 +16,7 @@ from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.pinned import numerics_of
 from polyhead.engine.quantize import calibrate
-from polyhead.engine.quantize.files import CACHE, Change, read_scales, write_scales
+from polyhead.engine.quantize.files import CACHE, Int8Change, read_scales, write_scales
 from polyhead.engine.quantize.scales import ObservedRange, ObservingRuntime, Scale, Scales, scales_of, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
@@ -32,7 +32,7 @@ TEXTS = [
     for what in ("lamp", "bill", "phone")
     for how in ("is broken", "was late today", "is good , anna", "and the kettle")
 ]
-ROWS = [calibrate.Row(input=(text,)) for text in TEXTS]
+ROWS = [calibrate.CalibrationText(input=(text,)) for text in TEXTS]
 
 
 def silent(text):
@@ -62,7 +62,7 @@ def made(trunk, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scales(made):
-    return calibrate.calibrated(made, ROWS[:24], RUNTIMES, show=silent)
+    return calibrate.calibrated_scales(made, ROWS[:24], RUNTIMES, show=silent)
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_change_is_measured_on_texts_that_fit(made, scales):
 def test_scales_of_branches_are_found_too(trunk, tmp_path):
     paths = tiny_paths(Branch(layers=1, tap=1), trunk)
     bundle = tiny_bundle(tmp_path / "b", trunk, {name: paths[name] for name in ("mood", "topics")})
-    found = calibrate.calibrated(bundle, ROWS[:4], RUNTIMES, show=silent)
+    found = calibrate.calibrated_scales(bundle, ROWS[:4], RUNTIMES, show=silent)
     for name in ("mood", "topics"):
         arrays = bundle.part(name)
         inner = [array for key, array in arrays.items() if key.endswith("feed_forward.inner.weight")]
@@ -249,7 +249,7 @@ def test_texts_are_halved_in_turns():
 @pytest.mark.parametrize("most", [3, 5, 40])
 def test_each_form_has_texts_in_both_halves(most):
     """Also where texts and pairs stand in turns, so that one half of all lines would be pairs alone."""
-    pairs = [calibrate.Row(input=("my lamp", f"the lamp {n}")) for n in range(12)]
+    pairs = [calibrate.CalibrationText(input=("my lamp", f"the lamp {n}")) for n in range(12)]
     rows = [row for both in zip(ROWS[:12], pairs, strict=True) for row in both]
     for half in (halves := calibrate.halves(rows, most)):
         sizes = [sum(len(row.input) == size for row in half) for size in (1, 2)]
@@ -261,11 +261,11 @@ def test_texts_that_no_task_reads_are_refused(trunk, tmp_path):
     paths = tiny_paths(Pooled(positions="first", hidden=4), trunk)
     bundle = tiny_bundle(tmp_path / "b", trunk, {"same": paths["same"]})
     with pytest.raises(EmptyData, match="none of the texts"):
-        calibrate.calibrated(bundle, ROWS[:2], RUNTIMES, show=silent)
+        calibrate.calibrated_scales(bundle, ROWS[:2], RUNTIMES, show=silent)
 
 
 def change(**facts):
-    return Change(agreement=Agreement(rows=10, share=facts.pop("share", 1.0)), **facts)
+    return Int8Change(agreement=Agreement(rows=10, share=facts.pop("share", 1.0)), **facts)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def change(**facts):
         (change(metric="f1", before=0.9, after=float("nan")), True),
         (change(share=0.96), False),
         (change(share=0.94), True),
-        (Change(), True),
+        (Int8Change(), True),
     ],
     ids=["small-loss", "large-loss", "gain", "no-number", "agrees", "disagrees", "unmeasured"],
 )

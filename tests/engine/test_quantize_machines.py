@@ -18,7 +18,7 @@ from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.files import (
     CACHE,
     RECORD,
-    Change,
+    Int8Change,
     read_calibration,
     read_scales,
     write_changes,
@@ -54,7 +54,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scales(made):
-    return calibrate.calibrated(made, ROWS[:24], RUNTIMES, show=silent)
+    return calibrate.calibrated_scales(made, ROWS[:24], RUNTIMES, show=silent)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def bundle(made, tmp_path):
 
 
 def changes_of(bundle, share):
-    return dict.fromkeys(bundle.lines, Change(agreement=Agreement(rows=9, share=share)))
+    return dict.fromkeys(bundle.lines, Int8Change(agreement=Agreement(rows=9, share=share)))
 
 
 def said(bundle, caplog):

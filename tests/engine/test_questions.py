@@ -10,10 +10,10 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
-from polyhead.certify import Answering, certified
+from polyhead.certify import ProbeRunner, certified
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.inputs import Passage, input_of
-from polyhead.engine.pinned import outputs_of
+from polyhead.engine.pinned import probe_outputs
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, IsolationError
 from polyhead.evaluate.scores import evaluate_bundle
@@ -190,7 +190,7 @@ def test_bits_of_a_span_do_not_depend_on_how_many_words_a_mate_has(tmp_path, lay
 def test_tasks_answered_together_have_the_bits_that_each_has_alone(fixed):
     asked = {name: [Probe.of(one) for one in asked_of(name)] for name in ("reply", "where", "who")}
     asked |= {"same": [Probe.of(pair) for pair in PASSAGES], "mood": [Probe.of((c,)) for _, c in PASSAGES]}
-    found = outputs_of(fixed, asked)
+    found = probe_outputs(fixed, asked)
     for name, some in asked.items():
         alone = fixed.outputs(name, [one.input for one in some])
         assert [o.tobytes() for o in found[name]] == [o.tobytes() for o in alone], name
@@ -338,7 +338,7 @@ def test_adding_and_replacing_a_multiple_choice_task_changes_no_bit_of_the_other
 def test_a_change_to_a_span_task_that_was_to_stay_is_found_and_undone(tmp_path):
     root = write_bundle(tmp_path / "b", TRUNK).root
     add(root, BY_NAME["where"], probes=probes_of("where"))
-    before = Answering(Bundle.open(root)).answered(["where"])
+    before = ProbeRunner(Bundle.open(root)).answered(["where"])
     with pytest.raises(IsolationError, match="where"):
         certified(
             root,
@@ -346,7 +346,7 @@ def test_a_change_to_a_span_task_that_was_to_stay_is_found_and_undone(tmp_path):
             lambda: add(root, BY_NAME["where"], seed=3, probes=probes_of("where"), replace=True),
             changing=["reply"],
         )
-    assert Answering(Bundle.open(root)).answered(["where"]) == before
+    assert ProbeRunner(Bundle.open(root)).answered(["where"]) == before
 
 
 # Whole splits.

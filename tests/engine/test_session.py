@@ -462,5 +462,5 @@ def test_ten_value_types_pass_between_the_steps_of_answering():
         for name, one in vars(module).items()
         if isinstance(one, type) and issubclass(one, msgspec.Struct) and one.__module__ == module.__name__
     }
-    assert types >= {"Passage", "Texts", "Readings", "Batch", "Outputs", "Result", "Receipt", "TaskResults"}
+    assert types >= {"Passage", "Texts", "EncodedInputs", "Batch", "Outputs", "Result", "Receipt", "TaskResults"}
     assert len(types) <= 10, sorted(types)

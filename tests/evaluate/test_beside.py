@@ -16,7 +16,7 @@ from polyhead.bundle.seen import Seen, seen_of
 from polyhead.certify import beside as beside_module
 from polyhead.certify import checked
 from polyhead.certify.beside import Beside, keep_beside, with_sections
-from polyhead.engine.pinned import Answering
+from polyhead.engine.pinned import ProbeRunner
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, BundleError, ConfigError, CorruptFile, IsolationError
 from polyhead.tasks.calibration import KEY, Calibration, CalibrationChoice, SetRule, decided, with_calibrated
@@ -52,10 +52,10 @@ def session(root, **more):
 
 
 def test_a_calibration_is_a_new_version_that_changes_no_output(root):
-    before = {name: Answering(Bundle.open(root), backend="reference").answered([name]) for name in ("mood", "topics")}
+    before = {name: ProbeRunner(Bundle.open(root), backend="reference").answered([name]) for name in ("mood", "topics")}
     plain = session(root).predict(TEXTS)
     certificate = kept(root, seen=seen(), card={"## Calibration": "- fitted"})
-    after = {name: Answering(Bundle.open(root), backend="reference").answered([name]) for name in ("mood", "topics")}
+    after = {name: ProbeRunner(Bundle.open(root), backend="reference").answered([name]) for name in ("mood", "topics")}
     assert certificate.changed == {"mood": ("v0001", "v0002")}
     assert certificate.actor == "ann"
     assert certificate.answers_changed["mood"] == ()

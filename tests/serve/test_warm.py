@@ -5,7 +5,7 @@ import pytest
 
 from changing import TRUNK, make
 from graphs import NumpyRuntime
-from polyhead.engine.compile.layout import Layout, Shape
+from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.program import Graph
 from polyhead.engine.session import Session
 from polyhead.serve.warm import every_head, every_shape
@@ -15,7 +15,7 @@ from polyhead.text.tokenize import Tokenizer
 
 
 def rows_and_positions(trunk, lengths):
-    return Layout(tiny_batch(trunk, tuple(lengths)), Shape(first_position=0, segments=2, width=384)).ids.shape
+    return RowLayout(tiny_batch(trunk, tuple(lengths)), Shape(first_position=0, segments=2, width=384)).ids.shape
 
 
 @pytest.mark.parametrize("most", [24, 64, 128])

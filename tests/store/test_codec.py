@@ -9,7 +9,7 @@ from polyhead.codecs import CODECS
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.plan.coding import calibrate, decode, encode, through
-from polyhead.plan.cost import row_bytes
+from polyhead.plan.cost import vector_bytes
 from polyhead.testing.tiny import CODECS as SOME
 
 # Of a vocabulary of 12, two tokens of which are never seen, and of no token.
@@ -97,7 +97,7 @@ def test_row_bytes_are_the_true_bytes_of_width_1024(name, per_token):
     """The table of Du et al. 2020: a fixed-size vector takes 2048, 1024 and 128 bytes."""
     values = np.sin(np.arange(1024, dtype=np.float32))[None]
     codec = calibrate(values, name=name, tokens=TOKENS[:1], words=WORDS)
-    assert row_bytes(codec, 1024) == per_token == encode(values, codec, TOKENS[:1]).nbytes
+    assert vector_bytes(codec, 1024) == per_token == encode(values, codec, TOKENS[:1]).nbytes
 
 
 def test_values_out_of_range_are_clipped_to_its_ends():
@@ -166,5 +166,5 @@ def test_numbers_of_every_codec_through_its_affine_map_are_what_it_decodes(name,
 def test_no_vectors_are_no_bytes_and_no_values(codec, shape):
     """Several codecs could not shape an empty array: a document without a token could not be decoded by itself."""
     raw = encode(np.empty(shape, np.float32), SOME[codec], np.zeros(shape[:-1], np.int64))
-    assert raw.shape == (*shape[:-1], row_bytes(SOME[codec], 16)) and raw.dtype == np.uint8
+    assert raw.shape == (*shape[:-1], vector_bytes(SOME[codec], 16)) and raw.dtype == np.uint8
     assert decode(raw, SOME[codec], 16).shape == shape

@@ -66,7 +66,7 @@ def bundle(tmp_path_factory):
 def test_values_come_back_with_eight_binary_digits():
     values = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
     codec = Codec(name=NAME)
-    assert encode(values, codec).nbytes == 5 * cost.row_bytes(codec, 16) == 5 * 32
+    assert encode(values, codec).nbytes == 5 * cost.vector_bytes(codec, 16) == 5 * 32
     once = through(values, codec)
     np.testing.assert_allclose(once, values, rtol=2.0**-8)
     assert decode(encode(once, codec), codec, 16).tobytes() == once.tobytes()

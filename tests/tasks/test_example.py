@@ -5,7 +5,7 @@ import pytest
 
 from polyhead.tasks.task import Example
 from polyhead.text.question import Question
-from polyhead.text.words import NOWHERE, joined, words_of
+from polyhead.text.words import NOWHERE, join_tokens, words_of
 
 QUESTION = Question(text="which\ud800?", options=("r\udc00d", "blue"), context="a red one")
 
@@ -20,9 +20,9 @@ def test_words_are_of_the_only_text_or_after_the_place_of_no_answer_of_the_secon
 
 
 def test_words_that_were_given_stand_for_those_that_would_be_found():
-    text, words = joined(["New York", "", "now"])
+    text, words = join_tokens(["New York", "", "now"])
     assert (text, [text[start:end] for start, end in words]) == ("New York  now", ["New York", "", "now"])
-    assert words.dtype == np.int32 and joined([])[1].shape == (0, 2)
+    assert words.dtype == np.int32 and join_tokens([])[1].shape == (0, 2)
     np.testing.assert_array_equal(Example(input=(text,), words=words).places, words)
 
 

@@ -19,7 +19,7 @@ from polyhead.tasks.kinds.tagged import chosen
 from polyhead.tasks.metrics import spans_of
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question
-from polyhead.text.words import places_of, words_of
+from polyhead.text.words import boundary_places, words_of
 
 BIO = ("O", "B-drug", "I-drug", "B-date")
 
@@ -38,7 +38,7 @@ class Case(msgspec.Struct):
         """What the head gives one output each: (words, 2); None where it reads no words."""
         if not kind_of(self.task).per_word:
             return None
-        return places_of(self.text) if self.task.kind == "span" else words_of(self.text)
+        return boundary_places(self.text) if self.task.kind == "span" else words_of(self.text)
 
     @property
     def count(self):

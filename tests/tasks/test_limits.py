@@ -77,7 +77,7 @@ def test_a_line_of_too_many_values_is_named(tmp_path, value):
 
 def test_two_columns_of_one_name_are_found_among_many(tmp_path, monkeypatch):
     """Every name was counted anew: 100,000 columns took minutes."""
-    monkeypatch.setattr(rows, "LONGEST_LINE", 10**8)
+    monkeypatch.setattr(delimited, "LONGEST_LINE", 10**8)
     names = [f"c{number}" for number in range(100_000)]
     with pytest.raises(DataError, match="two columns"):
         list(Rows(written(tmp_path / "a.csv", ",".join([*names, "c7"]) + "\n"), ("text",)))

@@ -15,7 +15,7 @@ from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.span import LONGEST, answered, best_span
 from polyhead.tasks.task import Example, Task
-from polyhead.text.words import places_of
+from polyhead.text.words import boundary_places
 
 TASK = Task(name="where", kind="span")
 NULL = Task(name="where", kind="span", null_answers=True)
@@ -39,7 +39,7 @@ def test_answers_become_places_of_words_and_keep_their_characters(tmp_path):
     assert [target.tolist() for target in found.targets] == [[[4, 6, 14, 24]], [[4, 6, 14, 24], [6, 6, 21, 24]]]
     for target, places in zip(found.targets, found.words, strict=True):
         assert target.dtype == np.int64
-        np.testing.assert_array_equal(places, places_of(CONTEXT))
+        np.testing.assert_array_equal(places, boundary_places(CONTEXT))
         for first, last, start, end in target:
             assert (places[first, 0], places[last, 1]) == (start, end)
     assert found.report.widened == 0
@@ -273,7 +273,7 @@ def test_real_sets_are_read_whole_and_right_answers_score_almost_one(name, task)
 def test_an_answer_that_ends_in_a_token_of_several_words_has_all_of_them():
     """Words of one token have its outputs, so no end among them is better than another."""
     context = "寄到東京去"
-    places = places_of(context)
+    places = boundary_places(context)
     outputs = np.array([[0, 0], [1, 0], [1, 0], [9, 9], [9, 9], [0, 1]], np.float32)
     example = Example(input=("どこ?", context))
     answer = KIND.decode(NULL, outputs, example)

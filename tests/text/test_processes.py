@@ -8,7 +8,7 @@ import pytest
 
 from polyhead.encoder.data import TextSettings
 from polyhead.testing import tiny_tokenizer
-from polyhead.text.processes import Piece, TokenizerPool
+from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Tokenizer, Windows
 
 SETTINGS = TextSettings(max_tokens=12)
@@ -17,7 +17,9 @@ SETTINGS = TextSettings(max_tokens=12)
 def pieces():
     texts = [(" ".join(["order", "box", "lamp"][: 1 + row % 3] * (1 + row % 9)) + f" {row}",) for row in range(60)]
     for start in range(0, 60, 10):
-        yield Piece(inputs=texts[start : start + 10], windows=Windows(size=12, stride=3) if start % 20 else None)
+        yield TokenizerInput(
+            inputs=texts[start : start + 10], windows=Windows(size=12, stride=3) if start % 20 else None
+        )
 
 
 @pytest.mark.parametrize("processes", [0, 2])

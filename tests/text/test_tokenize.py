@@ -18,7 +18,7 @@ from disk import run_forking
 from polyhead.encoder.data import TextSettings
 from polyhead.errors import ConfigError, WeightsMismatch
 from polyhead.text.tokenize import Tokenizer, Windows, longest_first, repair
-from polyhead.text.tokenizer_file import facts_of
+from polyhead.text.tokenizer_file import tokenizer_facts
 
 CORPUS = [
     "the cat sat on the mat and was not happy about it",
@@ -243,7 +243,7 @@ def test_lengths_kept_are_longest_first_by_hand():
 def test_pad_id_is_the_files_own():
     assert ours(word_piece()).pad_id == 0
     assert ours(byte_level()).pad_id == 1
-    assert facts_of(word_piece().to_str().encode()).vocabulary == word_piece().get_vocab_size()
+    assert tokenizer_facts(word_piece().to_str().encode()).vocabulary == word_piece().get_vocab_size()
 
 
 def test_lone_surrogates_are_replaced_one_for_one(raw):

@@ -17,8 +17,8 @@ from polyhead.text.tokenize import Tokenizer, Windows
 from polyhead.text.words import (
     GOES_ON,
     best_windows,
+    boundary_places,
     first_subtokens,
-    places_of,
     read_words,
     words_in,
     words_in_each,
@@ -164,16 +164,16 @@ def test_only_the_second_text_of_a_pair_has_words():
 
 
 def test_no_answer_is_read_at_the_first_token_of_every_window():
-    places = places_of("cat de")
+    places = boundary_places("cat de")
     assert places.tolist() == [[-1, -1], [0, 3], [4, 6]] and places.dtype == np.int32
-    assert places_of("").tolist() == [[-1, -1]]
+    assert boundary_places("").tolist() == [[-1, -1]]
     one = tokenizer().encode([("a", "cat de")])[0]
     assert first_subtokens(one, places).tolist() == [0, 3, 4]
     assert first_subtokens(tokenizer().encode([("a", "")])[0], places).tolist() == [0, -1, -1]
     windows = tokenizer().encode([("a", "b c d e f g h i j")], windows=Windows(size=8, stride=2))
     assert len(windows) == 4
-    assert [first_subtokens(w, places_of("b"))[0] for w in windows] == [0, 0, 0, 0]
-    assert best_windows(windows, places_of("b c d e f g h i j"))[0].tolist() == [0, 0]
+    assert [first_subtokens(w, boundary_places("b"))[0] for w in windows] == [0, 0, 0, 0]
+    assert best_windows(windows, boundary_places("b c d e f g h i j"))[0].tolist() == [0, 0]
 
 
 def test_the_windows_of_a_pair_read_each_word_of_the_second_text():

@@ -23,7 +23,7 @@ from polyhead.store.corpus.base import document_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.testing import tiny_trunk
-from polyhead.text.words import joined
+from polyhead.text.words import join_tokens
 from polyhead.train.data import stored
 from polyhead.train.run import train_project
 from stores import make_store, stored_path, token_codec
@@ -40,7 +40,7 @@ def rows_of(folder, kind):
 def texts_of(folder):
     """Every message, every pair as one input, and every text of a pair."""
     messages, pairs = rows_of(folder, "messages"), rows_of(folder, "pairs")
-    several = [(row["text"],) for row in messages] + [(joined(row["tokens"])[0],) for row in messages]
+    several = [(row["text"],) for row in messages] + [(join_tokens(row["tokens"])[0],) for row in messages]
     several += [(row["text"], row["text_b"]) for row in pairs]
     several += [(row[name],) for row in pairs for name in ("text", "text_b")]
     return list(dict.fromkeys(several))
@@ -283,7 +283,7 @@ def test_a_run_that_was_stopped_while_it_copied_ends_as_if_it_had_not_been(home,
     train_project(whole, folder=folder, features=folder / "store")
     assert tiny.part_bytes(folder / "bundle", "names") == tiny.part_bytes(folder / "whole", "names")
     copied = calls[0] + calls[1]
-    texts = len({joined(row["tokens"])[0] for row in rows_of(folder, "messages")})
+    texts = len({join_tokens(row["tokens"])[0] for row in rows_of(folder, "messages")})
     assert copied == 10 and sum(calls[3 : 3 + -(-(texts - copied) // 5)]) <= texts - copied + 5  # nothing twice
 
 

@@ -15,7 +15,7 @@ from polyhead.project.strategies import Pooled
 from polyhead.tasks.gold import TaggedSpan, cut_words
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
-from polyhead.text.words import places_of, words_of
+from polyhead.text.words import boundary_places, words_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.record.draft import PROBES, probes_of
 
@@ -166,7 +166,7 @@ def test_probes_of_a_span_task_show_an_answer_and_none():
     inputs = [(f"{i:04d}", "a b") for i in range(count)]
     answers = [np.array([[1, 2, 0, 3]]), np.array([[2, 2, 2, 3], [1, 1, 0, 1]])]
     targets = [np.zeros((1, 4), np.int64) if i in (1001, 1003) else answers[i % 2] for i in range(count)]
-    words = [places_of("a b")] * count
+    words = [boundary_places("a b")] * count
     probes = probes_of(prepared(task, inputs, targets, words))
     assert len(probes) == PROBES and {0, 1001} <= set(rows_of(probes)) and 1003 not in rows_of(probes)
     one = msgspec.convert(probes[0], Probe)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from polyhead.advise.labels import LearningCurve
-from polyhead.plan.cost.allocate import Allocation, Option, Price, frontier
+from polyhead.plan.cost.allocate import Allocation, AllocationOption, LayerPrice, frontier
 from polyhead.values import Value
 
 Unit = Literal["layers", "ms", "bytes"]
@@ -32,7 +32,7 @@ class Budget(Value):
             return f"a layer must be worth {WORTH:g} point"
         return f"the best mean within {self.amount:g} {UNITS[self.unit]}"
 
-    def most(self, price: Price) -> float:
+    def most(self, price: LayerPrice) -> float:
         """The amount as costs of this price are counted."""
         if self.amount is None:
             return float("inf")
@@ -75,7 +75,7 @@ class Advice(Value):
     seconds: float  # of work
 
 
-def scale_of(price: Price) -> int:
+def scale_of(price: LayerPrice) -> int:
     """How many of the price's units make one of the budget's."""
     return 1000 if price.unit == MICRO else 1
 
@@ -110,7 +110,9 @@ def _compared(curve: LearningCurve, layers: float) -> str:
     )
 
 
-def next_step(options: Sequence[Option], price: Price, chosen: Allocation, *, score: float, cost: int) -> Step | None:
+def next_step(
+    options: Sequence[AllocationOption], price: LayerPrice, chosen: Allocation, *, score: float, cost: int
+) -> Step | None:
     """The cheapest choice that scores better than `score`; None where none does."""
     for point in frontier(options, price):
         if point.score > score + 1e-9 and point.cost > cost:

@@ -22,7 +22,15 @@ from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.errors import ConfigError
-from polyhead.plan.cost.allocate import Option, OptionsFile, Price, allocation_of, best_under, by_rule, price_of
+from polyhead.plan.cost.allocate import (
+    AllocationOption,
+    LayerPrice,
+    OptionsFile,
+    allocation_of,
+    best_under,
+    by_rule,
+    price_of,
+)
 from polyhead.progress import duration
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch, Pooled
@@ -60,7 +68,7 @@ class Ladder:
     def run(self) -> Advice:
         """Tries what the budget allows and chooses. Raises ConfigError where it allows nothing."""
         self._say_price()
-        options, price = list[Option](), self._price(None)
+        options, price = list[AllocationOption](), self._price(None)
         if self._affords_trunk(price):
             options += self._pooled()
             price = self._price(price)
@@ -91,15 +99,15 @@ class Ladder:
 
     # What is tried
 
-    def _pooled(self) -> list[Option]:
+    def _pooled(self) -> list[AllocationOption]:
         """Heads on kept features: the one that training chooses, and attention, which needs more proof to be chosen."""
         return [
-            Option(task=name, name=way.name, tap=self.depth, layers=0, score=score.validation)
+            AllocationOption(task=name, name=way.name, tap=self.depth, layers=0, score=score.validation)
             for way in HEADS.values()
             for name, score in self._trained(way).items()
         ]
 
-    def _branches(self, price: Price) -> list[Option]:
+    def _branches(self, price: LayerPrice) -> list[AllocationOption]:
         """Branches of every depth that the budget has room for, by successive halving on the states at their taps."""
         way = self._halving(self._deepest(price)) if self._affords_trunk(price) else self._shallow(price)
         if way is None:
@@ -119,7 +127,7 @@ class Ladder:
         strategy = Branch(layers=1) if most == 1 else Branch(most=most)
         return Way(name=f"branches-{most}", title=f"branches of 1 to {most} layers, by halving", strategy=strategy)
 
-    def _shallow(self, price: Price) -> Way | None:
+    def _shallow(self, price: LayerPrice) -> Way | None:
         """Where the whole trunk is too much: one private layer a task above as deep a tap as the budget leaves."""
         room = self.budget.most(price) - price.base - len(self.prepared) * price.private
         tap = min(int(room // max(1, price.shared)), self.depth - 1)
@@ -127,7 +135,7 @@ class Ladder:
             return None
         return Way(name=f"low-{tap}", title=f"one layer above tap {tap}", strategy=Branch(layers=1, tap=tap))
 
-    def _learned(self, price: Price) -> dict[str, TaskScore]:
+    def _learned(self, price: LayerPrice) -> dict[str, TaskScore]:
         reason = ""
         if self.budget.frozen:
             reason = "the trunk is to stay frozen"
@@ -157,7 +165,7 @@ class Ladder:
         curves = {p.task.name: curve_of(p, source) for p in self.prepared}
         return {name: curve for name, curve in curves.items() if curve is not None}
 
-    def _grown(self) -> Sequence[Option]:
+    def _grown(self) -> Sequence[AllocationOption]:
         """The branches that were trained to the end, as training wrote them down."""
         file = self.folder / "cache" / "options.json"
         return from_json(file.read_bytes(), OptionsFile, source=str(file)).options
@@ -173,12 +181,12 @@ class Ladder:
 
     # What it costs
 
-    def _price(self, before: Price | None) -> Price:
+    def _price(self, before: LayerPrice | None) -> LayerPrice:
         """The price of a layer in the budget's unit; milliseconds are measured on what was trained last."""
         if self.budget.unit != "ms":
             return price_of(self.budget.unit, self.data.architecture)
         if before is None or self._last is None:
-            return Price(shared=0, private=1, unit=MICRO)  # nothing is refused before it is measured
+            return LayerPrice(shared=0, private=1, unit=MICRO)  # nothing is refused before it is measured
         inputs = {p.task.name: list((p.test or p.validation).examples.inputs) for p in self.prepared}
         count = len(self.prepared)
         speeds, _ = measured_speed([self._last], inputs, counts=(count,))
@@ -187,17 +195,17 @@ class Ladder:
         private = sum(len(private_layers(path)) for path in paths)
         if not private:
             each = max(1, took // self.depth)
-            return Price(shared=each, private=each, base=max(0, took - each * self.depth), unit=MICRO)
+            return LayerPrice(shared=each, private=each, base=max(0, took - each * self.depth), unit=MICRO)
         below = before.base + max(map(tap_of, paths)) * before.shared
         return msgspec.structs.replace(before, private=max(1, (took - below) // private))
 
-    def _affords_trunk(self, price: Price) -> bool:
+    def _affords_trunk(self, price: LayerPrice) -> bool:
         return price.base + self.depth * price.shared <= self.budget.most(price)
 
-    def _affords(self, option: Option, price: Price) -> bool:
+    def _affords(self, option: AllocationOption, price: LayerPrice) -> bool:
         return price.base + option.tap * price.shared + option.layers * price.private <= self.budget.most(price)
 
-    def _deepest(self, price: Price) -> int:
+    def _deepest(self, price: LayerPrice) -> int:
         """Private layers that one task may have at most, with all others pooled."""
         most = self.budget.most(price)
         if most == float("inf") or len(self.prepared) == 1:
@@ -236,9 +244,9 @@ class Ladder:
 
     def _advice(
         self,
-        options: Sequence[Option],
+        options: Sequence[AllocationOption],
         learned: Mapping[str, TaskScore],
-        price: Price,
+        price: LayerPrice,
         curves: Mapping[str, LearningCurve],
     ) -> Advice:
         budget = self.budget

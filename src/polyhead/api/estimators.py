@@ -19,7 +19,7 @@ import numpy as np
 
 from polyhead.api.model import Model
 from polyhead.data.guess import is_missing, separator_of
-from polyhead.engine.answers import Column
+from polyhead.engine.answers import AnswerColumn
 from polyhead.errors import BadValue, MissingExtra
 from polyhead.tasks.kinds.multi_label import MultiLabel
 from polyhead.tasks.kinds.regression import Regression
@@ -123,7 +123,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         self.model_ = model.fit(TASK, texts, answers, kind=kind, **chosen)
         return self
 
-    def _column(self, X: Any) -> Column:
+    def _column(self, X: Any) -> AnswerColumn:
         """The answers, one for each row. Raises the error of a row that has none."""
         check_is_fitted(self, "model_")
         column = self.model_.session.columns(self._texts(X, reset=False), tasks=[TASK])[TASK]

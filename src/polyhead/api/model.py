@@ -36,7 +36,7 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
 from polyhead.data.columns import Source
-from polyhead.engine.answers import Columns
+from polyhead.engine.answers import AnswerTable
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, BundleError, ConfigError, UnknownTask, nearest
@@ -340,7 +340,7 @@ class Model:
 
     def _columns(
         self, texts: Any, tasks: Iterable[str] | str | None, *, text: str, text_b: str | None
-    ) -> tuple[Columns, list[Any], Table | None, bool]:
+    ) -> tuple[AnswerTable, list[Any], Table | None, bool]:
         """The answers, the inputs, the table that they come from, and whether it was one input alone."""
         names = None if tasks is None else [tasks] if isinstance(tasks, str) else list(tasks)
         alone = is_alone(texts, {name: self._known(name) for name in (self.tasks if names is None else names)})

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from polyhead.data.guess import is_missing
-from polyhead.engine.answers import Column, Columns
+from polyhead.engine.answers import AnswerColumn, AnswerTable
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, input_types_of, reads_in_words
 from polyhead.errors import BadValue
 from polyhead.progress import counted
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
-from polyhead.text.words import joined
+from polyhead.text.words import join_tokens
 
 
 def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
@@ -43,7 +43,7 @@ def is_alone(texts: object, tasks: Mapping[str, Task]) -> bool:
 def as_input(given: Any) -> Any:
     """An input as a session takes it: words as the text that they make, a missing text as an empty one."""
     if isinstance(given, list):
-        return joined(given)[0]
+        return join_tokens(given)[0]
     return "" if given is None else given
 
 
@@ -51,11 +51,11 @@ def word_places(inputs: Sequence[Any]) -> list[np.ndarray | None] | None:
     """The places of the words of inputs that are lists of words."""
     if not any(isinstance(given, list) for given in inputs):
         return None
-    return [joined(given)[1] if isinstance(given, list) else None for given in inputs]
+    return [join_tokens(given)[1] if isinstance(given, list) else None for given in inputs]
 
 
 def cells_by_task(
-    columns: Columns, inputs: Sequence[Any], *, are_named: bool, has_scores: bool
+    columns: AnswerTable, inputs: Sequence[Any], *, are_named: bool, has_scores: bool
 ) -> dict[str, list[Any]]:
     """The answers of each task that reads some of the inputs, with `has_scores` each label's score in `TASK.scores`.
 
@@ -81,7 +81,7 @@ def cells_by_task(
     return cells
 
 
-def _spread(column: Column, values: Sequence[Any], count: int) -> list[Any]:
+def _spread(column: AnswerColumn, values: Sequence[Any], count: int) -> list[Any]:
     """The values of the inputs that are answered, None for the others."""
     cells = list[Any]([None] * count)
     for row, value in zip(column.rows.tolist(), values, strict=True):

@@ -8,12 +8,12 @@ from polyhead.certify.certificate import Certificate, Operation
 from polyhead.certify.change import CertifiedChange, certified, certified_once
 from polyhead.certify.prover import Prover
 from polyhead.certify.verification import Finding, Verification, checked, verify
-from polyhead.engine.pinned import AnswerChange, Answered, Answering, numerics
+from polyhead.engine.pinned import AnswerChange, ProbeAnswers, ProbeRunner, numerics_label
 
 __all__ = [
     "AnswerChange",
-    "Answered",
-    "Answering",
+    "ProbeAnswers",
+    "ProbeRunner",
     "Certificate",
     "CertifiedChange",
     "Finding",
@@ -23,6 +23,6 @@ __all__ = [
     "certified",
     "certified_once",
     "checked",
-    "numerics",
+    "numerics_label",
     "verify",
 ]

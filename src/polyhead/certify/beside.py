@@ -12,7 +12,7 @@ from polyhead.bundle.seen import Seen
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.certify.certificate import Certificate
 from polyhead.certify.change import certified
-from polyhead.engine.pinned import Answering
+from polyhead.engine.pinned import ProbeRunner
 from polyhead.errors import BundleError, IsolationError
 from polyhead.tasks.calibration import Calibration
 from polyhead.values import Value
@@ -43,9 +43,9 @@ def keep_beside(root: FilePath | str, wanted: Mapping[str, Beside], *, read: Bun
             raise BundleError(
                 f"the bundle {root} was changed meanwhile", got=f"another version of {changed}", do="run it again"
             )
-        before = Answering(now).answered(wanted)
+        before = ProbeRunner(now).answered(wanted)
         add_tasks(root, [_draft(now, name, beside) for name, beside in wanted.items()], replace=True)
-        after = Answering(Bundle.open(root)).answered(wanted)
+        after = ProbeRunner(Bundle.open(root)).answered(wanted)
         differing = [name for name in wanted if before[name].sha256 != after[name].sha256]
         if differing:
             raise IsolationError(

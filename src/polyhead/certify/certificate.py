@@ -14,7 +14,7 @@ import msgspec
 from polyhead.bundle.files import check_no_links, read_inside
 from polyhead.bundle.format import BUNDLE, CERTIFICATES, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded
-from polyhead.engine.pinned import AnswerChange, Answered
+from polyhead.engine.pinned import AnswerChange, ProbeAnswers
 from polyhead.errors import CorruptFile, PolyheadError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.progress import counted
@@ -30,8 +30,8 @@ class Certificate(Value):
     operation: Operation
     changed: dict[str, tuple[str | None, str | None]]  # task -> live version before, after
     numerics: dict[str, str]  # how the outputs were computed; bits are equal under equal numerics only
-    before: dict[str, Answered]  # the tasks that the operation had to leave alone
-    after: dict[str, Answered]  # all tasks
+    before: dict[str, ProbeAnswers]  # the tasks that the operation had to leave alone
+    after: dict[str, ProbeAnswers]  # all tasks
     unchanged: bool  # the bits of all tasks in `before` are those in `after`
     answers_changed: dict[str, tuple[AnswerChange, ...]] = {}  # of a task with a new version
     answers_asked: dict[str, int] = {}  # of how many probes those are: of the old version and the new
@@ -98,9 +98,11 @@ class Ledger:
                 yield certificate
             expected = certificate.previous
 
-    def find(self, lines: Mapping[str, Live], numerics: Mapping[str, str]) -> dict[str, tuple[Answered, Certificate]]:
+    def find(
+        self, lines: Mapping[str, Live], numerics: Mapping[str, str]
+    ) -> dict[str, tuple[ProbeAnswers, Certificate]]:
         """For each task the newest answers of exactly this version under these numerics, where there are any."""
-        answers: dict[str, tuple[Answered, Certificate]] = {}
+        answers: dict[str, tuple[ProbeAnswers, Certificate]] = {}
         for certificate in self.sound():
             if len(answers) == len(lines):
                 break
@@ -178,7 +180,7 @@ def number_of(file: str) -> int:
 
 
 def versions_of(
-    names: Iterable[str], before: Mapping[str, Live | Answered], after: Mapping[str, Live | Answered]
+    names: Iterable[str], before: Mapping[str, Live | ProbeAnswers], after: Mapping[str, Live | ProbeAnswers]
 ) -> dict[str, tuple[str | None, str | None]]:
     """The versions of these tasks before and after; None where there is no such task."""
     return {

@@ -19,7 +19,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import all_on_disk
 from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash, versions_of
 from polyhead.certify.prover import Prover
-from polyhead.engine.pinned import Answered, Answering, changes, numerics, probes_of
+from polyhead.engine.pinned import ProbeAnswers, ProbeRunner, changes, numerics_label, readable_probes
 from polyhead.errors import BundleError, IsolationError, LockError, PolyheadError
 from polyhead.files import make_folder
 from polyhead.values import Value
@@ -143,7 +143,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Ledger
     numerics: dict[str, str]
     prover: Prover
-    answering: Answering  # of the others, and of those that are to be changed what can be read
+    answering: ProbeRunner  # of the others, and of those that are to be changed what can be read
 
     @classmethod
     def of(cls, root: FilePath, changing: Sequence[str], prover: Prover | None) -> _State:
@@ -159,7 +159,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
             sha256=bundle_hash(root),
             versions=all_on_disk(root, content),
             ledger=Ledger(root),
-            numerics=numerics(),
+            numerics=numerics_label(),
             prover=prover,
             answering=prover.answering(_readable(bundle, others)),
         )
@@ -182,7 +182,7 @@ def _readable(bundle: Bundle, others: Bundle) -> Bundle:
     return bundle.view({name: lines[name] for name in bundle.lines if name in lines})
 
 
-def _before(state: _State) -> tuple[dict[str, Answered], set[str]]:
+def _before(state: _State) -> tuple[dict[str, ProbeAnswers], set[str]]:
     """Answers of the other tasks, from a certificate of exactly this version or asked now; and who was asked now."""
     lines = state.others.lines
     known = {name: answered for name, (answered, _) in state.ledger.find(lines, state.numerics).items()}
@@ -191,7 +191,7 @@ def _before(state: _State) -> tuple[dict[str, Answered], set[str]]:
 
 
 def _proven(
-    state: _State, before: dict[str, Answered], asked_now: set[str], operation: Operation, *, actor: str
+    state: _State, before: dict[str, ProbeAnswers], asked_now: set[str], operation: Operation, *, actor: str
 ) -> Certificate:
     """The certificate of the change from `state` to what is on disk now, written; IsolationError without proof."""
     try:
@@ -229,7 +229,7 @@ def _proven(
     )
 
 
-def _check_lines(before: Mapping[str, Answered], lines: Mapping[str, Live], operation: str) -> None:
+def _check_lines(before: Mapping[str, ProbeAnswers], lines: Mapping[str, Live], operation: str) -> None:
     """Checks that bundle.json names the same versions of the other tasks, also of those without probes."""
     reasons = {name: "is gone" for name in before if name not in lines}
     for name, line in lines.items():
@@ -240,8 +240,12 @@ def _check_lines(before: Mapping[str, Answered], lines: Mapping[str, Live], oper
 
 
 def _checked(
-    state: _State, before: dict[str, Answered], after: Mapping[str, Answered], asked_now: set[str], operation: str
-) -> dict[str, Answered]:
+    state: _State,
+    before: dict[str, ProbeAnswers],
+    after: Mapping[str, ProbeAnswers],
+    asked_now: set[str],
+    operation: str,
+) -> dict[str, ProbeAnswers]:
     """`before`, which `after` equals.
 
     Where a certificate said what was before, and a program of that day may have computed otherwise, the versions of
@@ -269,13 +273,13 @@ def _changed(before: Mapping[str, Live], after: Mapping[str, Live]) -> dict[str,
     return versions_of([n for n in {**before, **after} if before.get(n) != after.get(n)], before, after)
 
 
-def _old_answers(answering: Answering, now: Bundle, changed: Changed) -> dict[str, tuple[list[Probe], Answers]]:
+def _old_answers(answering: ProbeRunner, now: Bundle, changed: Changed) -> dict[str, tuple[list[Probe], Answers]]:
     """For each task with a new version whose old one can be read: the probes of both, and what the old one answers."""
     answers = dict[str, tuple[list[Probe], Answers]]()
     for name, (old, new) in changed.items():
         if old is not None and new is not None and name in answering.bundle.lines:
             with suppress(BundleError):
-                probes = list(dict.fromkeys([*probes_of(answering.bundle, name), *probes_of(now, name)]))
+                probes = list(dict.fromkeys([*readable_probes(answering.bundle, name), *readable_probes(now, name)]))
                 answers[name] = probes, answering.answers(name, probes)
     return answers
 

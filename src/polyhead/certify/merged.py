@@ -11,7 +11,14 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash
 from polyhead.certify.change import locked
-from polyhead.engine.pinned import Answered, Answering, backend_here, numerics, precision_here, probes_of
+from polyhead.engine.pinned import (
+    ProbeAnswers,
+    ProbeRunner,
+    backend_here,
+    numerics_label,
+    precision_here,
+    readable_probes,
+)
 from polyhead.engine.session import Session
 from polyhead.errors import IsolationError
 from polyhead.progress import counted
@@ -26,13 +33,13 @@ def certify_merged(
 
     `sources` hold the tasks that were taken from each bundle.
     """
-    before: dict[str, Answered] = {}
+    before: dict[str, ProbeAnswers] = {}
     for bundle in sources:
         tasks = counted(len(bundle.lines), "task")
         show(f"asking {tasks} of {bundle.root}")
-        before |= Answering(bundle).answered(bundle.lines)
+        before |= ProbeRunner(bundle).answered(bundle.lines)
     show("asking the merged bundle")
-    after = Answering(merged).answered(merged.lines)
+    after = ProbeRunner(merged).answered(merged.lines)
     moved = {name for source in sources for name in source.lines if source.tasks[name] != merged.tasks[name]}
     _check(before, after, moved)
     _check_together(merged)
@@ -41,7 +48,7 @@ def certify_merged(
             Certificate(
                 operation="merge",
                 changed={name: (None, line.version) for name, line in merged.lines.items()},
-                numerics=numerics(),
+                numerics=numerics_label(),
                 before=before,
                 after=after,
                 unchanged=True,
@@ -51,10 +58,10 @@ def certify_merged(
         )
 
 
-def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[str]) -> None:
+def _check(before: dict[str, ProbeAnswers], after: dict[str, ProbeAnswers], moved: set[str]) -> None:
     """Refuses tasks whose answers or records differ; those in `moved` read a family under a new name."""
 
-    def compared(name: str, answered: Answered) -> tuple[str, int, str]:
+    def compared(name: str, answered: ProbeAnswers) -> tuple[str, int, str]:
         return "" if name in moved else answered.record, answered.probes, answered.sha256
 
     _refuse([name for name in before if compared(name, before[name]) != compared(name, after[name])])
@@ -68,7 +75,7 @@ def _check_together(merged: Bundle) -> None:
         names = [name for name in merged.tasks if precisions[name] == precision]
         view = merged.view({name: merged.lines[name] for name in names})
         session = Session(view, backend=backend, precision=precision, deterministic=True)
-        _refuse([name for name in names if not _is_alike(session, name, probes_of(merged, name))])
+        _refuse([name for name in names if not _is_alike(session, name, readable_probes(merged, name))])
 
 
 def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyhead.bundle.read import Bundle
-from polyhead.engine.pinned import Answering
+from polyhead.engine.pinned import ProbeRunner
 
 KEPT_BYTES = 512 * 2**20  # of hidden states of probes
 
@@ -17,22 +17,22 @@ class Prover:
 
     def __init__(self, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
-        self._last: Answering | None = None
+        self._last: ProbeRunner | None = None
 
-    def answering(self, bundle: Bundle) -> Answering:
+    def answering(self, bundle: Bundle) -> ProbeRunner:
         """The tasks of a bundle, with what was compiled before for one with the same trunk."""
         last, self._last = self._last, None
         if last is not None and (last.bundle.root, last.bundle.digest) != (bundle.root, bundle.digest):
             last = None
         if last is not None and (last.bundle.lines, last.bundle.families) == (bundle.lines, bundle.families):
             return last  # its arrays were read, and found to be these, by the last proof
-        return Answering(bundle, before=last, kept_bytes=self._kept_bytes)
+        return ProbeRunner(bundle, before=last, kept_bytes=self._kept_bytes)
 
-    def following(self, before: Answering, bundle: Bundle) -> Answering:
+    def following(self, before: ProbeRunner, bundle: Bundle) -> ProbeRunner:
         """The tasks of a bundle, with what `before` compiled, which answers no more."""
-        return Answering(bundle, before=before, kept_bytes=self._kept_bytes)
+        return ProbeRunner(bundle, before=before, kept_bytes=self._kept_bytes)
 
-    def keep(self, answering: Answering) -> None:
+    def keep(self, answering: ProbeRunner) -> None:
         """Leaves this to the next proof."""
         answering.drop_unread()
         self._last = answering

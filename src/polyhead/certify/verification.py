@@ -18,7 +18,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import families_on_disk, on_disk
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash, versions_of
 from polyhead.certify.change import locked
-from polyhead.engine.pinned import Answered, Answering, numerics
+from polyhead.engine.pinned import ProbeAnswers, ProbeRunner, numerics_label
 from polyhead.errors import BackendError, PolyheadError
 from polyhead.values import Value
 
@@ -95,14 +95,14 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     bundle: Bundle
     numerics: dict[str, str]
-    known: dict[str, tuple[Answered, Certificate]]
-    now: dict[str, Answered]
+    known: dict[str, tuple[ProbeAnswers, Certificate]]
+    now: dict[str, ProbeAnswers]
     refused: dict[str, BackendError]  # tasks whose answers are no finite numbers
 
     @classmethod
     def of(cls, bundle: Bundle, ledger: Ledger, touched: Sequence[Finding]) -> _Proof:
         """Asks them; none where the trunk itself was touched, and none that reads arrays of an owner that was."""
-        label, damaged = numerics(), {f.family if f.task is None else owner_named(f.task) for f in touched}
+        label, damaged = numerics_label(), {f.family if f.task is None else owner_named(f.task) for f in touched}
         lines = {
             name: line
             for name, line in bundle.lines.items()
@@ -150,16 +150,16 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
             actor=actor or msgspec.UNSET,
         )
 
-    def _saw(self, name: str) -> Answered | None:
+    def _saw(self, name: str) -> ProbeAnswers | None:
         return self.known[name][0] if name in self.known else None
 
 
-def _answered(bundle: Bundle, lines: Mapping[str, Live]) -> tuple[dict[str, Answered], dict[str, BackendError]]:
+def _answered(bundle: Bundle, lines: Mapping[str, Live]) -> tuple[dict[str, ProbeAnswers], dict[str, BackendError]]:
     """What each task answers, and the error in the place of one that gives no finite numbers."""
     lines_left, refused = dict(lines), dict[str, BackendError]()
     while True:
         try:
-            return Answering(bundle.view(lines_left)).answered(lines_left), refused
+            return ProbeRunner(bundle.view(lines_left)).answered(lines_left), refused
         except BackendError as error:
             name = str(error.facts.get("task"))
             if lines_left.pop(name, None) is None:

@@ -26,12 +26,12 @@ def command(bundle: str, backend: str | None, precision: str | None, json_to: st
     the precision of training, and with --backend and --precision. The result is stored in the bundle's
     agreements.json, which no digest covers; `polyhead inspect` shows it.
     """
-    from polyhead.certify import Answering
+    from polyhead.certify import ProbeRunner
     from polyhead.engine.pinned import keep_agreements, numerics_of, on_probes, training_backend_here
 
     printer = Printer(json_to)
     session = opened(bundle, (), backend=backend, precision=precision, deterministic=False)
-    trained = Answering(session.bundle, backend=training_backend_here())
+    trained = ProbeRunner(session.bundle, backend=training_backend_here())
     agreements: dict[str, Agreement] = {}
     for name in session.bundle.tasks:
         printer.show(f"answering the probes of {name}")

@@ -17,9 +17,9 @@ from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan.cost.allocate import (
     Allocation,
-    Option,
+    AllocationOption,
+    LayerPrice,
     OptionsFile,
-    Price,
     Unit,
     allocation_of,
     best_under,
@@ -33,15 +33,15 @@ from polyhead.values import Value, from_json
 if TYPE_CHECKING:
     from polyhead.evaluate.report.frontier import Baseline
 
-BY_LAYERS = Price(shared=1, private=1, unit="layers")
+BY_LAYERS = LayerPrice(shared=1, private=1, unit="layers")
 
 
 class Prices(Value):
     """The price of a layer in each unit; FLOPs and bytes are known with the trunk's shape only."""
 
-    layers: Price
-    flops: Price | None = None
-    bytes: Price | None = None
+    layers: LayerPrice
+    flops: LayerPrice | None = None
+    bytes: LayerPrice | None = None
 
 
 @click.command("allocate")
@@ -167,8 +167,8 @@ def _prices(shape: Architecture | None, tokens: int) -> Prices:
     return Prices(layers=layers, flops=price_of("flops", shape, tokens), bytes=size)
 
 
-def _price(prices: Prices, unit: Unit) -> Price:
-    price: Price | None = getattr(prices, unit)
+def _price(prices: Prices, unit: Unit) -> LayerPrice:
+    price: LayerPrice | None = getattr(prices, unit)
     if price is None:
         raise ConfigError(
             f"{_UNITS[unit]} are counted from the trunk's shape, and the options do not say it",
@@ -177,7 +177,7 @@ def _price(prices: Prices, unit: Unit) -> Price:
     return price
 
 
-def _known(prices: Prices) -> list[tuple[str, Price]]:
+def _known(prices: Prices) -> list[tuple[str, LayerPrice]]:
     by_unit = {unit: getattr(prices, unit) for unit in _UNITS}
     return [(unit, price) for unit, price in by_unit.items() if price is not None]
 
@@ -196,7 +196,7 @@ def _cost(cost: int, unit: str) -> str:
     return in_bytes(cost) if unit == "bytes" else counted(cost, "layer")
 
 
-def _task_lines(chosen: dict[str, Option], options_file: OptionsFile, prices: Prices) -> list[str]:
+def _task_lines(chosen: dict[str, AllocationOption], options_file: OptionsFile, prices: Prices) -> list[str]:
     """One row a task: its option, and what its private layers alone cost."""
     names = [name for name, _ in _known(prices) if name != "layers"]
     rows: list[list[object]] = [["task", "option", "tap", "layers", "score"]]
@@ -213,7 +213,7 @@ def _task_lines(chosen: dict[str, Option], options_file: OptionsFile, prices: Pr
 _TITLES = {"flops": "private FLOPs", "bytes": "private bytes"}
 
 
-def _totals(chosen: dict[str, Option], options_file: OptionsFile, prices: Prices) -> list[str]:
+def _totals(chosen: dict[str, AllocationOption], options_file: OptionsFile, prices: Prices) -> list[str]:
     allocation = allocation_of(chosen, prices.layers)
     private = allocation.layers - allocation.depth
     lines = [f"layers   {allocation.layers}: {allocation.depth} of the trunk and {private} private"]
@@ -229,7 +229,7 @@ def _totals(chosen: dict[str, Option], options_file: OptionsFile, prices: Prices
     return lines
 
 
-def _frontier_lines(points: Sequence[Allocation], price: Price, prices: Prices, chosen: Allocation) -> list[str]:
+def _frontier_lines(points: Sequence[Allocation], price: LayerPrice, prices: Prices, chosen: Allocation) -> list[str]:
     others = [name for name, _ in _known(prices) if name != price.unit]
     rows: list[list[object]] = [["", price.unit, *others, "depth", "score", "tap+layers of each task"]]
     for point in points:
@@ -250,7 +250,7 @@ def _full(options_file: OptionsFile) -> float | None:
     return sum(options_file.full[task] for task in tasks) / len(tasks)
 
 
-def _baselines(options_file: OptionsFile, price: Price) -> list[Baseline]:
+def _baselines(options_file: OptionsFile, price: LayerPrice) -> list[Baseline]:
     from polyhead.evaluate.report.frontier import apart
 
     if _full(options_file) is None:

@@ -112,7 +112,7 @@ def _source(argument: str) -> Source:
 def _proofs(
     merged: Bundle, sources: Sequence[Source], taken: Sequence[ChosenTasks], certificate: Certificate
 ) -> list[Proof]:
-    from polyhead.engine.pinned import backend_here, precision_here, precision_of
+    from polyhead.engine.pinned import backend_here, precision_here, recorded_precision
 
     proofs, backend = [], backend_here()
     for source, choice in zip(sources, taken, strict=True):
@@ -127,7 +127,7 @@ def _proofs(
                     tap=tap,
                     layers=sum(node.stop - node.start for node in record.path.layers) - tap,
                     precision=precision_here(record, backend),
-                    trained_in=precision_of(record),
+                    trained_in=recorded_precision(record),
                     probes=certificate.after[name].probes,
                 )
             )

@@ -16,8 +16,8 @@ from polyhead.engine.backends import BACKENDS
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.quantize.calibrate import Labelled
-    from polyhead.engine.quantize.files import Change
+    from polyhead.engine.quantize.calibrate import LabelledSources
+    from polyhead.engine.quantize.files import Int8Change
 
 ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 """Endings of files of labelled rows."""
@@ -114,11 +114,11 @@ def command(
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
     labelled = None if data is None else _labelled(opened, data, labels)
-    read = [calibrate.Row(input=line.input, words=line.words) for line in read_texts(texts, text)]
+    read = [calibrate.CalibrationText(input=line.input, words=line.words) for line in read_texts(texts, text)]
     calibration_rows, measured_rows = calibrate.halves(read, rows)
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
-        scales = calibrate.calibrated(opened, calibration_rows, runtimes, show=printer.show)
+        scales = calibrate.calibrated_scales(opened, calibration_rows, runtimes, show=printer.show)
     changes = calibrate.measured(opened, measured_rows, runtimes, scales, labelled=labelled, show=printer.show)
     printer.show("")
     printer.lines(change_lines(changes))
@@ -139,20 +139,20 @@ def command(
     printer.json({"calibration": record, **facts, "tasks": tasks})
 
 
-def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> Labelled:
+def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> LabelledSources:
     """Where the rows are that tasks are scored on: in the files of a project, or in one that holds rows."""
-    from polyhead.engine.quantize.calibrate import Labelled
+    from polyhead.engine.quantize.calibrate import LabelledSources
     from polyhead.project.tables import read_project
 
     if data.lower().endswith(ROWS):
         tasks = {name: record.task for name, record in bundle.tasks.items()}
-        return Labelled(sources=sources_of(tasks, (), data, LabelledColumns(labels=labels)))
+        return LabelledSources(sources=sources_of(tasks, (), data, LabelledColumns(labels=labels)))
     if labels:
         raise click.UsageError("--label is for a file of labelled rows; a project file names its own columns.")
-    return Labelled.of_project(read_project(data), Path(data).resolve().parent)
+    return LabelledSources.of_project(read_project(data), Path(data).resolve().parent)
 
 
-def change_lines(changes: Mapping[str, Change]) -> list[str]:
+def change_lines(changes: Mapping[str, Int8Change]) -> list[str]:
     """A table of tasks."""
     rows: list[list[object]] = [["task", "metric", "texts", "equal answers", "difference", "float32", "int8", "points"]]
     for name, change in changes.items():
@@ -165,6 +165,6 @@ def change_lines(changes: Mapping[str, Change]) -> list[str]:
     return table(rows, left=2)
 
 
-def _as_json(change: Change) -> dict[str, object]:
+def _as_json(change: Int8Change) -> dict[str, object]:
     scores = {"float32": change.before, "int8": change.after, "points": change.points}
     return {"agreement": change.agreement, "metric": change.metric, **scores}

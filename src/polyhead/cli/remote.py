@@ -64,8 +64,8 @@ def _row(line: InputLine) -> object:
 
 def _repaired(line: InputLine) -> int:
     """Lone surrogates of its texts, which were replaced before they were sent."""
-    from polyhead.engine.inputs import plain
+    from polyhead.engine.inputs import task_input
     from polyhead.text.question import texts_of
     from polyhead.text.tokenize import lone_surrogates
 
-    return sum(map(lone_surrogates, texts_of(plain(line.input))))
+    return sum(map(lone_surrogates, texts_of(task_input(line.input))))

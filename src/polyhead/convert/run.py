@@ -34,7 +34,7 @@ from polyhead.convert.task import (
 )
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import TRAINING_BACKEND
-from polyhead.engine.pinned import precision_of
+from polyhead.engine.pinned import recorded_precision
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, ConfigError, WrongTrunk
 from polyhead.plan import Path
@@ -111,7 +111,7 @@ def import_folders(
         trunk=digest,
         trunk_name=trunk.name,
         trunk_layers=trunk.architecture.layers,
-        precisions=tuple(sorted({precision_of(record) for record in bundle.tasks.values()})),
+        precisions=tuple(sorted({recorded_precision(record) for record in bundle.tasks.values()})),
         certificate=certificate,
         tasks=tuple(
             Imported(

@@ -20,7 +20,7 @@ from polyhead.tasks.kinds.base import bad_value, listed, single, spelled
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import lone_surrogates, repair
-from polyhead.text.words import joined, words_in
+from polyhead.text.words import join_tokens, words_in
 from polyhead.values import Value
 
 
@@ -278,7 +278,7 @@ class _Reader:
             example = Question(text=first, options=tuple(map(repair, options)), context=repair(context))
             words = None
         elif self.columns.tokens:
-            text, words = joined([first, *second])
+            text, words = join_tokens([first, *second])
             example = (text,)
         else:
             example = (first, second[0]) if second else (first,)

@@ -18,8 +18,8 @@ from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import make_families, make_part
 from polyhead.deep.sharing.part import compared
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends.base import TORCH_POOL, Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
-from polyhead.engine.backends.prefix import check_features, depth_of, stored_paths
+from polyhead.engine.backends.base import TORCH_POOL, Count, LoadedTask, StageResults, TokenBatch, owned_arrays, whole
+from polyhead.engine.backends.prefix import check_feature_batch, depth_of, stored_paths
 from polyhead.errors import BackendError, without_frames
 from polyhead.plan import Path, Plan
 from polyhead.store.features import FeatureBatch
@@ -79,7 +79,7 @@ class TorchBackend:
         loaded = self._loaded
         return whole(iter([self._stage(loaded.model, self._stored(loaded, plan, batch), 0)]))
 
-    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
         """The same as soon as each is known; layers above run only when more is asked for.
 
         Where they fail, those of each task that is left run alone, so that what fails in a task's own layers, deltas or
@@ -103,7 +103,7 @@ class TorchBackend:
 
     def _apart(
         self, loaded: _Loaded, plan: Plan, tasks: Sequence[str], batch: TokenBatch, failure: Exception
-    ) -> Iterator[Stage]:
+    ) -> Iterator[StageResults]:
         """Each task by a run of its own path alone, and what fails even then; raises the failure where nothing came."""
         if len(plan.tasks) == 1:
             raise failure
@@ -119,9 +119,9 @@ class TorchBackend:
             yield self._stage(loaded.model, stored, 0)
         if not has_outputs:
             raise failure
-        yield Stage(outputs={}, failed=failed, layers_left=0)
+        yield StageResults(outputs={}, failed=failed, layers_left=0)
 
-    def _stage(self, model: Model, stored: Mapping[str, Pooled], layers_left: int) -> Stage:
+    def _stage(self, model: Model, stored: Mapping[str, Pooled], layers_left: int) -> StageResults:
         on_device, failed = dict[str, Tensor](), dict[str, Exception]()
         for task, value in stored.items():
             try:
@@ -137,7 +137,7 @@ class TorchBackend:
                 outputs[task] = values.cpu().numpy()
             except Exception as error:  # what a device does is told when its results are read
                 failed[task] = error
-        return Stage(outputs=outputs, failed=failed, layers_left=layers_left)
+        return StageResults(outputs=outputs, failed=failed, layers_left=layers_left)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         both = compared(torch.from_numpy(first), torch.from_numpy(second)).numpy()
@@ -158,7 +158,7 @@ class TorchBackend:
         for name in tasks:
             if name not in loaded.tasks:
                 raise BackendError(f"task '{name}' is not loaded", allowed=list(loaded.tasks))
-            check_features(name, loaded.tasks[name].path, features, self._shape.width)
+            check_feature_batch(name, loaded.tasks[name].path, features, self._shape.width)
         values, mask = (torch.from_numpy(a).to(self._device) for a in (features.values, features.mask))
         stored = dict.fromkeys(tasks, Pooled(values=values, mask=mask))
         return whole(iter([self._stage(loaded.model, stored, 0)]))

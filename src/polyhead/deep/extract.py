@@ -28,7 +28,7 @@ from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.store.fill import EncodeFeatures, batch_values, batches, fixed_codec, sample_values
 from polyhead.text.encodings import Encodings
-from polyhead.text.processes import Piece, TokenizerPool
+from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, encoded_at, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per, value_key
@@ -116,7 +116,9 @@ class Extractor(FeatureSource):
         with torch.inference_mode():
             return stored_values(self.trunk, paths, TextBatch(ids=ids, mask=mask, segments=segments, words=words))
 
-    def _pieces(self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]) -> Iterator[Piece]:
+    def _pieces(
+        self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]
+    ) -> Iterator[TokenizerInput]:
         """Pieces of the inputs that hold a lacking one; the next piece is tokenized while the trunk reads this one."""
         windows = windows_of(self.tokenizer.max_tokens)
         for is_windowed, size in itertools.product((False, True), (1, 2)):
@@ -124,7 +126,9 @@ class Extractor(FeatureSource):
             for start in range(0, len(texts), PIECE):
                 piece = texts[start : start + PIECE]
                 if any(text in pending.waiting for text in piece):
-                    yield Piece(inputs=piece, windows=windows if is_windowed else None, offsets=pending.reads_words)
+                    yield TokenizerInput(
+                        inputs=piece, windows=windows if is_windowed else None, offsets=pending.reads_words
+                    )
 
 
 class _Open:

@@ -17,7 +17,7 @@ from polyhead.deep.sharing.part import Family, Part, PooledPart
 from polyhead.errors import PlanError
 from polyhead.plan import TRUNK, Codec, Delta, Embed, Layers, Path, Plan, Pool, Prompt
 from polyhead.plan.coding import through, tokens_of
-from polyhead.plan.passes import Aside, Passes, form_of, layers_at, legs, passes_of, prompt_rows, read_first, stages
+from polyhead.plan.passes import Aside, Passes, delta_key, layers_at, legs, passes_of, prompt_rows, read_first, stages
 
 SIDE_BY_SIDE = 8192  # most tokens, padding included, of one stack
 
@@ -146,7 +146,7 @@ class Model(nn.Module):
     def _stacks(self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]) -> Iterator[list[int]]:
         """Groups of steps that run at once, similar deltas together; a text that prompts see runs alone."""
         plan, alike = passes.plan, dict[tuple[int, int, int, int], list[int]]()
-        for index in sorted(stage, key=lambda step_index: form_of(layers_at(plan, step_index).delta)):
+        for index in sorted(stage, key=lambda step_index: delta_key(layers_at(plan, step_index).delta)):
             rows, tokens, _ = states[plan.steps[index].parent].last.shape
             first = self._read_first(plan, index)
             apart = index if passes.is_seen(index) else -1

@@ -24,7 +24,7 @@ from polyhead.errors import BackendError, ConfigError, TrunkError, TrunkNotFound
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.text.batch import batches
 from polyhead.text.tokenize import Encoded, Tokenizer
-from polyhead.text.tokenizer_file import LARGEST, check_ids, facts_of, open_tokenizer
+from polyhead.text.tokenizer_file import LARGEST, check_ids, open_tokenizer, tokenizer_facts
 from polyhead.values import Value
 
 MOST_TOKENS = 1024  # of a document, unless a limit is declared
@@ -321,7 +321,7 @@ def _tokenizer_file(library: Any, place: str) -> Path | None:
 def _try_tokenizer(file: Path | None) -> None:
     """Raises WeightsMismatch for a tokenizer that must not be opened, before `transformers` opens it."""
     if file is not None:
-        facts_of(read_plain(file.resolve(), limit=LARGEST))  # the hub's cache has links to its files
+        tokenizer_facts(read_plain(file.resolve(), limit=LARGEST))  # the hub's cache has links to its files
 
 
 def _json(keys: Mapping[str, Any]) -> bytes:

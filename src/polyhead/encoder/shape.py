@@ -64,7 +64,7 @@ def embedding_arrays(shape: Architecture) -> Iterator[ArrayShape]:
     yield "embeddings.position.weight", (shape.positions, narrow)
     if shape.segments:
         yield "embeddings.segment.weight", (shape.segments, narrow)
-    yield from norm("embeddings.norm", narrow)
+    yield from norm_shapes("embeddings.norm", narrow)
     if narrow != shape.width:
         yield from linear("embeddings.project", narrow, shape.width)
 
@@ -80,14 +80,14 @@ def layer_arrays(
         for name in ("query", "key", "value", "output"):
             yield from linear(f"{prefix}.attention.{name}", width, width)
         if residual:
-            yield from norm(f"{prefix}.attention.norm", width)
+            yield from norm_shapes(f"{prefix}.attention.norm", width)
     if feed_forward:
         yield from linear(f"{prefix}.feed_forward.inner", width, feed_forward)
         for number in range(1, hidden_layers):
             yield from linear(f"{prefix}.feed_forward.between.{number - 1}", feed_forward, feed_forward)
         yield from linear(f"{prefix}.feed_forward.outer", feed_forward, width)
         if residual:
-            yield from norm(f"{prefix}.feed_forward.norm", width)
+            yield from norm_shapes(f"{prefix}.feed_forward.norm", width)
 
 
 def dense_ends(name: str, width: int, feed_forward: int) -> tuple[int, int]:
@@ -103,7 +103,7 @@ def trunk_arrays(shape: Architecture) -> Iterator[ArrayShape]:
         yield from layer_arrays(f"layers.{index}", shape.width, shape.feed_forward)
 
 
-def norm(name: str, width: int) -> Iterator[ArrayShape]:
+def norm_shapes(name: str, width: int) -> Iterator[ArrayShape]:
     """A layer norm's gain and bias."""
     yield f"{name}.weight", (width,)
     yield f"{name}.bias", (width,)

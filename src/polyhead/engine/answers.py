@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.outputs import Outputs
 from polyhead.engine.receipt import Flops, Receipt, Receipts
 from polyhead.errors import UnknownTask, in_words
@@ -36,7 +36,7 @@ class Result(Value):
         return plain | {"late": list(self.late)}
 
 
-class Column:
+class AnswerColumn:
     """One task's answers to all inputs of a call.
 
     Arrays have a row for each input; where there is no answer, numbers are NaN and indices -1. They are made when they
@@ -107,7 +107,7 @@ class Column:
             return kind.answers(self.task, self._decoded)
         words = [None] * len(self.rows) if self._words is None else self._words
         examples = [
-            Example(input=plain(self._inputs[row]), words=own)
+            Example(input=task_input(self._inputs[row]), words=own)
             for row, own in zip(self.rows.tolist(), words, strict=True)
         ]
         return kind.decode_all(self.task, list(self.outputs), examples)
@@ -129,7 +129,7 @@ class Column:
         return whole
 
 
-class Columns:
+class AnswerTable:
     """The answers of a call: one column for each task, in the order of the call, and the cost of each input.
 
     `columns["mood"]` is the column of that task; it raises UnknownTask for one that was not asked.
@@ -138,7 +138,7 @@ class Columns:
     def __init__(
         self,
         inputs: Sequence[AnyInput],
-        tasks: Mapping[str, Column],
+        tasks: Mapping[str, AnswerColumn],
         receipts: Receipts,
         *,
         flops: Flops,
@@ -152,7 +152,7 @@ class Columns:
             for column in self.tasks.values():
                 column.together = together
 
-    def __getitem__(self, task: str) -> Column:
+    def __getitem__(self, task: str) -> AnswerColumn:
         """The column of a task; raises UnknownTask for one that was not asked."""
         if not isinstance(task, str) or task not in self.tasks:
             raise UnknownTask(
@@ -197,7 +197,7 @@ class Columns:
 class _Together:
     """Tasks whose outputs for few inputs are decoded at once, all of a kind when the first is asked."""
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
+    def __init__(self, columns: Mapping[str, AnswerColumn]) -> None:
         # No column, which would hold this that holds it.
         self._outputs = [(column.task, column.outputs) for column in columns.values()]
         self._decoded: dict[str, Decoded] = {}

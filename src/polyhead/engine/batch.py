@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.backends.base import TokenBatch
-from polyhead.engine.inputs import AnyInput, InputType, Words, input_types_of, plain, types_of_inputs
+from polyhead.engine.inputs import AnyInput, InputType, Words, input_types_of, task_input, types_of_inputs
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.batch import Cut, cuts, padded, together
+from polyhead.text.batch import Cut, batch_indices, cuts, pad_cut
 from polyhead.text.encodings import Encodings, ranges
 from polyhead.text.question import Question, texts_of
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
@@ -65,7 +65,7 @@ class Texts(Value, eq=False):
         return np.asarray(self.reads.starts[entries + 1] - self.reads.starts[entries])
 
 
-class Readings(Value, eq=False):
+class EncodedInputs(Value, eq=False):
     """Some entries of these texts, and the tasks that read them in one pass."""
 
     texts: Texts
@@ -83,7 +83,7 @@ class Readings(Value, eq=False):
         return np.asarray(self.texts.encodings.lengths[self.entries])
 
 
-class Batch(Readings, eq=False):
+class Batch(EncodedInputs, eq=False):
     """Readings that a backend computes at once."""
 
     tokens: TokenBatch  # a row for each entry, in order; rows beyond these are spare
@@ -125,23 +125,23 @@ def prepared(
     tasks: Mapping[str, Task] | Readers,
     tokenizer: Tokenizer,
     words: Words,
-) -> Iterator[list[Readings]]:
+) -> Iterator[list[EncodedInputs]]:
     """The readings of all inputs in order, a piece of the inputs at a time."""
     readers = tasks if isinstance(tasks, Readers) else Readers(tasks)
 
-    def read(span: tuple[int, int]) -> list[Readings]:
+    def read(span: tuple[int, int]) -> list[EncodedInputs]:
         start, stop = span
         own = None if words is None else words[start:stop]
         return readings_of(inputs[start:stop], readers, tokenizer, own, types=types[start:stop], start=start)
 
-    yield from ahead(read, list(spans_of(inputs)))
+    yield from ahead(read, list(tokenizer_ranges(inputs)))
 
 
-def spans_of(inputs: Sequence[AnyInput]) -> Iterator[tuple[int, int]]:
+def tokenizer_ranges(inputs: Sequence[AnyInput]) -> Iterator[tuple[int, int]]:
     """Ranges of inputs that are tokenized at once."""
     start = characters = 0
     for row, entry in enumerate(inputs):
-        size = sum(map(len, texts_of(plain(entry))))
+        size = sum(map(len, texts_of(task_input(entry))))
         most = INPUTS if start else FIRST
         if row > start and (row - start == most or characters + size > CHARACTERS):
             yield start, row
@@ -177,7 +177,7 @@ def readings_of(
     *,
     types: Sequence[InputType | None] | None = None,
     start: int = 0,
-) -> list[Readings]:
+) -> list[EncodedInputs]:
     """One reading for a text or a joined pair, one an option; more for windows.
 
     Of pairs read separately each different text has one: its own where it is an input that some task reads.
@@ -190,7 +190,7 @@ def readings_of(
     order: list[InputType] = [input_type for input_type in dict.fromkeys(types) if input_type is not None]
     if pairs:  # texts of pairs that are read separately stand with the single texts
         order = [*(input_type for input_type in order if input_type != "text"), "text"]
-    readings: list[Readings] = []
+    readings: list[EncodedInputs] = []
     for input_type in order:
         source = _Source(input_type, inputs, readers.of(input_type), types)
         if pairs and input_type == "text":
@@ -208,7 +208,7 @@ class _Source:
     ) -> None:
         self.reading = reading
         rows = [row for row, given_type in enumerate(types) if given_type == input_type] if reading.tasks else []
-        examples = [plain(inputs[row]) for row in rows]
+        examples = [task_input(inputs[row]) for row in rows]
         if input_type == "question":
             options = [example.pairs for example in examples if isinstance(example, Question)]
             self.texts: list[Input] = [pair for pairs in options for pair in pairs]
@@ -224,7 +224,7 @@ class _Source:
         """Adds every other text of these pairs once, for the tasks that read pairs as two texts."""
         numbers, triples = {texts: i for i, texts in reversed(list(enumerate(self.texts)))}, list[tuple[int, ...]]()
         for row in pairs:
-            texts = [(text,) for text in texts_of(plain(inputs[row]))]
+            texts = [(text,) for text in texts_of(task_input(inputs[row]))]
             for text in texts:
                 if text not in numbers:
                     numbers[text] = len(self.texts)
@@ -234,7 +234,7 @@ class _Source:
         self.options, self.separate = [0] * len(self.rows), tasks
         self.pairs = np.array(triples, np.int64)
 
-    def readings(self, tokenizer: Tokenizer, words: Words, start: int) -> Iterator[Readings]:
+    def readings(self, tokenizer: Tokenizer, words: Words, start: int) -> Iterator[EncodedInputs]:
         # A text's first window is its cut form, so tasks that cut and tasks that read windows share it.
         tasks, windowed, per_word = self.reading.tasks, self.reading.windowed, self.reading.per_word
         windows = windows_of(tokenizer.max_tokens) if windowed else None
@@ -257,7 +257,7 @@ class _Source:
         )
         for entries, readers in self._readers(encodings, is_own, is_whole=is_whole):
             if len(entries):
-                yield Readings(texts=texts, entries=entries, tasks=readers)
+                yield EncodedInputs(texts=texts, entries=entries, tasks=readers)
 
     def _readers(
         self, encodings: Encodings, is_own: np.ndarray | None, *, is_whole: bool
@@ -287,7 +287,7 @@ class _Source:
 
 
 def batched(
-    readings: Readings, tokenizer: Tokenizer, *, deterministic: bool, width: int | None = None
+    readings: EncodedInputs, tokenizer: Tokenizer, *, deterministic: bool, width: int | None = None
 ) -> Iterator[Batch]:
     """Batches of these readings: texts of like length, or those that fill rows together.
 
@@ -303,7 +303,7 @@ def batched(
         batch_cuts = cuts(lengths, token_budget=TOKEN_BUDGET, max_tokens=tokenizer.max_tokens)
     for cut in batch_cuts:
         entries = readings.entries[cut.members]
-        rows = padded(texts.encodings, msgspec.structs.replace(cut, members=entries), pad_id=tokenizer.pad_id)
+        rows = pad_cut(texts.encodings, msgspec.structs.replace(cut, members=entries), pad_id=tokenizer.pad_id)
         room, step = (cut.tokens, TOKEN_STEP) if deterministic else (1, 1)
         words = _word_tokens(texts, entries, cut.rows, at_least=room, multiple_of=step)
         tokens = TokenBatch(ids=rows.ids, mask=rows.mask, segments=rows.segments, words=words)
@@ -315,11 +315,11 @@ def _packed_cuts(lengths: np.ndarray, width: int) -> Iterator[Cut]:
     if len(lengths) == 1:
         yield Cut(members=np.zeros(1, np.int64), rows=1, tokens=int(lengths[0]))
         return
-    for members in together(lengths, budget=TOKEN_BUDGET, width=width):
+    for members in batch_indices(lengths, budget=TOKEN_BUDGET, width=width):
         yield Cut(members=members, rows=len(members), tokens=int(lengths[members[0]]))
 
 
-def _fixed_cuts(readings: Readings, max_tokens: int) -> Iterator[Cut]:
+def _fixed_cuts(readings: EncodedInputs, max_tokens: int) -> Iterator[Cut]:
     """Cuts in which a row's shapes follow from its own tokens and words alone, never from its batch mates'."""
     lengths = readings.lengths
     tokens = -(-lengths // TOKEN_STEP)

@@ -16,7 +16,7 @@ from polyhead.tasks.task import Kind, Task
 from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.text.tokenize import Input
-from polyhead.text.words import NOWHERE, joined
+from polyhead.text.words import NOWHERE, join_tokens
 from polyhead.values import Value
 
 Element = TypeVar("Element")
@@ -58,7 +58,7 @@ def checked_inputs(inputs: Iterable[AnyInput | str]) -> list[AnyInput]:
     listed = _listed(inputs, "inputs")
     checked = [(entry,) if type(entry) is str else _checked(entry, number) for number, entry in enumerate(listed)]
     for number, entry in enumerate(checked):
-        if longest := too_long(texts_of(plain(entry))):
+        if longest := too_long(texts_of(task_input(entry))):
             raise BadValue(
                 f"a text of input {number} is too long",
                 got=f"{longest:,} characters",
@@ -119,7 +119,7 @@ def input_type_of(entry: AnyInput) -> InputType:
 
 def types_of_inputs(inputs: Sequence[AnyInput]) -> list[InputType | None]:
     """The type of each input; None where a text of it is empty."""
-    return [None if is_blank(entry) else input_type_of(entry) for entry in inputs]
+    return [None if is_blank_input(entry) else input_type_of(entry) for entry in inputs]
 
 
 def input_types_of(task: Task) -> tuple[InputType, ...]:
@@ -138,7 +138,7 @@ def types_read(kind: Kind, *, over_pairs: bool) -> tuple[InputType, ...]:
 
 def why_not(task: Task, entry: AnyInput) -> str:
     """Why a task has no answer to an input."""
-    if is_blank(entry):
+    if is_blank_input(entry):
         return "the text is empty"
     return f"this task reads {reads_in_words(input_types_of(task))}, {IN_WORDS[input_type_of(entry)]} was given"
 
@@ -148,13 +148,13 @@ def reads_in_words(types: tuple[InputType, ...]) -> str:
     return _READS[types]
 
 
-def is_blank(entry: AnyInput) -> bool:
+def is_blank_input(entry: AnyInput) -> bool:
     """Whether a text that has to be there holds nothing: then no task reads the input."""
-    texts = (entry.text, *entry.options) if isinstance(entry, Question) else texts_of(plain(entry))
+    texts = (entry.text, *entry.options) if isinstance(entry, Question) else texts_of(task_input(entry))
     return not all(text.strip() for text in texts)
 
 
-def plain(entry: AnyInput) -> TaskInput:
+def task_input(entry: AnyInput) -> TaskInput:
     """The input in the form that tasks are trained on: a passage as a pair, any other as it is."""
     return (entry.question, entry.context) if isinstance(entry, Passage) else entry
 
@@ -184,7 +184,7 @@ def _checked(entry: object, number: int) -> AnyInput:
         return (entry,)
     if isinstance(entry, (tuple, list)) and len(entry) in (1, 2) and _are_texts(entry):
         return (entry[0], entry[1]) if len(entry) == 2 else (entry[0],)
-    if isinstance(entry, Passage) and _are_texts(texts_of(plain(entry))):
+    if isinstance(entry, Passage) and _are_texts(texts_of(task_input(entry))):
         return entry
     if (
         isinstance(entry, Question)
@@ -206,14 +206,14 @@ def _words(words: np.ndarray, entry: AnyInput, number: int) -> np.ndarray:
         own = np.asarray(words)
     except ValueError:  # rows of several lengths
         raise _no_words(number, repr(words), "whole numbers (words, 2)") from None
-    is_pair = not isinstance(entry, Question) and len(texts_of(plain(entry))) > 1
+    is_pair = not isinstance(entry, Question) and len(texts_of(task_input(entry))) > 1
     if not own.size:  # of two texts the place of no answer is always there
         return np.array([NOWHERE] if is_pair else np.zeros((0, 2)), np.int32)
     if own.ndim != 2 or own.shape[1] != 2 or own.dtype.kind not in "iu":
         raise _no_words(number, f"{own.dtype} {own.shape}", "whole numbers (words, 2)")
     if isinstance(entry, Question):  # no task reads its words
         return own
-    texts, begin, end = texts_of(plain(entry)), own[:, 0], own[:, 1]
+    texts, begin, end = texts_of(task_input(entry)), own[:, 0], own[:, 1]
     is_place = (begin >= 0) & (begin <= end) & (end <= len(texts[-1]))
     if len(texts) > 1:
         is_place |= (own == NOWHERE).all(axis=1)
@@ -265,7 +265,7 @@ def _tokens(row: Mapping[str, Any]) -> tuple[Input, np.ndarray] | None:
     tokens = row.get("tokens")
     if not isinstance(tokens, list) or not _are_texts(tokens):
         return None
-    text, words = joined(tokens)
+    text, words = join_tokens(tokens)
     return (text,), words
 
 

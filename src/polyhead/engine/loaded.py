@@ -18,8 +18,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import check_read
 from polyhead.encoder.data import check_arrays
 from polyhead.encoder.shape import Architecture
-from polyhead.engine.backends.base import LoadedTask, Runner, Stage, TokenBatch
-from polyhead.engine.batch import Batch, Readers, Readings, batched
+from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
+from polyhead.engine.batch import Batch, EncodedInputs, Readers, batched
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.outputs import Gathered
 from polyhead.engine.receipt import Flops
@@ -114,11 +114,11 @@ class LoadedTasks:
         """Which inputs these tasks read, and how."""
         return self._readers(tuple(tasks))
 
-    def batches(self, readings: Readings) -> Iterator[Batch]:
+    def batches(self, readings: EncodedInputs) -> Iterator[Batch]:
         """Batches of these readings."""
         return batched(readings, self.tokenizer, deterministic=self.deterministic, width=self._width)
 
-    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
         """All at once, the fastest; where anything fails stage by stage, so that it fails alone.
 
         What failed before is run stage by stage at once, until it no longer fails.
@@ -128,7 +128,7 @@ class LoadedTasks:
             with suppress(Exception):
                 outputs = self.backend.run(plan, batch)
         if outputs is not None:
-            yield Stage(outputs=outputs, failed={}, layers_left=0)
+            yield StageResults(outputs=outputs, failed={}, layers_left=0)
             return
         self._failing.discard(plan.tasks)
         try:  # the error is gone by now, and what it kept in memory
@@ -140,7 +140,7 @@ class LoadedTasks:
             self._failing.add(plan.tasks)
             raise
 
-    def gathered(self, readings: Sequence[Readings]) -> Gathered:
+    def gathered(self, readings: Sequence[EncodedInputs]) -> Gathered:
         """The collector of outputs of these readings."""
         return Gathered(readings, self.tasks, self.backend.compared, alone=self.deterministic)
 
@@ -152,7 +152,7 @@ def loaded(bundle: Bundle, name: str) -> LoadedTask:
     return LoadedTask(path=bundle.tasks[name].path, arrays=arrays, others=bundle.others(name), is_mapped=True)
 
 
-def checked(
+def check_task(
     record: TaskRecord,
     arrays: Mapping[str, np.ndarray],
     others: Mapping[str, Mapping[str, np.ndarray]],
@@ -181,7 +181,7 @@ def checked(
     return LoadedTask(path=record.path, arrays=arrays, others=others)
 
 
-def difference(before: Bundle, after: Bundle) -> Changes:
+def bundle_changes(before: Bundle, after: Bundle) -> Changes:
     """Changes of a bundle between two moments; raises WrongTrunk if its trunk changed."""
     if before.digest != after.digest:
         raise WrongTrunk(

@@ -8,7 +8,7 @@ from typing import overload
 
 import numpy as np
 
-from polyhead.engine.batch import Batch, Readings, Texts
+from polyhead.engine.batch import Batch, EncodedInputs, Texts
 from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
@@ -79,7 +79,7 @@ class Ragged(Sequence[np.ndarray]):
         return (self.flat[start:stop] for start, stop in zip(starts[:-1], starts[1:], strict=True))
 
 
-def joined(parts: Sequence[Outputs]) -> Outputs:
+def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:
     """Outputs of a task for several ranges of inputs, in order, as one."""
     if len(parts) == 1:
         return parts[0]
@@ -98,7 +98,7 @@ class Gathered:
     """Outputs of batches of some readings so far."""
 
     def __init__(
-        self, readings: Sequence[Readings], tasks: Mapping[str, Task], compare: Compare, *, alone: bool
+        self, readings: Sequence[EncodedInputs], tasks: Mapping[str, Task], compare: Compare, *, alone: bool
     ) -> None:
         """`alone`: pairs are compared one by one, so that none depends on how many there are."""
         self._readings, self._known, self._compare, self._alone = readings, tasks, compare, alone
@@ -185,7 +185,7 @@ class Gathered:
             return outputs
         return outputs.only(~np.isin(outputs.rows, self.not_finite(task)))
 
-    def _of_task(self, task: str) -> list[Readings]:
+    def _of_task(self, task: str) -> list[EncodedInputs]:
         return [reading for reading in self._readings if task in reading.tasks]
 
     def _of_rows(self, task: str, outputs: Sequence[BatchOutputs]) -> Outputs:

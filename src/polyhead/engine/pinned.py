@@ -41,11 +41,11 @@ KEPT_ENCODINGS = 1024  # batches of probes; a bundle of 22 tasks has about 180
 SHOWN = 80  # characters of a probe's text that a certificate keeps
 
 
-class Answering:
+class ProbeRunner:
     """The tasks of one bundle, loaded when the first is asked, all that share a precision at once."""
 
     def __init__(
-        self, bundle: Bundle, *, backend: str | None = None, before: Answering | None = None, kept_bytes: int = 0
+        self, bundle: Bundle, *, backend: str | None = None, before: ProbeRunner | None = None, kept_bytes: int = 0
     ) -> None:
         """`backend` None is `backend_here`. What `before` loaded and compiled of the same bundle is taken over.
 
@@ -68,29 +68,29 @@ class Answering:
             if isinstance(session.backend, GraphBackend) and session.backend.kept is not None:
                 session.backend.kept.drop_unread()
 
-    def answered(self, names: Iterable[str]) -> dict[str, Answered]:
+    def answered(self, names: Iterable[str]) -> dict[str, ProbeAnswers]:
         """Digests of each task's answers to its own probes."""
-        probes = {name: probes_of(self.bundle, name) for name in names}
+        probes = {name: readable_probes(self.bundle, name) for name in names}
         outputs: dict[str, list[np.ndarray]] = dict.fromkeys(probes, [])
         by_precision: dict[str, dict[str, list[Probe]]] = {}
         for name, pinned in probes.items():
             if pinned:
                 by_precision.setdefault(self._precision(self.bundle.tasks[name]), {})[name] = pinned
         for precision, pinned_by_task in by_precision.items():
-            outputs |= outputs_of(self._session(precision), pinned_by_task)
+            outputs |= probe_outputs(self._session(precision), pinned_by_task)
         return {name: self._answered(name, outputs[name]) for name in probes}
 
     def answers(self, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
         """The task's decoded answers without their scores; None where it cannot read the probe."""
-        return answers_of(self._session(self._precision(self.bundle.tasks[name])), name, probes)
+        return probe_results(self._session(self._precision(self.bundle.tasks[name])), name, probes)
 
-    def _answered(self, name: str, outputs: Sequence[np.ndarray]) -> Answered:
+    def _answered(self, name: str, outputs: Sequence[np.ndarray]) -> ProbeAnswers:
         line, total = self.bundle.lines[name], hashlib.sha256()
         for output in outputs:
             total.update(f"{output.dtype.str}\0{output.shape}\0".encode())
             total.update(output.tobytes())
         digest = total.hexdigest() if outputs else ""
-        return Answered(version=line.version, record=line.record, probes=len(outputs), sha256=digest)
+        return ProbeAnswers(version=line.version, record=line.record, probes=len(outputs), sha256=digest)
 
     def _precision(self, record: TaskRecord) -> str:
         return precision_here(record, self.backend)
@@ -115,7 +115,7 @@ class Answering:
         return self._sessions[precision]
 
 
-def probes_of(bundle: Bundle, name: str) -> list[Probe]:
+def readable_probes(bundle: Bundle, name: str) -> list[Probe]:
     """The task's pinned probes that it can be asked."""
     probes = []
     for line in bundle.probes(name):
@@ -128,7 +128,7 @@ def probes_of(bundle: Bundle, name: str) -> list[Probe]:
     return probes
 
 
-def outputs_of(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[str, list[np.ndarray]]:
+def probe_outputs(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[str, list[np.ndarray]]:
     """Each task's outputs for its own probes, in their order; the session must be deterministic.
 
     Tasks that are read alike are asked together, a batch at a time. In deterministic mode a row's bits depend neither
@@ -150,7 +150,7 @@ def outputs_of(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[
     return {name: [by_task[name][probe] for probe in own] for name, own in probes.items()}
 
 
-def answers_of(session: Session, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
+def probe_results(session: Session, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
     """A session's answers of a task without their scores; None where it cannot read the probe."""
     results = session.predict([probe.input for probe in probes], tasks=[name], words=_words(probes))
     return [without_scores(result.answers[name]) if name in result.answers else None for result in results]
@@ -161,13 +161,13 @@ def changes(
 ) -> tuple[AnswerChange, ...]:
     """The probes that an old and a new version of a task answer differently."""
     return tuple(
-        AnswerChange(text=shortened(texts_of(probe.input)), before=old, after=new)
+        AnswerChange(text=probe_line(texts_of(probe.input)), before=old, after=new)
         for probe, old, new in zip(probes, before, after, strict=True)
         if old != new
     )
 
 
-def numerics() -> dict[str, str]:
+def numerics_label() -> dict[str, str]:
     """The label of how outputs are computed here: facts that may change their bits although every file is the same."""
     backend = backend_here()
     precision = "as trained" if has_bfloat16(backend) else "float32"
@@ -195,17 +195,17 @@ def has_bfloat16(backend: str) -> bool:
 
 def precision_here(record: TaskRecord, backend: str) -> str:
     """The precision of the trunk that the task was trained on, or float32 where the backend does not have it."""
-    precision = precision_of(record)
+    precision = recorded_precision(record)
     return precision if precision != "bfloat16" or has_bfloat16(backend) else "float32"
 
 
-def precision_of(record: TaskRecord) -> str:
+def recorded_precision(record: TaskRecord) -> str:
     """The precision of the trunk that the task was trained on; float32 where nobody said."""
     label = record.trained_with.get("numerics")
     return str(label.get("precision", "float32")) if isinstance(label, dict) else "float32"
 
 
-def shortened(texts: Sequence[str]) -> str:
+def probe_line(texts: Sequence[str]) -> str:
     """Texts of a probe on one line, cut."""
     joined = " | ".join(" ".join(text.split()) for text in texts)
     return joined if len(joined) <= SHOWN else joined[: SHOWN - 1] + "…"
@@ -277,7 +277,7 @@ def _words(probes: Sequence[Probe]) -> list[np.ndarray | None]:
     return [None if probe.words is None else np.array(probe.words, np.int32).reshape(-1, 2) for probe in probes]
 
 
-class Answered(Value):
+class ProbeAnswers(Value):
     """The bits of one task's outputs on its probes, in deterministic mode."""
 
     version: str
@@ -311,7 +311,7 @@ class Numerics(Value):
     weight_bits: int | None = None  # of int8: 8, or 7 on processors whose sums of bytes saturate
 
 
-class Measured(Value):
+class VersionAgreement(Value):
     """The agreement of one version of a task, whose task.json has the SHA-256 `record`."""
 
     record: str
@@ -319,10 +319,10 @@ class Measured(Value):
 
 
 class Agreements(Value):
-    """Digests of answers to pinned probes under `numerics`, and under the numerics that each task was trained in."""
+    """Digests of answers to pinned probes under `numerics_label` and under the numerics of each task's training."""
 
     numerics: Numerics
-    tasks: dict[str, Measured] = {}
+    tasks: dict[str, VersionAgreement] = {}
 
     @property
     def agreements(self) -> dict[str, Agreement]:
@@ -346,10 +346,10 @@ def numerics_of(session: Session) -> Numerics:
     )
 
 
-def on_probes(trained: Answering, session: Session, name: str) -> Agreement | None:
+def on_probes(trained: ProbeRunner, session: Session, name: str) -> Agreement | None:
     """Agreement of a session's answers to a task's pinned probes with those of the task as it was trained."""
-    probes = probes_of(trained.bundle, name)
-    pairs = zip(trained.answers(name, probes), answers_of(session, name, probes), strict=True)
+    probes = readable_probes(trained.bundle, name)
+    pairs = zip(trained.answers(name, probes), probe_results(session, name, probes), strict=True)
     both = [(old, new) for old, new in pairs if old is not None and new is not None]
     return agreement_of(trained.bundle.tasks[name].task, both)
 
@@ -366,7 +366,7 @@ def read_agreements(bundle: Bundle) -> list[Agreements]:
 
 def keep_agreements(bundle: Bundle, numerics: Numerics, agreements: dict[str, Agreement]) -> None:
     """Writes what was measured, in place of what was measured before under the same backend, precision and width."""
-    tasks = {n: Measured(record=bundle.lines[n].record, agreement=agreements[n]) for n in agreements}
+    tasks = {n: VersionAgreement(record=bundle.lines[n].record, agreement=agreements[n]) for n in agreements}
     with writing(bundle.root, "agreements cannot be kept"):
         try:
             before = _read(bundle.root).agreements

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.batch import Batch
-from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.lazy import lazy
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import lone_surrogates
@@ -175,7 +175,7 @@ class Receipts:
         is_repaired = [read.repaired for read in self._read]
         if any(map(np.any, is_repaired)):
             for row in set(all_rows[np.concatenate(is_repaired)].tolist()):
-                totals["repaired"][row] = sum(map(lone_surrogates, texts_of(plain(self._inputs[row]))))
+                totals["repaired"][row] = sum(map(lone_surrogates, texts_of(task_input(self._inputs[row]))))
         for row, cost in self._written:
             for field in ("passes", "layers", "tokens", "cut"):
                 totals[field][row] += getattr(cost, field)

@@ -7,9 +7,9 @@ from time import monotonic
 
 import numpy as np
 
-from polyhead.engine.answers import Column, Columns
-from polyhead.engine.backends.base import ProcessGuard, Stage, TokenBatch
-from polyhead.engine.batch import Batch, Readings, prepared
+from polyhead.engine.answers import AnswerColumn, AnswerTable
+from polyhead.engine.backends.base import ProcessGuard, StageResults, TokenBatch
+from polyhead.engine.batch import Batch, EncodedInputs, prepared
 from polyhead.engine.inputs import (
     AnyInput,
     InputType,
@@ -21,7 +21,7 @@ from polyhead.engine.inputs import (
     why_not,
 )
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.outputs import NO_OUTPUTS, Gathered, Outputs, joined, not_finite
+from polyhead.engine.outputs import NO_OUTPUTS, Gathered, Outputs, concatenate_outputs, not_finite
 from polyhead.engine.receipt import Receipts
 from polyhead.engine.summaries import SummaryTasks, missing
 from polyhead.errors import MissingExtra, without_frames
@@ -29,7 +29,7 @@ from polyhead.plan import Plan
 from polyhead.tasks.task import Answer
 from polyhead.values import Value
 
-Stages = Callable[[Plan, TokenBatch], Iterator[Stage]]
+Stages = Callable[[Plan, TokenBatch], Iterator[StageResults]]
 """How a batch is run: `Runner.stages`, or `LoadedTasks.stages`."""
 WRITTEN = 8  # texts that a task which owns its model writes of between two looks at the clock
 
@@ -85,7 +85,7 @@ class Request:
         """Whether the deadline has passed."""
         return self._end is not None and monotonic() >= self._end
 
-    def run(self, loaded: LoadedTasks) -> Columns:
+    def run(self, loaded: LoadedTasks) -> AnswerTable:
         """Goes on to the end; raises the first failure where no task has any answer, and none is merely late."""
         for _ in self._steps(loaded, loaded.stages if self._end is None else loaded.backend.stages, streams=False):
             pass
@@ -101,13 +101,13 @@ class Request:
         """Goes on to the end, and gives what each stage brings: a task's answers, once for an input."""
         return self._steps(loaded, loaded.backend.stages, streams=True)
 
-    def columns(self) -> Columns:
+    def columns(self) -> AnswerTable:
         """All that is answered by now; what is neither answered nor failed nor unfit is late."""
         receipts = self._receipts.copy()
         if self._running is not None:
             receipts.add(*self._running)
         tasks = {task: self._column(task) for task in (*self._names, *self._writing)}
-        return Columns(self.inputs, tasks, receipts, flops=self._flops, versions=self._versions)
+        return AnswerTable(self.inputs, tasks, receipts, flops=self._flops, versions=self._versions)
 
     def error(self, task: str) -> Exception | None:
         """Why the task failed, where it did."""
@@ -124,12 +124,12 @@ class Request:
                     unfit |= dict.fromkeys(rows, why_not(self.tasks[task], self.inputs[rows[0]]))
         return unfit
 
-    def _column(self, name: str) -> Column:
+    def _column(self, name: str) -> AnswerColumn:
         inputs, skipped = self.inputs, self.unfit(name)
         if name in self._lacking:
             reason = f"it needs '{missing()}', which is not installed"
             skipped = {row: skipped.get(row, reason) for row in range(len(inputs))}
-        outputs = joined(self._known(name))
+        outputs = concatenate_outputs(self._known(name))
         failed: dict[int, Exception] = {}
         if self._failed[name]:
             failed = {row: without_frames(error) for row, error in self._failed[name].items()}
@@ -138,7 +138,9 @@ class Request:
             known = {*outputs.rows.tolist(), *skipped, *failed}
             late = [row for row in range(len(inputs)) if row not in known]
         its = self._calibrations.get(name)
-        return Column(self.tasks[name], inputs, outputs, skipped=skipped, failed=failed, late=late, calibration=its)
+        return AnswerColumn(
+            self.tasks[name], inputs, outputs, skipped=skipped, failed=failed, late=late, calibration=its
+        )
 
     def _known(self, task: str) -> list[Outputs]:
         """All that is known by now, of a piece that is not done too."""
@@ -165,7 +167,7 @@ class Request:
                 yield from (self._results(task, outputs, 0) for outputs in self._outputs[task])
 
     def _piece(
-        self, loaded: LoadedTasks, readings: Sequence[Readings], stages: Stages, *, streams: bool
+        self, loaded: LoadedTasks, readings: Sequence[EncodedInputs], stages: Stages, *, streams: bool
     ) -> Iterator[TaskResults]:
         gathered = self._gathered = loaded.gathered(readings)
         for batch in (batch for reading in readings for batch in loaded.batches(reading)):
@@ -191,11 +193,11 @@ class Request:
 
     def _results(self, task: str, outputs: Outputs, layers_left: int) -> TaskResults:
         its = self._calibrations.get(task)
-        column = Column(self.tasks[task], self.inputs, outputs, skipped={}, failed={}, late=(), calibration=its)
+        column = AnswerColumn(self.tasks[task], self.inputs, outputs, skipped={}, failed={}, late=(), calibration=its)
         answers = dict(zip(column.rows.tolist(), column.answers, strict=True))
         return TaskResults(task=task, answers=answers, layers_left=layers_left)
 
-    def _batch(self, batch: Batch, stages: Iterator[Stage], layers: int) -> Iterator[Stage]:
+    def _batch(self, batch: Batch, stages: Iterator[StageResults], layers: int) -> Iterator[StageResults]:
         """The stages of one batch, and its entry in the receipts, until it is done or late."""
         answered: set[str] = set()
         for stage in _guarded(stages, batch.tasks, layers):
@@ -268,12 +270,12 @@ class Stream(Iterator[TaskResults]):
         self._home.check()
         return next(self._results)
 
-    def columns(self) -> Columns:
+    def columns(self) -> AnswerTable:
         """All that is answered by now, the receipts so far, and why the rest is not answered."""
         return self._request.columns()
 
 
-def _guarded(stages: Iterator[Stage], tasks: Sequence[str], layers: int) -> Iterator[Stage]:
+def _guarded(stages: Iterator[StageResults], tasks: Sequence[str], layers: int) -> Iterator[StageResults]:
     """The stages; where all that is left fails, one in which it is named."""
     left, rest = layers, dict.fromkeys(tasks)
     while rest:
@@ -282,7 +284,7 @@ def _guarded(stages: Iterator[Stage], tasks: Sequence[str], layers: int) -> Iter
         except StopIteration:
             return
         except Exception as error:  # named for each task, and raised where no task has an answer
-            yield Stage(outputs={}, failed=dict.fromkeys(rest, error), layers_left=left)
+            yield StageResults(outputs={}, failed=dict.fromkeys(rest, error), layers_left=left)
             return
         left = stage.layers_left
         for task in (*stage.outputs, *stage.failed):

@@ -13,7 +13,7 @@ import numpy as np
 from polyhead.arguments import typed
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.engine.answers import Column, Columns, Result
+from polyhead.engine.answers import AnswerColumn, AnswerTable, Result
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import ChangingBackend, LoadedTask, ProcessGuard, runner_of
 from polyhead.engine.compile.ops import Runtime
@@ -21,8 +21,8 @@ from polyhead.engine.inputs import Inputs, Words
 from polyhead.engine.loaded import (
     Changes,
     LoadedTasks,
-    checked,
-    difference,
+    bundle_changes,
+    check_task,
     loaded,
     trained_precision,
     warn_of_precision,
@@ -37,7 +37,7 @@ from polyhead.tasks.calibration import Wishes
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Tokenizer
 
-__all__ = ["Changes", "Column", "Columns", "TaskResults", "Receipt", "Result", "Session", "Stream"]
+__all__ = ["Changes", "AnswerColumn", "AnswerTable", "TaskResults", "Receipt", "Result", "Session", "Stream"]
 
 
 class Session:
@@ -111,7 +111,7 @@ class Session:
 
     def columns(
         self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None
-    ) -> Columns:
+    ) -> AnswerTable:
         """The same answers as arrays, a column a task: for many inputs, without a Python value for each."""
         now = self.loaded
         return Request(now, inputs, tasks, words=words, deadline=deadline).run(now)
@@ -157,7 +157,7 @@ class Session:
         with self._changing:
             now, name = self.loaded, record.task.name
             self._check_trained({name: record})
-            task = checked(
+            task = check_task(
                 record, arrays, others or {}, trunk=self.bundle.digest, shape=self.shape, taken=now.summaries.tasks
             )
             hides = self._hidden | {name} if hidden else self._hidden - {name}
@@ -194,7 +194,7 @@ class Session:
         self._home.check()
         with self._changing:
             bundle, now = Bundle.open(self.bundle.root), self.loaded
-            changes = difference(self.bundle, bundle)
+            changes = bundle_changes(self.bundle, bundle)
             self._check_trained(bundle.tasks)
             records = {name: record for name, record in now.records.items() if name not in changes.detached}
             changed = [*changes.attached, *changes.replaced]
@@ -213,7 +213,7 @@ class Session:
         """
         self._home.check()
         with self._changing:
-            difference(self.bundle, bundle)
+            bundle_changes(self.bundle, bundle)
             arrays = {name: loaded(bundle, name) for name in bundle.tasks}
             self._change(bundle.tasks, arrays, self.loaded.summaries.refreshed(bundle), bundle=bundle)
 

@@ -18,7 +18,7 @@ from polyhead.bundle.models import Models
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.summarizer import Seq2SeqShape, shape_of
 from polyhead.engine.backends.base import TORCH_POOL
-from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.outputs import Outputs
 from polyhead.engine.receipt import Receipt
 from polyhead.errors import MissingExtra
@@ -92,7 +92,7 @@ class SummaryTasks:
 
     def _written(self, name: str, inputs: Sequence[AnyInput]) -> list[Any]:
         """`polyhead.deep.summarizer.GeneratedSummary` for each text."""
-        texts = [texts_of(plain(example))[0] for example in inputs if not isinstance(example, Question)]
+        texts = [texts_of(task_input(example))[0] for example in inputs if not isinstance(example, Question)]
         summaries: list[Any] = self._models[name].open().write(texts, alone=self._alone) if texts else []
         return summaries
 

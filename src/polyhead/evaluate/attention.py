@@ -8,7 +8,7 @@ import numpy as np
 
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.compile.heads import folded
-from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
 from polyhead.plan import Path
@@ -49,7 +49,7 @@ def attention_of(session: Session, task: str, entry: AnyInput) -> Attention | No
     record = session.records.get(task)
     if record is None or record.path.pool.positions != "attention" or isinstance(entry, Question):
         return None
-    texts, path = texts_of(plain(entry)), record.path
+    texts, path = texts_of(task_input(entry)), record.path
     parts: list[Input] = [(text,) for text in texts] if path.head.separate or len(texts) < 2 else [(texts[0], texts[1])]
     words, elsewhere = list[WordWeight](), list[float]()
     for number, part in enumerate(parts):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from polyhead.engine.inputs import AnyInput, Passage, Words, plain
+from polyhead.engine.inputs import AnyInput, Passage, Words, task_input
 from polyhead.engine.session import Session
 from polyhead.evaluate.attention import Attention, attention_of
 from polyhead.tasks.kinds import kind_of
@@ -172,7 +172,7 @@ def _texts(entry: AnyInput) -> tuple[str, ...]:
     """The texts that words are left out of."""
     if isinstance(entry, Question):
         return (entry.text, entry.context) if entry.context.strip() else (entry.text,)
-    return texts_of(plain(entry))
+    return texts_of(task_input(entry))
 
 
 def without(entry: AnyInput, part: Span) -> AnyInput:

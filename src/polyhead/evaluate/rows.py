@@ -9,7 +9,7 @@ import numpy as np
 from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.data.rows import open_rows
-from polyhead.engine.inputs import AnyInput, input_type_of, input_types_of, plain
+from polyhead.engine.inputs import AnyInput, input_type_of, input_types_of, task_input
 from polyhead.errors import BadValue, EmptyData
 from polyhead.store.jobs.columns import RowInput, roles_of
 from polyhead.store.jobs.documents import PIECE_ROWS
@@ -66,7 +66,7 @@ def plain_rows(
         )
     kept = [read_rows[place] for place in drawn(len(read_rows), most, seed)]
     return FileRows(
-        inputs=[plain(row.input) for _, row in kept],
+        inputs=[task_input(row.input) for _, row in kept],
         words=_words([row.words for _, row in kept]),
         rows=[number for number, _ in kept],
         targets=None,
@@ -75,7 +75,7 @@ def plain_rows(
 
 
 def _fits(entry: AnyInput, read_types: Sequence[str]) -> bool:
-    return input_type_of(entry) in read_types and all(text.strip() for text in texts_of(plain(entry))[:1])
+    return input_type_of(entry) in read_types and all(text.strip() for text in texts_of(task_input(entry))[:1])
 
 
 def _words(words: list[np.ndarray | None]) -> list[np.ndarray | None] | None:

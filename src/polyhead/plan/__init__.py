@@ -24,7 +24,7 @@ from polyhead.plan.nodes import (
     Prompt,
     owners_of_node,
 )
-from polyhead.plan.tree import Path, Plan, Step, digest, joined, merge, owners_of, split
+from polyhead.plan.tree import Path, Plan, Step, digest, join_layers, merge, owners_of, split_layers
 
 __all__ = [
     "ADDED",
@@ -47,9 +47,9 @@ __all__ = [
     "Step",
     "TRUNK",
     "digest",
-    "joined",
+    "join_layers",
     "merge",
     "owners_of",
     "owners_of_node",
-    "split",
+    "split_layers",
 ]

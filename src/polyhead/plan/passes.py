@@ -154,6 +154,6 @@ def layers_at(plan: Plan, index: int) -> Layers:
     return node
 
 
-def form_of(delta: Delta | None) -> str:
+def delta_key(delta: Delta | None) -> str:
     """A sort key that puts deltas next to each other which differ only in their arrays."""
     return "" if delta is None else str(msgspec.structs.replace(delta, part="", ends=None, tied=False))

@@ -99,7 +99,7 @@ class Plan(Value):
     @typed
     def only(self, tasks: Iterable[str]) -> Plan:
         """The part of the plan that these tasks need."""
-        return merge({task: joined(self.path(task)) for task in tasks})
+        return merge({task: join_layers(self.path(task)) for task in tasks})
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ class Plan(Value):
         return tuple(dict.fromkeys(task for step in self.steps for task in step.tasks))
 
 
-def split(path: Path, boundaries: Iterable[int]) -> Path:
+def split_layers(path: Path, boundaries: Iterable[int]) -> Path:
     """The same path, its layer nodes cut at these depths; narrow layers and projections are never cut."""
     cuts, nodes = set(boundaries), list[Node]()
     for node in path.nodes:
@@ -122,8 +122,8 @@ def _pieces(node: Layers, cuts: Iterable[int]) -> list[Layers]:
     return [msgspec.structs.replace(node, start=a, stop=b) for a, b in zip(edges, edges[1:], strict=False)]
 
 
-def joined(path: Path) -> Path:
-    """The inverse of `split`: neighbouring layer nodes that differ only in their range become one."""
+def join_layers(path: Path) -> Path:
+    """The inverse of `split_layers`: neighbouring layer nodes that differ only in their range become one."""
     nodes: list[Node] = []
     for node in path.nodes:
         last = nodes[-1] if nodes else None
@@ -179,7 +179,7 @@ def digest(path: Path, parts: Mapping[str, str] | None = None) -> str:
     missing = [owner for owner in owners if owner not in (parts or {})]
     if missing:
         raise PlanError("a digest needs the arrays' digest of every part on the path", got=f"none for {missing}")
-    content = {"nodes": joined(path).nodes, "parts": {owner: (parts or {})[owner] for owner in owners}}
+    content = {"nodes": join_layers(path).nodes, "parts": {owner: (parts or {})[owner] for owner in owners}}
     return hashlib.sha256(msgspec.json.encode(digested(content), order="sorted")).hexdigest()
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.answers import Result
-from polyhead.engine.inputs import AnyInput, input_type_of, plain
+from polyhead.engine.inputs import AnyInput, input_type_of, task_input
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
@@ -178,7 +178,7 @@ class Cache:
 
 def _digest(entry: AnyInput, words: np.ndarray | None) -> bytes:
     """Of an input's type, its texts and its own words."""
-    parts = [input_type_of(entry), *texts_of(plain(entry))]
+    parts = [input_type_of(entry), *texts_of(task_input(entry))]
     if isinstance(entry, Question):
         parts = ["question", entry.text, entry.context, *entry.options]
     digest = blake2b(digest_size=16)

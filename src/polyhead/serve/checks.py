@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.batch import readings_of
-from polyhead.engine.inputs import AnyInput, plain, types_of_inputs
+from polyhead.engine.inputs import AnyInput, task_input, types_of_inputs
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BadValue
@@ -59,7 +59,7 @@ def check_deadline(seconds: float | None) -> None:
 
 def characters_of(inputs: Sequence[AnyInput]) -> int:
     """Characters of all texts."""
-    return sum(len(text) for entry in inputs for text in texts_of(plain(entry)))
+    return sum(len(text) for entry in inputs for text in texts_of(task_input(entry)))
 
 
 def size_of(ticket: Ticket) -> int:
@@ -138,7 +138,7 @@ def _words_in(inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None] | N
     """The number of words of all single texts; of words that a caller gives, these."""
     singles = [number for number, its_type in enumerate(types_of_inputs(inputs)) if its_type == "text"]
     own_words = {} if words is None else {number: own for number in singles if (own := words[number]) is not None}
-    read = words_in_each([texts_of(plain(inputs[number])) for number in singles if number not in own_words])
+    read = words_in_each([texts_of(task_input(inputs[number])) for number in singles if number not in own_words])
     return sum(map(len, read)) + sum(map(len, own_words.values()))
 
 
@@ -178,4 +178,4 @@ def _bound(entry: AnyInput) -> int:
     if isinstance(entry, Question):
         around = len(entry.text) + len(entry.context) + AN_INPUT
         return around * len(entry.options) + sum(map(len, entry.options))
-    return sum(map(len, texts_of(plain(entry)))) + AN_INPUT
+    return sum(map(len, texts_of(task_input(entry)))) + AN_INPUT

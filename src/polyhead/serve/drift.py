@@ -18,7 +18,7 @@ import numpy as np
 
 from polyhead.bundle.format import SEEN
 from polyhead.bundle.seen import Seen, seen_of
-from polyhead.engine.inputs import plain
+from polyhead.engine.inputs import task_input
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.engine.session import Session
@@ -118,7 +118,7 @@ class DriftWatch:
         for number in read[:: -(-len(read) // TEXTS) or 1]:
             result, vector = ticket.results[number], ticket.outputs[number][self._vectors]
             if result is not None:
-                ((text,),) = as_texts([plain(ticket.inputs[number])])
+                ((text,),) = as_texts([task_input(ticket.inputs[number])])
                 texts.append(LiveText(length=len(text), vector=vector.copy(), answers=result.answers))
         if not texts or self._waiting.full():
             return

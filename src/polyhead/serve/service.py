@@ -11,7 +11,7 @@ from time import monotonic, sleep
 
 import numpy as np
 
-from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import BatchFacts, Queue, Ticket
 from polyhead.engine.request import Request, TaskResults
@@ -183,7 +183,7 @@ class Service:
         limits = self.settings.limits
         self.check_count(len(inputs), len(tasks))
         for number, entry in enumerate(inputs):
-            longest = max(map(len, texts_of(plain(entry))), default=0)
+            longest = max(map(len, texts_of(task_input(entry))), default=0)
             if longest > limits.characters:
                 raise BadValue(
                     f"a text of input {number} is too long",

@@ -23,7 +23,7 @@ from polyhead.bundle.owners import FAMILY_OF, is_family, owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.engine.agreement import without_scores
 from polyhead.engine.answers import Result
-from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.engine.request import Request
@@ -152,7 +152,7 @@ class Candidate:
         self, version: str, live: Answer, output: np.ndarray, entry: AnyInput, words: np.ndarray | None
     ) -> None:
         """Takes both answers to one input; `output` is the candidate's, as its head gives it."""
-        example = Example(input=plain(entry), words=words)
+        example = Example(input=task_input(entry), words=words)
         (answer,) = kind_of(self._task).decode_all(self._task, [output], [example])
         same, difference = is_same(self._task, live, answer), difference_of(live, answer)
         with self._lock:

@@ -10,12 +10,12 @@ import numpy as np
 
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
-from polyhead.certify import Answered, numerics
+from polyhead.certify import ProbeAnswers, numerics_label
 from polyhead.certify.certificate import Ledger
-from polyhead.engine.answers import Columns
+from polyhead.engine.answers import AnswerTable
 from polyhead.engine.inputs import input_type_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.pinned import backend_here, precision_here, probes_of
+from polyhead.engine.pinned import backend_here, precision_here, readable_probes
 from polyhead.engine.request import Request
 from polyhead.engine.summaries import missing
 from polyhead.errors import BackendError, IsolationError, PolyheadError
@@ -79,7 +79,7 @@ def outputs_of(
     return {name: by_task[name] for name in probes}
 
 
-def _columns(request: Request, loaded: LoadedTasks) -> Columns:
+def _columns(request: Request, loaded: LoadedTasks) -> AnswerTable:
     """All answers; where every task failed, each says so."""
     try:
         return request.run(loaded)
@@ -110,7 +110,7 @@ def _added_to_trunk(loaded: LoadedTasks, name: str) -> str | Embed | None:
 
 def pinned(bundle: Bundle, name: str, *, most: int | None = None) -> list[Probe]:
     """The probes of a task of the bundle, or `most` of them, spread over all."""
-    probes = probes_of(bundle, name)
+    probes = readable_probes(bundle, name)
     return probes if most is None else probes[:: max(1, -(-len(probes) // most))]
 
 
@@ -139,13 +139,13 @@ def check_new(
             raise BackendError(f"task '{name}' does not answer all of its probes", task=name)
     if not reading or not loaded.deterministic or backend != backend_here():
         return
-    certified = Ledger(bundle.root).find({name: bundle.lines[name] for name in reading}, numerics())
+    certified = Ledger(bundle.root).find({name: bundle.lines[name] for name in reading}, numerics_label())
     for name, (answered, certificate) in certified.items():
         if answered.probes and precision_here(loaded.records[name], backend) == precision:
             _check_digest(name, outputs[name], answered, certificate.name)
 
 
-def _check_digest(name: str, outputs: Sequence[np.ndarray], answered: Answered, certificate: str) -> None:
+def _check_digest(name: str, outputs: Sequence[np.ndarray], answered: ProbeAnswers, certificate: str) -> None:
     total = hashlib.sha256()
     for output in outputs:
         total.update(f"{output.dtype.str}\0{output.shape}\0".encode())

@@ -12,7 +12,7 @@ from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.prefix import stored_layers
 from polyhead.plan import Codec, Path
 from polyhead.plan.coding import calibrate, tokens_of
-from polyhead.text.batch import Cut, cuts, padded, together
+from polyhead.text.batch import Cut, batch_indices, cuts, pad_cut
 from polyhead.text.encodings import Encodings, starts_of
 from polyhead.text.tokenize import Input, Tokenizer
 
@@ -49,10 +49,10 @@ def batches(
     if width is None:
         several = cuts(lengths, token_budget=budget)
     else:
-        groups = together(lengths, budget=budget, width=width)
+        groups = batch_indices(lengths, budget=budget, width=width)
         several = (Cut(members=group, rows=len(group), tokens=int(lengths[group[0]])) for group in groups)
     for cut in several:
-        rows = padded(encodings, cut, pad_id=pad_id)
+        rows = pad_cut(encodings, cut, pad_id=pad_id)
         words = np.full((len(rows.ids), 1), -1, np.int64)
         yield cut.members, TokenBatch(ids=rows.ids, mask=rows.mask, segments=rows.segments, words=words)
 

@@ -17,7 +17,21 @@ from polyhead.codecs import EXACT, FeatureCodec, TokenCodec
 from polyhead.encoder.data import TextSettings, TrunkData
 from polyhead.encoder.shape import Architecture, Family, trunk_arrays
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
-from polyhead.plan import TRUNK, Codec, Delta, Dense, Embed, Head, Layers, Path, Pool, Positions, Prompt, cost, joined
+from polyhead.plan import (
+    TRUNK,
+    Codec,
+    Delta,
+    Dense,
+    Embed,
+    Head,
+    Layers,
+    Path,
+    Pool,
+    Positions,
+    Prompt,
+    cost,
+    join_layers,
+)
 from polyhead.plan.coding import calibrate
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -328,4 +342,4 @@ def _plain_path(
 ) -> Path:
     whole = Layers(start=0, stop=trunk.architecture.layers)
     head = Head(kind="single_label", width=2, part=f"task:{name}", hidden=8, hidden_part=hidden_part)
-    return joined(Path(nodes=(embed or Embed(trunk=trunk.digest), *(layers or (whole,)), pool or Pool(), head)))
+    return join_layers(Path(nodes=(embed or Embed(trunk=trunk.digest), *(layers or (whole,)), pool or Pool(), head)))

@@ -13,7 +13,7 @@ from polyhead.text.tokenize import Encoded
 from polyhead.values import Value
 
 
-class Batch(Value, eq=False):
+class PaddedBatch(Value, eq=False):
     """Rows of similar length. Rows past `len(members)` are spare rows that fill a fixed shape."""
 
     ids: np.ndarray  # int64 (rows, tokens)
@@ -71,7 +71,7 @@ def batches(
     multiple_of: int = 1,
     fixed_rows: int | None = None,
     max_tokens: int | None = None,
-) -> Iterator[Batch]:
+) -> Iterator[PaddedBatch]:
     """Padded batches by `cuts`. Put answers back in order with `answers[batch.members] = ...`."""
     lengths = np.array([len(entry.ids) for entry in encoded], np.int64)
     for cut in cuts(
@@ -82,14 +82,14 @@ def batches(
         yield _padded(ids, segments, lengths[cut.members], cut, pad_id)
 
 
-def padded(encodings: Encodings, cut: Cut, *, pad_id: int) -> Batch:
+def pad_cut(encodings: Encodings, cut: Cut, *, pad_id: int) -> PaddedBatch:
     """The members of a cut as a batch."""
     here = encodings.tokens_of(cut.members)
     lengths = encodings.lengths[cut.members]
     return _padded(encodings.ids[here], encodings.segments[here], lengths, cut, pad_id)
 
 
-def _padded(ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, cut: Cut, pad_id: int) -> Batch:
+def _padded(ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, cut: Cut, pad_id: int) -> PaddedBatch:
     """From the members' tokens end to end."""
     shape = (cut.rows, cut.tokens)
     mask = np.zeros(shape, bool)
@@ -97,7 +97,7 @@ def _padded(ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, cut: Cut
     wide, kinds = np.full(shape, pad_id, np.int64), np.zeros(shape, np.int64)
     wide[mask], kinds[mask] = ids, segments
     mask[len(lengths) :, 0] = True
-    return Batch(ids=wide, mask=mask, segments=kinds, members=cut.members)
+    return PaddedBatch(ids=wide, mask=mask, segments=kinds, members=cut.members)
 
 
 ROW = 64  # positions of a row, unless a text is longer
@@ -130,23 +130,23 @@ def few(rows: int, positions: int) -> tuple[int, int]:
     return -(-rows // each) * each, -(-positions // step) * step
 
 
-def packed(lengths: np.ndarray, *, width: int, line: int = 0) -> Packing:
+def pack_texts(lengths: np.ndarray, *, width: int, line: int = 0) -> Packing:
     """Texts of these lengths (at least 1) in the rows that cost an encoder of this width least; none is cut or split.
 
     Where texts leave much of a row free, rows of twice and three times the length are tried too. Texts of at most
     `line` tokens in all are one row.
     """
     if (total := int(lengths.sum())) <= line:
-        return fitted(lengths, tokens=total)
+        return best_fit(lengths, tokens=total)
     least = max(ROW, int(lengths.max(initial=1)))
-    packing = fitted(lengths, tokens=least)
+    packing = best_fit(lengths, tokens=least)
     if lengths.sum() >= FULL * packing.rows * packing.tokens:
         return packing
-    longer = [fitted(lengths, tokens=times * least) for times in (2, 3)]
+    longer = [best_fit(lengths, tokens=times * least) for times in (2, 3)]
     return min([packing, *longer], key=lambda candidate: work(candidate.rows, candidate.tokens, width=width))
 
 
-def together(lengths: np.ndarray, *, budget: int, width: int) -> Iterator[np.ndarray]:
+def batch_indices(lengths: np.ndarray, *, budget: int, width: int) -> Iterator[np.ndarray]:
     """Indices of the texts of each batch, every text once, the longest of a batch first; lengths are at least 1.
 
     Rows are filled first fit decreasing; where packing does not pay, texts of similar length form a batch. Rows times
@@ -209,7 +209,7 @@ def work(rows: int, tokens: int, *, width: int) -> float:
     return rows * tokens * (1 + tokens / (6 * width))
 
 
-def fitted(lengths: np.ndarray, *, tokens: int) -> Packing:
+def best_fit(lengths: np.ndarray, *, tokens: int) -> Packing:
     """Texts in as few rows of this many tokens as best fit, longest first, finds.
 
     That is at most 11/9 of the fewest possible and 4 more (Johnson et al. 1974).

@@ -57,7 +57,7 @@ def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.asarray(np.arange(here[-1]) + np.repeat(starts - here[:-1], sizes))
 
 
-def joined(parts: Sequence[Encodings]) -> Encodings:
+def concatenate_encodings(parts: Sequence[Encodings]) -> Encodings:
     """Encodings of like inputs end to end; their rows must count through all of them already."""
     if len(parts) == 1:
         return parts[0]

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 AHEAD = 2  # pieces that wait for the encoder, beside those that are being tokenized
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class TokenizerInput(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs that are tokenized at once: all single texts, or all pairs."""
 
     inputs: Sequence[Input]
@@ -49,9 +49,9 @@ class TokenizerPool:
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def tokenized(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Encodings]]:
+    def tokenized(self, pieces: Iterable[TokenizerInput]) -> Iterator[tuple[TokenizerInput, Encodings]]:
         """Each piece and its encodings, in order."""
-        waiting: deque[tuple[Piece, Future[Encodings]]] = deque()
+        waiting: deque[tuple[TokenizerInput, Future[Encodings]]] = deque()
         try:
             for piece in pieces:
                 waiting.append((piece, self._submit(piece)))
@@ -63,23 +63,23 @@ class TokenizerPool:
             for _, future in waiting:
                 future.cancel()
 
-    def _submit(self, piece: Piece) -> Future[Encodings]:
+    def _submit(self, piece: TokenizerInput) -> Future[Encodings]:
         if self._processes:
             try:
                 return self._executor.submit(_encode, piece)
             except BrokenProcessPool:
                 self._processes, self._executor = 0, _thread()
-        return self._executor.submit(encode, self.tokenizer, piece)
+        return self._executor.submit(encode_texts, self.tokenizer, piece)
 
-    def _finished(self, piece: Piece, future: Future[Encodings]) -> tuple[Piece, Encodings]:
+    def _finished(self, piece: TokenizerInput, future: Future[Encodings]) -> tuple[TokenizerInput, Encodings]:
         try:
             return piece, future.result()
         except BrokenProcessPool:
             log.warning("a process that tokenized was ended: this process tokenizes from here on")
-            return piece, encode(self.tokenizer, piece)
+            return piece, encode_texts(self.tokenizer, piece)
 
 
-def encode(tokenizer: Tokenizer, piece: Piece) -> Encodings:
+def encode_texts(tokenizer: Tokenizer, piece: TokenizerInput) -> Encodings:
     """The piece's encodings."""
     return tokenizer.encodings(piece.inputs, windows=piece.windows, offsets=piece.offsets)
 
@@ -95,5 +95,5 @@ def _open(tokenizer: bytes, settings: TextSettings) -> None:
     _OPENED[:] = [Tokenizer(tokenizer, settings)]
 
 
-def _encode(piece: Piece) -> Encodings:
-    return encode(_OPENED[0], piece)
+def _encode(piece: TokenizerInput) -> Encodings:
+    return encode_texts(_OPENED[0], piece)

@@ -20,7 +20,7 @@ import tokenizers
 
 from polyhead.encoder.data import TextSettings
 from polyhead.errors import ConfigError
-from polyhead.text.encodings import Encodings, Template, find_template, joined, starts_of
+from polyhead.text.encodings import Encodings, Template, concatenate_encodings, find_template, starts_of
 from polyhead.text.prefix import SPARE, encoded_beginnings, tokens_beyond
 from polyhead.text.tokenizer_file import failed, open_tokenizer
 from polyhead.values import Value
@@ -128,7 +128,7 @@ class Tokenizer:
     def _encodings(self, inputs: Sequence[Input], windows: Windows | None, *, offsets: bool) -> Encodings:
         rows = np.arange(len(inputs))
         spans = _chunks(inputs) if inputs else [(0, 0)]
-        return joined([self._chunk(inputs[a:b], rows[a:b], windows, offsets=offsets) for a, b in spans])
+        return concatenate_encodings([self._chunk(inputs[a:b], rows[a:b], windows, offsets=offsets) for a, b in spans])
 
     def _chunk(self, inputs: Sequence[Input], rows: np.ndarray, windows: Windows | None, *, offsets: bool) -> Encodings:
         size = len(inputs[0]) if inputs else 1

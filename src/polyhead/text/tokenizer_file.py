@@ -42,7 +42,7 @@ class _Found(msgspec.Struct):
     wrong: str | None = None
 
 
-def facts_of(content: bytes) -> Facts:
+def tokenizer_facts(content: bytes) -> Facts:
     """Facts about a tokenizer file after its trial; raises WeightsMismatch for a file that must not be opened."""
     digest = hashlib.sha256(content).hexdigest()
     if digest not in _KNOWN:
@@ -52,7 +52,7 @@ def facts_of(content: bytes) -> Facts:
 
 def open_tokenizer(content: bytes) -> tokenizers.Tokenizer:
     """The file, opened after its trial."""
-    facts_of(content)
+    tokenizer_facts(content)
     try:
         return tokenizers.Tokenizer.from_buffer(content)
     except BaseException as error:
@@ -68,7 +68,7 @@ def failed(error: BaseException, what: str) -> BaseException:
 
 def check_ids(content: bytes, vectors: int, *, owner: str) -> None:
     """Raises WeightsMismatch where the tokenizer has ids for which there is no word vector."""
-    largest = facts_of(content).vocabulary - 1
+    largest = tokenizer_facts(content).vocabulary - 1
     if largest >= vectors:
         raise WeightsMismatch(
             f"the tokenizer of {owner} does not fit the weights: it has ids that have no word vector",

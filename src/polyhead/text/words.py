@@ -27,14 +27,14 @@ def words_of(text: str) -> np.ndarray:
     return np.array(_flat_spans(text), np.int32).reshape(-1, 2)
 
 
-def places_of(text: str) -> np.ndarray:
+def boundary_places(text: str) -> np.ndarray:
     """Places where an answer may begin or end, int32 (1 + words, 2): NOWHERE ("no answer"), then `words_of(text)`."""
     return np.concatenate([np.array([NOWHERE], np.int32), words_of(text)])
 
 
 def words_in(texts: Sequence[str]) -> np.ndarray:
     """The words of a single text, or the places of a pair's second text."""
-    return words_of(texts[0]) if len(texts) == 1 else places_of(texts[-1])
+    return words_of(texts[0]) if len(texts) == 1 else boundary_places(texts[-1])
 
 
 def words_in_each(inputs: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -68,7 +68,7 @@ def _flat_spans(text: str) -> array[int]:
     return flat
 
 
-def joined(tokens: Sequence[str]) -> tuple[str, np.ndarray]:
+def join_tokens(tokens: Sequence[str]) -> tuple[str, np.ndarray]:
     """The tokens joined by spaces, and each token's character range, int32 (words, 2)."""
     sizes = np.array([len(token) for token in tokens], np.int64)
     stops = np.cumsum(sizes + 1) - 1
@@ -105,7 +105,7 @@ def _overlapping(encoded: Encoded, words: np.ndarray) -> np.ndarray:
     return np.where(overlaps, real[inside], -1).astype(np.int32)
 
 
-class Search:
+class WordFinder:
     """Finds the words of one text in its windows; a window costs its own length, not the text's."""
 
     def __init__(self, words: np.ndarray) -> None:
@@ -165,7 +165,7 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords
     parts, goes_on = [part], np.zeros(len(flat), bool)
     goes_on[going_on] = True
     for row in np.flatnonzero(windows > 1).tolist():
-        search = Search(words[row])
+        search = WordFinder(words[row])
         first = int(np.searchsorted(encodings.row, row))
         for entry in range(first, first + int(windows[row])):
             encoded = encoded_at(encodings, entry)
@@ -232,7 +232,7 @@ def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:
     window holds the word.
     """
     best = np.full((len(words), 2), -1, np.int32)
-    distance, search = np.full(len(words), -1.0), Search(words)
+    distance, search = np.full(len(words), -1.0), WordFinder(words)
     for index, window in enumerate(windows):
         indices, tokens = search.read_in(window)
         text = np.flatnonzero(window.sequence == window.texts - 1)

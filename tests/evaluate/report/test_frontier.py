@@ -7,10 +7,10 @@ import pytest
 
 from polyhead.errors import MissingExtra
 from polyhead.evaluate.report.frontier import Baseline, apart, plot_frontier
-from polyhead.plan.cost.allocate import Price, allocation_of, by_rule
+from polyhead.plan.cost.allocate import LayerPrice, allocation_of, by_rule
 from studies.wei2021.published import published_options
 
-LAYERS = Price(shared=1, private=1, unit="layers")
+LAYERS = LayerPrice(shared=1, private=1, unit="layers")
 
 
 def drawn(path, *arguments, **more):
@@ -49,7 +49,7 @@ def test_the_rule_may_choose_among_fewer_options_than_the_frontier(tmp_path):
     ("unit", "label"), [("flops", "GFLOP for one text"), ("bytes", "MB of weights"), ("joules", "joules")]
 )
 def test_the_axis_names_the_unit(unit, label, tmp_path):
-    price = Price(shared=10**9, private=10**9, unit=unit)
+    price = LayerPrice(shared=10**9, private=10**9, unit=unit)
     assert any(label in words for words in drawn(tmp_path / "f.svg", published_options(), price))
 
 

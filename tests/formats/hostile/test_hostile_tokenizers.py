@@ -13,7 +13,7 @@ from polyhead.errors import BundleError, CorruptFile, WeightsMismatch
 from polyhead.testing import tiny_trunk
 from polyhead.text import tokenizer_file
 from polyhead.text.tokenize import Tokenizer
-from polyhead.text.tokenizer_file import check_ids, facts_of
+from polyhead.text.tokenizer_file import check_ids, tokenizer_facts
 
 TINY = json.loads(tiny_trunk().tokenizer)
 BPE = {
@@ -154,7 +154,7 @@ def test_a_tokenizer_that_is_random_is_refused(name):
 @pytest.mark.parametrize("nothing", [None, 0, 0.0])
 def test_dropout_that_is_switched_off_is_none(nothing):
     # Ids of three pieces from 0, and of [SEP] in the template, which is 3.
-    assert facts_of(changed(model=BPE | {"dropout": nothing})).vocabulary == 4
+    assert tokenizer_facts(changed(model=BPE | {"dropout": nothing})).vocabulary == 4
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -186,9 +186,9 @@ def test_a_file_that_is_too_large_is_refused_untried(monkeypatch):
 
 
 def test_a_file_is_tried_once(monkeypatch):
-    first = facts_of(changed())
+    first = tokenizer_facts(changed())
     monkeypatch.setattr(tokenizer_file.subprocess, "run", None)
-    assert facts_of(changed()) == first
+    assert tokenizer_facts(changed()) == first
 
 
 def test_ids_of_pieces_padding_and_special_tokens_need_word_vectors():

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from polyhead.engine.answers import Column, Columns
+from polyhead.engine.answers import AnswerColumn, AnswerTable
 from polyhead.engine.outputs import Outputs
 from polyhead.engine.receipt import Receipts
 from polyhead.plan import Pool
@@ -71,7 +71,7 @@ def failed(columns, task, errors):
     column = columns[task]
     keep = [at for at, row in enumerate(column.rows.tolist()) if row not in errors]
     outputs = Outputs(rows=column.rows[keep], values=[column.outputs[at] for at in keep])
-    columns.tasks[task] = Column(
+    columns.tasks[task] = AnswerColumn(
         column.task, columns.inputs, outputs, skipped=column.skipped, failed={**column.errors, **errors}, late=()
     )
     return columns
@@ -81,5 +81,5 @@ def unfit(session, inputs, task):
     """Columns of a task that fits none of the inputs."""
     outputs = Outputs(rows=np.zeros(0, np.int64), values=[])
     reasons = dict.fromkeys(range(len(inputs)), "no")
-    column = Column(session.tasks[task], inputs, outputs, skipped=reasons, failed={}, late=())
-    return Columns(inputs, {task: column}, Receipts(inputs), flops=lambda *_: {})
+    column = AnswerColumn(session.tasks[task], inputs, outputs, skipped=reasons, failed={}, late=())
+    return AnswerTable(inputs, {task: column}, Receipts(inputs), flops=lambda *_: {})

@@ -24,7 +24,7 @@ from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.plan import Path
-from polyhead.plan.cost.allocate import Option, OptionsFile, best_under, by_rule, frontier, greedy, price_of
+from polyhead.plan.cost.allocate import AllocationOption, OptionsFile, best_under, by_rule, frontier, greedy, price_of
 from polyhead.progress import counted
 from polyhead.project.strategies.branch import as_branch, private_layers, tap_of
 from polyhead.project.tables import AllocationRule
@@ -53,10 +53,10 @@ class BranchSearch(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[ChosenBranch, ...]
     candidates: tuple[Candidate, ...] = ()
 
-    def options(self) -> list[Option]:
+    def options(self) -> list[AllocationOption]:
         """The options of an allocation; scores are those of validation."""
         return [
-            Option(
+            AllocationOption(
                 task=self.task,
                 name=branch.name,
                 tap=tap_of(branch.path),
@@ -131,7 +131,9 @@ def check_affordable(
             deepest = len(private_layers(path))
             students = [layers for layers in as_branch(p.strategy).students if layers < deepest]
             options += [
-                Option(task=p.task.name, name=f"{tap_of(path)}-{layers}", tap=tap_of(path), layers=layers, score=0.0)
+                AllocationOption(
+                    task=p.task.name, name=f"{tap_of(path)}-{layers}", tap=tap_of(path), layers=layers, score=0.0
+                )
                 for layers in (deepest, *students)
             ]
     least = frontier(options, price_of(choice.unit, shape))[0].cost
@@ -241,7 +243,9 @@ def write_options(
         replace_file(file, msgspec.json.encode(OptionsFile(options=options, trunk=shape)))
 
 
-def choose(searches: Sequence[BranchSearch], choice: AllocationRule, shape: Architecture) -> dict[str, Option]:
+def choose(
+    searches: Sequence[BranchSearch], choice: AllocationRule, shape: Architecture
+) -> dict[str, AllocationOption]:
     """The branch of each task that the project's `[allocation]` keeps."""
     options = [option for search in searches for option in search.options()]
     if choice.rule == "budget":
@@ -255,7 +259,13 @@ def choose(searches: Sequence[BranchSearch], choice: AllocationRule, shape: Arch
 
 
 def chosen_part(
-    prepared: Prepared, search: BranchSearch, option: Option, extractor: Extractor, *, precision: str, folder: FilePath
+    prepared: Prepared,
+    search: BranchSearch,
+    option: AllocationOption,
+    extractor: Extractor,
+    *,
+    precision: str,
+    folder: FilePath,
 ) -> Trained:
     """The chosen branch with its scores; the test split is read once, by this branch alone."""
     kept = next(branch for branch in search.kept if branch.name == option.name)

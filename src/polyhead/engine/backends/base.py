@@ -35,7 +35,7 @@ class TokenBatch(msgspec.Struct, frozen=True, kw_only=True):
     words: np.ndarray  # (rows, words) int64
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class StageResults(msgspec.Struct, frozen=True, kw_only=True):
     """What became known at one point of a run: each task of the plan stands in one stage, once."""
 
     outputs: dict[str, np.ndarray]  # as `Backend.run` gives them
@@ -54,7 +54,7 @@ class Runner(Protocol):
         Of a task over pairs read separately it is the features of this text, (rows, width), for `compared`.
         """
 
-    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
         """The same outputs as soon as each is known, those that need the fewest layers first.
 
         What fails for one task is given in its place and stops no other; what fails for all is raised. Layers which
@@ -124,7 +124,7 @@ def runner_of(backend: Backend) -> Runner:
     return backend.now() if isinstance(backend, ChangingBackend) else backend
 
 
-def whole(stages: Iterator[Stage]) -> dict[str, np.ndarray]:
+def whole(stages: Iterator[StageResults]) -> dict[str, np.ndarray]:
     """The outputs of all stages; raises what failed."""
     outputs: dict[str, np.ndarray] = {}
     for stage in stages:
@@ -173,7 +173,7 @@ class ProcessGuard:
             )
 
 
-class Pool:
+class ForkGuard:
     """The threads that torch keeps for products: of a process that was forked after they began, they are gone."""
 
     def __init__(self) -> None:
@@ -199,4 +199,4 @@ class Pool:
         self._is_lost = True
 
 
-TORCH_POOL = Pool()
+TORCH_POOL = ForkGuard()

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
+from polyhead.engine.backends.base import Count, LoadedTask, StageResults, TokenBatch, whole
 from polyhead.engine.compile import stored
 from polyhead.engine.compile.arrangement import Arrangement
 from polyhead.engine.compile.compose import composed
@@ -78,7 +78,7 @@ class GraphBackend:
         outputs = whole(self._stages(loaded, plan, batch, apart=False))
         return {name: outputs[name] for name in loaded.program(plan).tasks}
 
-    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
         return self._stages(self._loaded, plan, batch, apart=True)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -98,12 +98,12 @@ class GraphBackend:
         self._left(loaded)
         return outputs
 
-    def _stages(self, loaded: _Loaded, plan: Plan, batch: TokenBatch, *, apart: bool) -> Iterator[Stage]:
+    def _stages(self, loaded: _Loaded, plan: Plan, batch: TokenBatch, *, apart: bool) -> Iterator[StageResults]:
         program = loaded.program(plan)
         self._left(loaded)
         if not len(batch.ids):
             outputs = {name: _nothing(loaded.arranged, name, batch) for name in program.tasks}
-            yield Stage(outputs=outputs, failed={}, layers_left=0)
+            yield StageResults(outputs=outputs, failed={}, layers_left=0)
             return
         walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._deterministic, kept=self.kept)
         yield from walk.stages()

@@ -40,7 +40,7 @@ def with_every_token(path: Path) -> Path:
     return Path(nodes=(*path.nodes[:-1], pool))
 
 
-def check_features(task: str, path: Path, features: FeatureBatch, width: int) -> None:
+def check_feature_batch(task: str, path: Path, features: FeatureBatch, width: int) -> None:
     """Raises BackendError where these are not the features that the task's pooler reads."""
     _check_trunk(path)
     kept, needed = features.values.shape[2:], (stored_layers(path), width)
@@ -85,7 +85,7 @@ def stored_layers(path: Path) -> int:
     return 1 if is_averaged(pool) else len(layers_read(path.stored()))
 
 
-def value_of(pool: Pool, states: Sequence[np.ndarray], lengths: np.ndarray) -> np.ndarray:
+def pooled_value(pool: Pool, states: Sequence[np.ndarray], lengths: np.ndarray) -> np.ndarray:
     """A stored pool's value before its codec, float32 (positions of all texts, layers, width).
 
     `states` are the layers that it reads, or their average: each float32 (tokens, width), text after text; `lengths`

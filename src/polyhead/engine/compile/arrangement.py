@@ -14,11 +14,11 @@ from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
 from polyhead.engine.compile.encoder import Arrays
 from polyhead.engine.compile.heads import SlotForm, output_of, said_by
 from polyhead.engine.compile.program import Token
-from polyhead.engine.compile.seats import Group as Group
 from polyhead.engine.compile.seats import Seat as Seat
+from polyhead.engine.compile.seats import SeatGroup as SeatGroup
 from polyhead.engine.compile.seats import seated, united
 from polyhead.errors import BackendError, PlanError
-from polyhead.plan import TRUNK, Delta, Embed, Layers, Node, Path, Plan, Pool, cost, joined, merge, split
+from polyhead.plan import TRUNK, Delta, Embed, Layers, Node, Path, Plan, Pool, cost, join_layers, merge, split_layers
 from polyhead.plan.nodes import owners_of_node
 from polyhead.plan.passes import Passes, passes_of
 
@@ -76,11 +76,11 @@ class Arrangement:
         plan, reads = self.passes.plan, list(reads_of(self.passes))
         self.begins = not deterministic and not self.passes.asides and _begins(plan)
         self.kept = self._kept(plan, reads)
-        self.stacks: tuple[Group[LaneForm, Chain], ...] = seated(
+        self.stacks: tuple[SeatGroup[LaneForm, Chain], ...] = seated(
             self._lanes(plan), before.stacks if before else (), most=LANES
         )
         self.stack_of = {member: group.members for group in self.stacks for member in group.members}
-        self.groups: tuple[Group[HeadForm, str], ...] = seated(
+        self.groups: tuple[SeatGroup[HeadForm, str], ...] = seated(
             self._slots(plan, reads),
             before.groups if before else (),
             most=FIXED_SLOTS if deterministic else SLOTS,
@@ -88,7 +88,7 @@ class Arrangement:
         )
         self.group_of = {name: group for group in self.groups for name in group.members}
         # Groups whose poolers and heads are one graph; in deterministic mode none has a part in another's bits.
-        self.units: tuple[tuple[Group[HeadForm, str], ...], ...] = united(
+        self.units: tuple[tuple[SeatGroup[HeadForm, str], ...], ...] = united(
             self.groups,
             before.units if before else (),
             may_be_one=lambda groups: not deterministic and _are_one(groups),
@@ -104,7 +104,7 @@ class Arrangement:
         for name in plan.tasks:
             if name not in self.tasks:
                 raise BackendError(f"task '{name}' is not loaded", allowed=list(self.tasks))
-            if joined(plan.path(name)) != joined(self.tasks[name].path):
+            if join_layers(plan.path(name)) != join_layers(self.tasks[name].path):
                 raise BackendError(
                     f"the plan runs other layers or pools for task '{name}' than those it was loaded with",
                     got=plan.path(name).nodes,
@@ -136,7 +136,7 @@ class Arrangement:
     def _pieces(self, path: Path) -> Path:
         """The path; in deterministic mode each layer by itself, so that no other task makes a cut."""
         last = path.layers[-1].stop if path.layers else 0
-        return split(path, range(1, last)) if self.deterministic else path
+        return split_layers(path, range(1, last)) if self.deterministic else path
 
     def _kept(self, plan: Plan, reads: Iterable[Read]) -> dict[Chain, tuple[int, ...]]:
         """Which states are kept of each step's layers: those that a pool of any loaded task or the next layers read."""
@@ -169,12 +169,12 @@ class Arrangement:
             prompt = str(read.pool.part) if self.deterministic and read.aside else ""
             for name in read.tasks:
                 path = self.tasks[name].path
-                form = form_of(plan, read, path, self.trunk.architecture, shared=not self.deterministic)
+                form = slot_form(plan, read, path, self.trunk.architecture, shared=not self.deterministic)
                 slots[name] = HeadForm(chain(plan, read.at), prompt, form), self.tokens(path.pool, path.head)
         return {name: slots[name] for name in self.tasks}
 
 
-def _are_one(groups: Sequence[Group[HeadForm, str]]) -> bool:
+def _are_one(groups: Sequence[SeatGroup[HeadForm, str]]) -> bool:
     """Whether one graph may hold them: of the same states, no larger than that of one group.
 
     Rows of prompts, and what a codec says of tokens, are inputs that a group has for itself.
@@ -285,7 +285,7 @@ def states_read(plan: Plan, read: Read, *, mixed: bool) -> list[State]:
     return [(read.at, -len(states))] if mixed and is_mean and is_inside else states
 
 
-def form_of(plan: Plan, read: Read, path: Path, shape: Architecture, *, shared: bool) -> SlotForm:
+def slot_form(plan: Plan, read: Read, path: Path, shape: Architecture, *, shared: bool) -> SlotForm:
     """The form of a task that reads this; `shared` where its bits may depend on what else is computed with it."""
     pool, head = path.pool, path.head
     owners = [prompt.part for prompt in path.embed.prompts]

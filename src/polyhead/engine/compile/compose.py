@@ -9,10 +9,10 @@ import numpy as np
 from polyhead.bundle.files import release
 from polyhead.engine.compile.arrangement import (
     Arrangement,
-    Group,
     HeadForm,
     Read,
     Seat,
+    SeatGroup,
     chain,
     depth,
     down_to,
@@ -20,8 +20,8 @@ from polyhead.engine.compile.arrangement import (
     reads_of,
     states_read,
 )
-from polyhead.engine.compile.encoder import Arrays, Span, beside_graph, embed_graph, span_graph
-from polyhead.engine.compile.heads import Slot, answers, folded, output_of, padded
+from polyhead.engine.compile.encoder import Arrays, LayerSpan, beside_graph, embed_graph, span_graph
+from polyhead.engine.compile.heads import Slot, answers, folded, output_of, pad_slot
 from polyhead.engine.compile.joint import Unit, is_worth, joint_graph, output_in
 from polyhead.engine.compile.layout import Shape
 from polyhead.engine.compile.ops import PART, Build, Ops, Tensor
@@ -159,7 +159,7 @@ class _Composer:
         root, parents = down_to(plan, lanes[0])[0], list(dict.fromkeys(step.parent for step in steps))
         kept = sorted({number for lane in lanes for number in arranged.kept[chain(plan, lane)]})
         begins = arranged.begins and parents == [root]
-        span = Span(nodes, tuple(parents.index(step.parent) for step in steps), tuple(kept), begins)
+        span = LayerSpan(nodes, tuple(parents.index(step.parent) for step in steps), tuple(kept), begins)
         tokens = arranged.tokens(*nodes)
         owners = {TRUNK, *(token[0] for token in tokens)}
         build = span_graph(span, self._shape, {owner: arranged.arrays(owner) for owner in owners})
@@ -230,13 +230,15 @@ class _Composer:
             else:
                 yield from (self._head(group, names) for group, names in zip(unit, asked, strict=True) if names)
 
-    def _asked(self, group: Group[HeadForm, str]) -> list[str]:
+    def _asked(self, group: SeatGroup[HeadForm, str]) -> list[str]:
         return [name for name in group.members if name in self._reads]
 
-    def _head(self, group: Group[HeadForm, str], names: Sequence[str]) -> GraphCall:
+    def _head(self, group: SeatGroup[HeadForm, str], names: Sequence[str]) -> GraphCall:
         return self._group_call(group, names, self._head_inputs(group, names, self._reads[names[0]].at))
 
-    def _head_inputs(self, group: Group[HeadForm, str], names: Sequence[str], at: int) -> tuple[tuple[str, Key], ...]:
+    def _head_inputs(
+        self, group: SeatGroup[HeadForm, str], names: Sequence[str], at: int
+    ) -> tuple[tuple[str, Key], ...]:
         head = group.form
         read = Read(at=at, pool=head.form.pool, tasks=tuple(names))
         states = states_read(self._plan, read, mixed=not self._arranged.deterministic)
@@ -277,7 +279,7 @@ class _Composer:
         above, inputs, outputs = down_to(self._plan, at), dict[str, Key](), list[str]()
         builds, named = list[Build](), list[dict[str, str]]()
         for number, group in enumerate(unit):
-            own = outputs_of(self._arranged, group)
+            own = slot_outputs(self._arranged, group)
             builds.append(slots_graph(self._arranged, group, own))
             outputs += [output_in(number, name) for name in own]
             named.append({})
@@ -291,7 +293,7 @@ class _Composer:
         build = joint_graph(builds, named)
         return self._graph(("joint heads", forms), build, label, layers=False, outputs=tuple(outputs)), inputs
 
-    def _own_rows(self, group: Group[HeadForm, str], names: Sequence[str], root: int) -> OwnState:
+    def _own_rows(self, group: SeatGroup[HeadForm, str], names: Sequence[str], root: int) -> OwnState:
         """The prompt rows of each slot; a slot that is not asked reads the first."""
         prompts = self._prompts(root)
         starts = dict(zip(prompts, np.cumsum([0, *(prompt.rows for prompt in prompts)]), strict=False))
@@ -305,9 +307,9 @@ class _Composer:
         return OwnState(whose=f"slots {len(self._own.get(root, ()))}", offsets=offsets, share=share)
 
     def _group_call(
-        self, group: Group[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
+        self, group: SeatGroup[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
     ) -> GraphCall:
-        arranged, outputs = self._arranged, outputs_of(self._arranged, group)
+        arranged, outputs = self._arranged, slot_outputs(self._arranged, group)
         key, label = tuple(seat.tokens for seat in group.seats), f"poolers and heads of {', '.join(group.members)}"
         build = slots_graph(arranged, group, outputs)
         graph = self._graph(("heads", group.form.form, key), build, label, layers=False, outputs=outputs)
@@ -324,16 +326,16 @@ class _Composer:
             ),
         )
 
-    def _only(self, group: Group[HeadForm, str], name: str) -> Group[HeadForm, str]:
+    def _only(self, group: SeatGroup[HeadForm, str], name: str) -> SeatGroup[HeadForm, str]:
         """The group with one member: in its seat, where its place among the others matters."""
         seats = [seat if seat.member == name else Seat() for seat in group.seats]
         if not self._arranged.deterministic and group.form.form.pool.positions != "prompt":
             seats = [seat for seat in seats if seat.member is not None]
-        return Group(group.form, tuple(seats))
+        return SeatGroup(group.form, tuple(seats))
 
 
 def answer_places(
-    arranged: Arrangement, group: Group[HeadForm, str], names: Sequence[str], outputs: Sequence[str]
+    arranged: Arrangement, group: SeatGroup[HeadForm, str], names: Sequence[str], outputs: Sequence[str]
 ) -> Iterator[OutputPlace]:
     """Where the tasks' outputs stand; `outputs` are those of the graph, which may know tasks that left since."""
     for number, seat in enumerate(group.seats):
@@ -343,14 +345,14 @@ def answer_places(
             yield OutputPlace(seat.member, output, slot, None if head.separate else head.width)
 
 
-def outputs_of(arranged: Arrangement, group: Group[HeadForm, str]) -> tuple[str, ...]:
+def slot_outputs(arranged: Arrangement, group: SeatGroup[HeadForm, str]) -> tuple[str, ...]:
     """The name of each slot's output; a spare slot is as wide as the first that is none."""
     names = [None if seat.member is None else output_of(arranged.tasks[seat.member].path.head) for seat in group.seats]
     first = next((name for name in names if name is not None), "")  # a group without members keeps its graph's names
     return tuple(name or first for name in names)
 
 
-def slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Sequence[str]) -> Build:
+def slots_graph(arranged: Arrangement, group: SeatGroup[HeadForm, str], outputs: Sequence[str]) -> Build:
     """All slots' answers, under the names of their outputs."""
     form, tasks = group.form.form, [arranged.tasks[name] for name in group.members]
     filled: list[tuple[Path, Arrays, Arrays, Arrays] | None] = []
@@ -368,7 +370,7 @@ def slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Seq
         part, slots = PART.get(), list[Slot | None]()
         for arrays in filled:
             with part():
-                slots.append(None if arrays is None else padded(folded(*arrays, width=form.width), form))
+                slots.append(None if arrays is None else pad_slot(folded(*arrays, width=form.width), form))
         release(array for task in tasks if task.is_mapped for array in task.arrays.values())
         with part():
             return answers(ops, form, slots, outputs)

@@ -20,7 +20,7 @@ Arrays = Mapping[str, np.ndarray]
 HIDDEN = -1e4  # added to the score of a position that is not read
 
 
-class Span(msgspec.Struct, frozen=True):
+class LayerSpan(msgspec.Struct, frozen=True):
     """Layers of one lane, or of several that are alike but for their arrays."""
 
     nodes: tuple[Layers, ...]  # a lane each
@@ -36,7 +36,7 @@ class Span(msgspec.Struct, frozen=True):
         return f"layers {node.start} to {node.stop - 1} of {', '.join(sorted(owners))}"
 
 
-def span_graph(span: Span, shape: Architecture, arrays: Mapping[str, Arrays]) -> Build:
+def span_graph(span: LayerSpan, shape: Architecture, arrays: Mapping[str, Arrays]) -> Build:
     """Outputs `state.n`, the lanes' rows one after another; inputs `hidden.0`, ... and `added`, or the embedding's.
 
     Lanes over weights of one owner run as one, so that what they share is one product; so do narrow ones. Lanes with
@@ -56,18 +56,24 @@ def span_graph(span: Span, shape: Architecture, arrays: Mapping[str, Arrays]) ->
             hidden = inputs[0] if lanes == 1 else ops.concat(inputs, 0)
         if lanes > 1:
             added = ops.concat([added] * lanes, 0)
-        states = Run(span.nodes, shape, arrays).states(ops, hidden, added)
+        states = LayerRun(span.nodes, shape, arrays).states(ops, hidden, added)
         return {f"state.{number}": _state(ops, states, number) for number in span.keep}
 
     return build
 
 
 def _in_turn(
-    ops: Ops, span: Span, inputs: Sequence[Tensor], added: Tensor, shape: Architecture, arrays: Mapping[str, Arrays]
+    ops: Ops,
+    span: LayerSpan,
+    inputs: Sequence[Tensor],
+    added: Tensor,
+    shape: Architecture,
+    arrays: Mapping[str, Arrays],
 ) -> dict[str, Tensor]:
     """Each lane's layers by themselves; their states beside each other."""
     lanes = [
-        Run([node], shape, arrays).states(ops, hidden, added) for node, hidden in zip(span.nodes, inputs, strict=True)
+        LayerRun([node], shape, arrays).states(ops, hidden, added)
+        for node, hidden in zip(span.nodes, inputs, strict=True)
     ]
     return {f"state.{number}": ops.concat([_state(ops, states, number) for states in lanes], 0) for number in span.keep}
 
@@ -87,7 +93,7 @@ def beside_graph(node: Layers, shape: Architecture, arrays: Arrays) -> Build:
     def build(ops: Ops) -> dict[str, Tensor]:
         hidden, text = (ops.input(f"hidden.{i}", "float", (-1, -1, shape.width)) for i in range(2))
         added = ops.input("added", "float", (-1, 1, -1, -1))
-        return {"state.1": Run([node], shape, {TRUNK: arrays}, text=text).states(ops, hidden, added)[0]}
+        return {"state.1": LayerRun([node], shape, {TRUNK: arrays}, text=text).states(ops, hidden, added)[0]}
 
     return build
 
@@ -116,13 +122,13 @@ def embed(ops: Ops, arrays: Arrays, shape: Architecture, *, prompted: bool = Fal
     if shape.segments:
         segments = ops.input("segments", "int", (-1, -1))
         out = ops.add(out, ops.gather(ops.constant(arrays["embeddings.segment.weight"]), segments))
-    out = norm(ops, out, [arrays], "embeddings.norm", shape.norm_epsilon)
+    out = norm_ops(ops, out, [arrays], "embeddings.norm", shape.norm_epsilon)
     if shape.embedding_width not in (None, shape.width):
-        out = dense(ops, out, [arrays], "embeddings.project")
+        out = dense_ops(ops, out, [arrays], "embeddings.project")
     return out
 
 
-class Run:
+class LayerRun:
     """Layers of several lanes that are alike but for whose arrays they read: rows are a group for each lane.
 
     Where all lanes read the same arrays, rows are one group. With `text` (rows, tokens, width), the state that the
@@ -142,12 +148,12 @@ class Run:
         """The output of each layer; with `leave` the last is projected back."""
         out: list[Tensor] = []
         if self.node.enter:
-            hidden = dense(ops, hidden, self.weights, "enter")
+            hidden = dense_ops(ops, hidden, self.weights, "enter")
         for index in range(self.node.start, self.node.stop):
             hidden = self._layer(ops, hidden, added, index)
             out.append(hidden)
         if self.node.leave:
-            out[-1] = dense(ops, hidden, self.weights, "leave")
+            out[-1] = dense_ops(ops, hidden, self.weights, "leave")
         return out
 
     def _layer(self, ops: Ops, hidden: Tensor, added: Tensor, index: int) -> Tensor:
@@ -159,7 +165,7 @@ class Run:
             inner = ops.gelu(self._dense(ops, out, index, "feed_forward.inner", inside))
             for number in range(self.node.hidden_layers - 1):
                 name = f"layers.{index}.feed_forward.between.{number}"
-                inner = ops.gelu(dense(ops, inner, self.weights, name))
+                inner = ops.gelu(dense_ops(ops, inner, self.weights, name))
             half = self._dense(ops, inner, index, "feed_forward.outer", inside)
             half = inside.beside(ops, hidden, added, inside.behind(ops, half, "feed_forward"))
             out = self._added(ops, out, half, f"layers.{index}.feed_forward.norm")
@@ -168,7 +174,7 @@ class Run:
     def _added(self, ops: Ops, before: Tensor, half: Tensor, name: str) -> Tensor:
         if not self.node.residual:
             return half
-        return norm(ops, ops.add(before, half), self.weights, name, self.shape.norm_epsilon)
+        return norm_ops(ops, ops.add(before, half), self.weights, name, self.shape.norm_epsilon)
 
     def _attention(self, ops: Ops, hidden: Tensor, added: Tensor, index: int, inside: Inside) -> Tensor:
         query, key, value = (
@@ -178,17 +184,19 @@ class Run:
         key, value, added = inside.prefixed(ops, key, value, added)
         if self.text is not None:
             names = (f"layers.{index}.attention.{leaf}" for leaf in ("key", "value"))
-            keys, values = (dense(ops, self.text, self.weights, name) for name in names)
+            keys, values = (dense_ops(ops, self.text, self.weights, name) for name in names)
             key, value = ops.concat([keys, key], 1), ops.concat([values, value], 1)
         width, heads = self.node.width or self.shape.width, self.node.heads or self.shape.heads
-        mixed = attend(ops, query, key, value, added, heads=heads, width=width)
+        mixed = attention_ops(ops, query, key, value, added, heads=heads, width=width)
         return self._dense(ops, mixed, index, "attention.output", inside)
 
     def _dense(self, ops: Ops, x: Tensor, index: int, target: Dense, inside: Inside) -> Tensor:
-        return inside.mapped(ops, x, target, dense(ops, x, self.weights, f"layers.{index}.{target}"))
+        return inside.mapped(ops, x, target, dense_ops(ops, x, self.weights, f"layers.{index}.{target}"))
 
 
-def attend(ops: Ops, query: Tensor, key: Tensor, value: Tensor, added: Tensor, *, heads: int, width: int) -> Tensor:
+def attention_ops(
+    ops: Ops, query: Tensor, key: Tensor, value: Tensor, added: Tensor, *, heads: int, width: int
+) -> Tensor:
     """`softmax(Q K^T / sqrt(width / heads) + added) V` of each head, side by side; (rows, tokens, width) each."""
     inner = width // heads
 
@@ -200,7 +208,7 @@ def attend(ops: Ops, query: Tensor, key: Tensor, value: Tensor, added: Tensor, *
     return ops.reshape(joined, (-1, ops.size(joined, 1), width))
 
 
-def dense(ops: Ops, x: Tensor, maps: Sequence[Arrays], name: str) -> Tensor:
+def dense_ops(ops: Ops, x: Tensor, maps: Sequence[Arrays], name: str) -> Tensor:
     """`W x + b` with one owner's arrays for all rows, or with each group's own; the bias where there is one."""
     weights = [arrays[f"{name}.weight"] for arrays in maps]
     biases = [arrays[f"{name}.bias"] for arrays in maps if f"{name}.bias" in arrays]
@@ -220,7 +228,7 @@ def distinct(arrays: Sequence[Arrays]) -> Sequence[Arrays]:
     return arrays[:1] if all(group is arrays[0] for group in arrays) else arrays
 
 
-def norm(ops: Ops, x: Tensor, norms: Sequence[Arrays], name: str, epsilon: float) -> Tensor:
+def norm_ops(ops: Ops, x: Tensor, norms: Sequence[Arrays], name: str, epsilon: float) -> Tensor:
     """Layer norm over the width, with one gain and bias or each group's own."""
     gains, biases = ([arrays[f"{name}.{leaf}"] for arrays in norms] for leaf in ("weight", "bias"))
     if len(norms) == 1:
@@ -247,9 +255,9 @@ class Inside:
         """LoRA: `(alpha / size) V_D V_E x`, added to `W x + b` (Hu et al. 2022)."""
         if self._node is None or target not in self._node.targets:
             return out
-        low = dense(ops, x, self._own, f"{self._name}.{target}.encoder")
+        low = dense_ops(ops, x, self._own, f"{self._name}.{target}.encoder")
         low = ops.multiply(low, ops.constant(np.array(self._node.alpha / self._node.size, np.float32)))
-        return ops.add(out, dense(ops, low, self._own, f"{self._name}.{target}.decoder"))
+        return ops.add(out, dense_ops(ops, low, self._own, f"{self._name}.{target}.decoder"))
 
     def prefixed(self, ops: Ops, key: Tensor, value: Tensor, added: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values (size, width) that every position sees before the others (P-Tuning v2)."""
@@ -262,8 +270,8 @@ class Inside:
         """Bottleneck: `x + V_D gelu(V_E x)` on what a half gives, before it is added (Houlsby et al. 2019)."""
         if self._kind != "bottleneck":
             return out
-        inner = ops.gelu(dense(ops, out, self._own, f"{self._name}.{half}.encoder"))
-        return ops.add(out, dense(ops, inner, self._own, f"{self._name}.{half}.decoder"))
+        inner = ops.gelu(dense_ops(ops, out, self._own, f"{self._name}.{half}.encoder"))
+        return ops.add(out, dense_ops(ops, inner, self._own, f"{self._name}.{half}.decoder"))
 
     def beside(self, ops: Ops, hidden: Tensor, added: Tensor, half: Tensor) -> Tensor:
         """TS(h) beside the feed-forward half: `h' = LN2(a + FFN(a) + TS(h))`."""
@@ -276,7 +284,7 @@ class Inside:
         """Serial: `LN3(h' + TS(h'))`. Scale: `2 sigmoid(r) h'` (LHUC)."""
         if self._node is not None and self._node.serial:
             both = ops.add(out, self._task_function(ops, self._node, out, added))
-            return norm(ops, both, self._own, f"{self._name}.norm", self._epsilon)
+            return norm_ops(ops, both, self._own, f"{self._name}.norm", self._epsilon)
         return self._scaled(ops, out) if self._kind == "scale" else out
 
     def _scaled(self, ops: Ops, out: Tensor) -> Tensor:
@@ -297,15 +305,17 @@ class Inside:
     def _task_function(self, ops: Ops, node: Delta, hidden: Tensor, added: Tensor) -> Tensor:
         """`V_D g(V_E h)` (Stickland and Murray 2019); see `Delta` for g and the places of a GELU."""
         name, tied = self._name, "delta" if node.tied else self._name
-        inner = dense(ops, hidden, self._ends, f"{tied}.encoder")
+        inner = dense_ops(ops, hidden, self._ends, f"{tied}.encoder")
         if node.kind == "projected_attention":
-            query, key, value = (dense(ops, inner, self._own, f"{name}.{part}") for part in ("query", "key", "value"))
-            inner = attend(ops, query, key, value, added, heads=node.heads, width=node.size)
+            query, key, value = (
+                dense_ops(ops, inner, self._own, f"{name}.{part}") for part in ("query", "key", "value")
+            )
+            inner = attention_ops(ops, query, key, value, added, heads=node.heads, width=node.size)
         elif node.kind == "feed_forward":
-            inner = ops.gelu(dense(ops, inner, self._own, f"{name}.inner"))
-            inner = dense(ops, inner, self._own, f"{name}.outer")
+            inner = ops.gelu(dense_ops(ops, inner, self._own, f"{name}.inner"))
+            inner = dense_ops(ops, inner, self._own, f"{name}.outer")
         if node.gelu == "inside":
             inner = ops.gelu(inner)
-        out = dense(ops, inner, self._ends, f"{tied}.decoder")
+        out = dense_ops(ops, inner, self._ends, f"{tied}.decoder")
         out = ops.gelu(out) if node.gelu == "after" else out
         return self._scaled(ops, out) if node.scaled else out

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from polyhead.codecs import NO_TOKEN, TokenCodec
-from polyhead.engine.compile.encoder import Arrays, dense
+from polyhead.engine.compile.encoder import Arrays, dense_ops
 from polyhead.engine.compile.ops import Ops, Tensor
 from polyhead.plan import Activation, Head, Path, Pool
 from polyhead.values import Value
@@ -120,7 +120,7 @@ def _mapped(ops: Ops, x: Tensor, maps: Sequence[tuple[np.ndarray, np.ndarray]]) 
     return ops.add(ops.matmul(x, ops.constant(matrix)), ops.constant(bias))
 
 
-def padded(slot: Slot, form: SlotForm) -> Slot:
+def pad_slot(slot: Slot, form: SlotForm) -> Slot:
     """The slot with room for more outputs; features stay as they are."""
     if form.output == FEATURES:
         return slot
@@ -197,9 +197,9 @@ def compared_outputs(ops: Ops, head: Head, own: Arrays, hidden: Arrays) -> Tenso
     u, v = (_scaled(ops, ops.input(name, "float", (-1, width)), width) for name in ("first", "second"))
     out = ops.concat([u, v, ops.absolute(ops.subtract(u, v)), ops.multiply(u, v)], 1)
     if head.hidden:
-        out = dense(ops, out, [hidden], "head.hidden")
+        out = dense_ops(ops, out, [hidden], "head.hidden")
         out = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[head.activation](out)
-    return dense(ops, out, [own], "head.output")
+    return dense_ops(ops, out, [own], "head.output")
 
 
 def _scaled(ops: Ops, x: Tensor, width: int) -> Tensor:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from polyhead.engine.compile.arrangement import Group, HeadForm
+from polyhead.engine.compile.arrangement import HeadForm, SeatGroup
 from polyhead.engine.compile.ops import Build, InputKind, Ops, Tensor
 
-Unit = Sequence[Group[HeadForm, str]]
+Unit = Sequence[SeatGroup[HeadForm, str]]
 
 
 def is_worth(unit: Unit, names: Mapping[str, object]) -> bool:

@@ -8,7 +8,7 @@ from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.errors import BackendError
 from polyhead.lazy import lazy
-from polyhead.text.batch import LINE, few, packed, work
+from polyhead.text.batch import LINE, few, pack_texts, work
 from polyhead.values import Value
 
 
@@ -24,7 +24,7 @@ class Shape(Value):
     fill: bool = True  # where texts may be packed: rows and positions up to one of few numbers
 
 
-class Layout:
+class RowLayout:
     """Rows, and where each text's tokens stand in them; a text's prompt rows stand right before it.
 
     The batch as it is, or packed: then attention is block-diagonal and positions restart. Where texts may be packed the
@@ -42,7 +42,7 @@ class Layout:
         row, start = np.arange(texts), np.zeros(texts, np.int64)
         if shape.pack and texts > 1:
             line = LINE if shape.fill else 0
-            packing = packed(self._lengths + self._more, width=shape.width, line=line)
+            packing = pack_texts(self._lengths + self._more, width=shape.width, line=line)
             filled = few if shape.fill else lambda *size: size
             padded, beside = filled(*self._size), filled(packing.rows, packing.tokens)
             is_line = packing.rows == 1 and packing.tokens <= line

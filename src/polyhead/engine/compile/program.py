@@ -12,7 +12,7 @@ import numpy as np
 
 from polyhead.arguments import twice_in
 from polyhead.engine.backends.base import TokenBatch
-from polyhead.engine.compile.layout import Layout, Shape
+from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.ops import Build, Compiled, Runtime
 from polyhead.errors import BackendError, without_frames
 from polyhead.plan import Pool
@@ -193,7 +193,7 @@ class InputState(Value, eq=False):
                 allowed=f"{self.most - self.shape.first_position} tokens",
                 do="give shorter texts, or leave `shift` out",
             )
-        laid = Layout(batch, self.shape)
+        laid = RowLayout(batch, self.shape)
         values: Values = {(name, self.step, ""): getattr(laid, name) for name in self.reads}
         values["prompts", self.step, ""] = self.prompts
         for own in self.own:

@@ -20,7 +20,7 @@ class Seat(msgspec.Struct, Generic[Member], frozen=True):
     tokens: tuple[Token, ...] = ()
 
 
-class Group(msgspec.Struct, Generic[Form, Member], frozen=True):
+class SeatGroup(msgspec.Struct, Generic[Form, Member], frozen=True):
     """Members that are alike but for their arrays."""
 
     form: Form
@@ -36,18 +36,18 @@ class Group(msgspec.Struct, Generic[Form, Member], frozen=True):
         """Equal for groups whose graphs are one: whoever sits there, or has left."""
         return self.form, tuple(seat.tokens for seat in self.seats)
 
-    def emptied(self) -> Group[Form, Member]:
+    def emptied(self) -> SeatGroup[Form, Member]:
         """The same without members."""
-        return Group(self.form, tuple(Seat(None, seat.tokens) for seat in self.seats))
+        return SeatGroup(self.form, tuple(Seat(None, seat.tokens) for seat in self.seats))
 
 
 def seated(
     members: Mapping[Member, tuple[Form, tuple[Token, ...]]],
-    before: tuple[Group[Form, Member], ...],
+    before: tuple[SeatGroup[Form, Member], ...],
     *,
     most: int,
     spare: bool = False,
-) -> tuple[Group[Form, Member], ...]:
+) -> tuple[SeatGroup[Form, Member], ...]:
     """Members (their forms and arrays) in groups of at most `most` seats; with `spare` each group has that many.
 
     A group which members only left keeps their arrays in the free seats, so that its graph stays as it is.
@@ -75,16 +75,16 @@ def seated(
         if not old.issuperset(seat for seat in seats if seat.member is not None):
             # Another arrived or changed: the arrays of those who left go.
             seats = [seat if seat.member is not None else Seat() for seat in seats]
-        kept.append(Group(form, tuple(seats)))
+        kept.append(SeatGroup(form, tuple(seats)))
     return tuple(group for group in kept if group.members)
 
 
 def united(
-    groups: Sequence[Group[Form, Member]],
-    before: Sequence[Sequence[Group[Form, Member]]],
+    groups: Sequence[SeatGroup[Form, Member]],
+    before: Sequence[Sequence[SeatGroup[Form, Member]]],
     *,
-    may_be_one: Callable[[Sequence[Group[Form, Member]]], bool],
-) -> tuple[tuple[Group[Form, Member], ...], ...]:
+    may_be_one: Callable[[Sequence[SeatGroup[Form, Member]]], bool],
+) -> tuple[tuple[SeatGroup[Form, Member], ...], ...]:
     """The groups, those together that may be one graph.
 
     A unit which members only left keeps the groups that nobody is in any more, so that its graph stays as it is.
@@ -92,7 +92,7 @@ def united(
     left = {group.key: group for group in groups}
     known = {group.key for unit in before for group in unit}
     arrived = {group.form for key, group in left.items() if key not in known}
-    units: list[list[Group[Form, Member]]] = []
+    units: list[list[SeatGroup[Form, Member]]] = []
     for there in before:
         both = [(old, left.pop(old.key, None)) for old in there]
         if any(group is None and old.form in arrived for old, group in both):  # it becomes another graph

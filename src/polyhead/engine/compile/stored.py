@@ -10,14 +10,21 @@ import numpy as np
 from polyhead.codecs import EXACT
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import TokenBatch
-from polyhead.engine.backends.prefix import check_features, depth_of, is_averaged, layers_read, stored_paths, value_of
-from polyhead.engine.compile.arrangement import Arrangement, Group, HeadForm
-from polyhead.engine.compile.compose import answer_places, outputs_of, slots_graph
-from polyhead.engine.compile.encoder import HIDDEN, Arrays, Run, embed
+from polyhead.engine.backends.prefix import (
+    check_feature_batch,
+    depth_of,
+    is_averaged,
+    layers_read,
+    pooled_value,
+    stored_paths,
+)
+from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SeatGroup
+from polyhead.engine.compile.compose import answer_places, slot_outputs, slots_graph
+from polyhead.engine.compile.encoder import HIDDEN, Arrays, LayerRun, embed
 from polyhead.engine.compile.layout import Shape
 from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.engine.compile.program import Graph, Graphs, InputState, Recipe
-from polyhead.engine.compile.walk import TEXTS, answered
+from polyhead.engine.compile.walk import TEXTS, run_graph
 from polyhead.errors import BackendError
 from polyhead.plan import TRUNK, Codec, Layers, Path
 from polyhead.store.features import FeatureBatch
@@ -65,7 +72,7 @@ def features(
     lengths = batch.mask.sum(axis=1)
     values = []
     for path in stored:
-        values.append(value_of(path.pool, [states[number] for number in _states_of(path, depth)], lengths))
+        values.append(pooled_value(path.pool, [states[number] for number in _states_of(path, depth)], lengths))
     return values, depth
 
 
@@ -89,7 +96,7 @@ def _layers_graph(depth: int, kept: Sequence[int], shape: Architecture, arrays: 
         states = [embed(ops, arrays, shape)]
         if depth:
             added = ops.input("added", "float", (-1, 1, -1, -1))
-            states += Run([Layers(start=0, stop=depth)], shape, {TRUNK: arrays}).states(ops, states[0], added)
+            states += LayerRun([Layers(start=0, stop=depth)], shape, {TRUNK: arrays}).states(ops, states[0], added)
         return {f"state.{number}": _state(ops, states, number) for number in kept}
 
     return build
@@ -109,7 +116,7 @@ def heads(arranged: Arrangement, graphs: Graphs, tasks: Sequence[str], features:
     for name in tasks:
         if name not in arranged.tasks:
             raise BackendError(f"task '{name}' is not loaded", allowed=list(arranged.tasks))
-        check_features(name, arranged.tasks[name].path, features, arranged.trunk.architecture.width)
+        check_feature_batch(name, arranged.tasks[name].path, features, arranged.trunk.architecture.width)
     outputs: dict[str, np.ndarray] = {}
     for group in arranged.groups:
         names = [name for name in group.members if name in tasks]
@@ -119,14 +126,14 @@ def heads(arranged: Arrangement, graphs: Graphs, tasks: Sequence[str], features:
 
 
 def _group_outputs(
-    arranged: Arrangement, graphs: Graphs, group: Group[HeadForm, str], names: Sequence[str], features: FeatureBatch
+    arranged: Arrangement, graphs: Graphs, group: SeatGroup[HeadForm, str], names: Sequence[str], features: FeatureBatch
 ) -> dict[str, np.ndarray]:
     path = arranged.tasks[names[0]].path
     # What was decoded is read as it is.
     exact = Codec(name=EXACT, before_mean=path.pool.codec.before_mean)
     pool = msgspec.structs.replace(group.form.form.pool, codec=exact)
     form = msgspec.structs.replace(group.form.form, pool=pool, mixed=is_averaged(path.pool))
-    group = Group(HeadForm(group.form.read, group.form.prompt, form), group.seats)
+    group = SeatGroup(HeadForm(group.form.read, group.form.prompt, form), group.seats)
     graph = _heads_graph(arranged, graphs, group)
     rows, positions, layers, _ = features.values.shape
     inputs = {f"state.{i}": np.ascontiguousarray(features.values[:, :, i]) for i in range(layers)}
@@ -140,12 +147,12 @@ def _group_outputs(
         words = (positions,) if path.pool.positions == "tokens" else ()
         return {place.task: np.zeros((rows, *words, place.width or form.width), np.float32) for place in places}
     lengths = np.full(rows, positions) if path.pool.positions != "attention" else features.mask.sum(axis=1)
-    out = answered(graph, inputs, TEXTS, lengths)
+    out = run_graph(graph, inputs, TEXTS, lengths)
     return {place.task: out[place.output][place.slot][..., : place.width] for place in places}
 
 
-def _heads_graph(arranged: Arrangement, graphs: Graphs, group: Group[HeadForm, str]) -> Graph:
-    outputs, tokens = outputs_of(arranged, group), tuple(token for seat in group.seats for token in seat.tokens)
+def _heads_graph(arranged: Arrangement, graphs: Graphs, group: SeatGroup[HeadForm, str]) -> Graph:
+    outputs, tokens = slot_outputs(arranged, group), tuple(token for seat in group.seats for token in seat.tokens)
     key = ("stored heads", group.form.form, tuple(seat.tokens for seat in group.seats))
     label = f"poolers and heads of {', '.join(group.members)} over stored features"
     build = slots_graph(arranged, group, outputs)

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from polyhead.codecs import NO_TOKEN
-from polyhead.engine.backends.base import Stage, TokenBatch
+from polyhead.engine.backends.base import StageResults, TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import said_by
 from polyhead.engine.compile.kept import KeptStates
@@ -52,7 +52,7 @@ class Walk:
         self._failed: dict[str, Exception] = {}
         self._left = program.layers
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[StageResults]:
         """What becomes known, call by call."""
         program, given_out = self._program, 0
         for root in program.roots:
@@ -73,7 +73,7 @@ class Walk:
             if outputs or len(self._failed) > given_out:
                 new = dict(list(self._failed.items())[given_out:])
                 given_out = len(self._failed)
-                yield Stage(outputs=outputs, failed=new, layers_left=self._left)
+                yield StageResults(outputs=outputs, failed=new, layers_left=self._left)
         if self._kept is not None and not known:
             self._kept.keep(program, self._batch, self._values)
 
@@ -122,7 +122,7 @@ class Walk:
             texts, positions = inputs["places"].shape
             is_pooled = "keep" in inputs or "share" in inputs
             lengths = self._batch.mask.sum(axis=1) if is_pooled else np.full(texts, positions)
-            return answered(call.graph, inputs, TEXTS, lengths, say=say)
+            return run_graph(call.graph, inputs, TEXTS, lengths, say=say)
         is_word = self._batch.words >= 0
         if not is_word.any():
             shape = (len(call.graph.recipe.outputs), *is_word.shape, max(place.width or 0 for place in call.answers))
@@ -134,7 +134,7 @@ class Walk:
             self._failed.setdefault(name, error)
 
 
-def answered(
+def run_graph(
     graph: Graph,
     inputs: Mapping[str, np.ndarray],
     sizes: tuple[int, ...],
@@ -204,7 +204,7 @@ def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], is_word: np.ndarra
     """The same for words, (slots, texts, words, ...), each as a text of one position; 0 where there is no word."""
     outputs = {}
     flat = {**inputs, **{name: inputs[name][is_word][:, None] for name in ("places", "tokens") if name in inputs}}
-    for name, out in answered(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64), say=say).items():
+    for name, out in run_graph(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64), say=say).items():
         outputs[name] = np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype)
         outputs[name][:, is_word] = out[:, :, 0]
     return outputs

@@ -12,7 +12,7 @@ import tokenizers
 from polyhead.bundle.notes import Probe
 from polyhead.engine.export.graphs import IDS, MASK, SEGMENTS, WORDS, reads_states
 from polyhead.engine.export.record import Export, ModelFile, TaskFiles
-from polyhead.engine.pinned import probes_of
+from polyhead.engine.pinned import readable_probes
 from polyhead.engine.session import Session
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -72,7 +72,7 @@ class ExportedModel:
         return dict(zip(file.outputs, self._sessions[file.file].run(list(file.outputs), inputs), strict=True))
 
 
-def differences(exported: ExportedModel, files: TaskFiles, session: Session) -> list[float]:
+def export_differences(exported: ExportedModel, files: TaskFiles, session: Session) -> list[float]:
     """For each input the largest difference of a logit from the session's.
 
     Asked are some of the task's pinned probes and a few texts of our own, as far as the trunk reads them whole; the
@@ -100,7 +100,7 @@ def differences(exported: ExportedModel, files: TaskFiles, session: Session) -> 
 
 
 def _probes_that_fit(files: TaskFiles, session: Session) -> Iterator[Probe]:
-    pinned = probes_of(session.bundle, files.task.name)[:ASKED]
+    pinned = readable_probes(session.bundle, files.task.name)[:ASKED]
     for probe in (*pinned, *_of_our_own(files.task)):
         read = session.tokenizer.encode(read_alone([probe.input]))
         if not any(encoded.cut or len(encoded.ids) > files.max_tokens for encoded in read):

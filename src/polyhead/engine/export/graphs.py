@@ -18,11 +18,11 @@ from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.onnx.ops import OnnxOps
-from polyhead.engine.compile.arrangement import Read, form_of, states_read
-from polyhead.engine.compile.encoder import HIDDEN, Arrays, Run, embed
+from polyhead.engine.compile.arrangement import Read, slot_form, states_read
+from polyhead.engine.compile.encoder import HIDDEN, Arrays, LayerRun, embed
 from polyhead.engine.compile.heads import answers, compared_outputs, folded, said_by
 from polyhead.engine.compile.ops import InputKind, Tensor
-from polyhead.plan import TRUNK, Layers, Path, Plan, Pool, Positions, joined, merge
+from polyhead.plan import TRUNK, Layers, Path, Plan, Pool, Positions, join_layers, merge
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
@@ -43,7 +43,7 @@ def trunk_graph(trunk: TrunkData, depths: Collection[int]) -> BuiltGraph:
     ops = TextOps(shape, first=shape.first_position)
     states = [embed(ops, trunk.arrays, shape)]
     if deepest := max(depths):
-        run = Run([Layers(start=0, stop=deepest)], shape, {TRUNK: trunk.arrays})
+        run = LayerRun([Layers(start=0, stop=deepest)], shape, {TRUNK: trunk.arrays})
         states += run.states(ops, states[0], ops.input("added", "float", (-1, 1, -1, -1)))
     named = {_state(depth): states[depth] for depth in sorted(depths)}
     return _built(ops, named, dict.fromkeys(named, ("rows", "tokens", shape.width)), "trunk")
@@ -51,7 +51,7 @@ def trunk_graph(trunk: TrunkData, depths: Collection[int]) -> BuiltGraph:
 
 def depths_read(path: Path) -> list[int]:
     """Depths of the trunk's states that the task's own file reads, in order; none under prompts."""
-    path = joined(path)
+    path = join_layers(path)
     if path.embed.prompts:
         return []
     own = own_layers(path)
@@ -61,7 +61,7 @@ def depths_read(path: Path) -> list[int]:
 
 def own_layers(path: Path) -> tuple[Layers, ...]:
     """The layers that the task's own file runs: all but the trunk's plain ones that it begins with."""
-    layers = joined(path).layers
+    layers = join_layers(path).layers
     is_shared = bool(layers) and layers[0].weights == TRUNK and layers[0].delta is None
     return layers[1:] if is_shared and not path.embed.prompts else layers
 
@@ -77,7 +77,7 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
 
     Of a task over pairs read separately: `features` (rows, width) of one text.
     """
-    shape, path = trunk.architecture, _alone(joined(loaded.path))
+    shape, path = trunk.architecture, _alone(join_layers(loaded.path))
     prompts = sum(prompt.rows for prompt in path.embed.prompts)
     ops = TextOps(
         shape,
@@ -89,7 +89,7 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
     for number, depth in enumerate(_pooled_depths(path)):
         ops.bound[f"state.{number}"] = states[depth]
     plan = merge({task.name: path})
-    form = form_of(plan, _read(plan), path, shape, shared=False)
+    form = slot_form(plan, _read(plan), path, shape, shared=False)
     ops.read(form.pool.positions, _own_rows(path))
     if (say := said_by(form.pool)) is not None:
         ops.say(say(np.arange(NO_TOKEN, shape.vocabulary)))
@@ -123,7 +123,7 @@ def _states(ops: TextOps, path: Path, trunk: TrunkData, loaded: LoadedTask) -> d
         ops.bound["prompts"] = ops.constant(np.concatenate([none, *rows]))
         states[0] = embed(ops, trunk.arrays, shape, prompted=True)
     for node in own_layers(path):
-        run = Run([node], shape, arrays)
+        run = LayerRun([node], shape, arrays)
         states_after = run.states(ops, states[node.start], ops.input("added", "float", (-1, 1, -1, -1)))
         states |= dict(enumerate(states_after, node.start + 1))
     return states

@@ -14,7 +14,7 @@ from polyhead._version import __version__
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.whole import workspace
 from polyhead.engine.backends.onnx.ops import INLINE, OPSET
-from polyhead.engine.export.check import ExportedModel, differences
+from polyhead.engine.export.check import ExportedModel, export_differences
 from polyhead.engine.export.graphs import BuiltGraph, depths_read, longest_read, pair_graph, task_graph, trunk_graph
 from polyhead.engine.export.record import (
     FORMAT,
@@ -148,7 +148,7 @@ def _checked(folder: FilePath, export: Export, session: Session, show: Callable[
     exported, tasks = ExportedModel(folder, export), {}
     for name, files in export.tasks.items():
         show(f"comparing {name}")
-        measured = np.sort(differences(exported, files, session)).tolist()  # NaN last
+        measured = np.sort(export_differences(exported, files, session)).tolist()  # NaN last
         codec = session.bundle.tasks[name].path.pool.codec
         borderline = 0 if codec.format.is_exact or np.isnan(measured).any() else len(measured) // BORDERLINE
         if measured and not measured[-1 - borderline] <= TOLERANCE:

@@ -13,7 +13,7 @@ from polyhead.data.columns import Source
 from polyhead.engine.agreement import Agreement, agreement_of
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.inputs import InputType, input_type_of
-from polyhead.engine.quantize.files import Change
+from polyhead.engine.quantize.files import Int8Change
 from polyhead.engine.quantize.scales import ObservingRuntime, Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
@@ -25,7 +25,7 @@ SAMPLE = 256  # tokens of each value that choose between scales
 PIECE = 64  # texts answered at a time where they are compared
 
 
-class Row(Value, eq=False):
+class CalibrationText(Value, eq=False):
     """A text of the user's, as a session is asked it."""
 
     input: Any  # polyhead.engine.inputs.AnyInput
@@ -40,13 +40,13 @@ class Limits(Value):
     unmeasured: bool = False  # whether a task may change by nobody knows how much
 
 
-class Labelled(Value):
+class LabelledSources(Value):
     """Where tasks have rows to be scored on, by task."""
 
     sources: dict[str, Source]
 
     @classmethod
-    def of_project(cls, project: Project, folder: FilePath) -> Labelled:
+    def of_project(cls, project: Project, folder: FilePath) -> LabelledSources:
         """The test or validation files of the project's tasks, where there are any; `folder` is that of its paths."""
         return cls(
             sources={
@@ -64,7 +64,7 @@ class Runtimes(Protocol):
         """A runtime of this precision; `scales` with int8 alone."""
 
 
-def halves(rows: Sequence[Row], most: int) -> tuple[list[Row], list[Row]]:
+def halves(rows: Sequence[CalibrationText], most: int) -> tuple[list[CalibrationText], list[CalibrationText]]:
     """About `most` rows to calibrate on and as many to measure on: of each form of input from all over, in turns."""
     if len(rows) < 2:
         raise EmptyData(
@@ -85,7 +85,9 @@ def halves(rows: Sequence[Row], most: int) -> tuple[list[Row], list[Row]]:
     return [rows[i] for i in sorted(first)], [rows[i] for i in sorted(second)]
 
 
-def calibrated(bundle: Bundle, rows: Sequence[Row], runtimes: Runtimes, *, show: Callable[[str], None]) -> Scales:
+def calibrated_scales(
+    bundle: Bundle, rows: Sequence[CalibrationText], runtimes: Runtimes, *, show: Callable[[str], None]
+) -> Scales:
     """The scales of all products of a bundle's tasks, from what they read of these texts in float32."""
     watching = ObservingRuntime(runtimes(precision="float32"), rows=-(-SAMPLE // len(rows)))
     session, names = Session(bundle, backend=watching), tuple(bundle.tasks)
@@ -104,13 +106,13 @@ def calibrated(bundle: Bundle, rows: Sequence[Row], runtimes: Runtimes, *, show:
 
 def measured(
     bundle: Bundle,
-    rows: Sequence[Row],
+    rows: Sequence[CalibrationText],
     runtimes: Runtimes,
     scales: Scales,
     *,
-    labelled: Labelled | None,
+    labelled: LabelledSources | None,
     show: Callable[[str], None],
-) -> dict[str, Change]:
+) -> dict[str, Int8Change]:
     """Changes of each task in int8 against float32."""
     before = Session(bundle, backend=runtimes(precision="float32"))
     after = Session(bundle, backend=runtimes(precision="int8", scales=scales))
@@ -119,7 +121,7 @@ def measured(
     return {name: _change(agreements[name], first.get(name), second.get(name)) for name in bundle.tasks}
 
 
-def is_past(change: Change, limits: Limits) -> bool:
+def is_past(change: Int8Change, limits: Limits) -> bool:
     """Whether a change is refused: by the metric where it is known, else by the agreement, or as one nobody knows."""
     if change.points is not None:
         return not -change.points <= limits.points  # NaN is past any limit
@@ -128,7 +130,7 @@ def is_past(change: Change, limits: Limits) -> bool:
     return not limits.unmeasured
 
 
-def check(changes: Mapping[str, Change], limits: Limits) -> None:
+def check(changes: Mapping[str, Int8Change], limits: Limits) -> None:
     """Raises BackendError that names the tasks whose change is past the limits."""
     past = {name: change for name, change in changes.items() if is_past(change, limits)}
     if past:
@@ -141,20 +143,22 @@ def check(changes: Mapping[str, Change], limits: Limits) -> None:
         )
 
 
-def _change(agreement: Agreement | None, before: tuple[str, float] | None, after: tuple[str, float] | None) -> Change:
+def _change(
+    agreement: Agreement | None, before: tuple[str, float] | None, after: tuple[str, float] | None
+) -> Int8Change:
     if before is None or after is None:
-        return Change(agreement=agreement)
-    return Change(agreement=agreement, metric=before[0], before=before[1], after=after[1])
+        return Int8Change(agreement=agreement)
+    return Int8Change(agreement=agreement, metric=before[0], before=before[1], after=after[1])
 
 
-def _change_in_words(change: Change) -> str:
+def _change_in_words(change: Int8Change) -> str:
     if change.points is not None:
         return f"{change.points:+.2f} points"
     return f"{100 * change.agreement.share:.1f} %" if change.agreement else "(no text to measure on fits it)"
 
 
 def _agreements(
-    bundle: Bundle, before: Session, after: Session, rows: Sequence[Row], show: Callable[[str], None]
+    bundle: Bundle, before: Session, after: Session, rows: Sequence[CalibrationText], show: Callable[[str], None]
 ) -> Iterator[tuple[str, Agreement | None]]:
     names, pairs = tuple(bundle.tasks), []
     for start in range(0, len(rows), PIECE):
@@ -175,7 +179,9 @@ def _agreements(
         yield name, agreement_of(record.task, answers)
 
 
-def _scores(session: Session, labelled: Labelled | None, show: Callable[[str], None]) -> dict[str, tuple[str, float]]:
+def _scores(
+    session: Session, labelled: LabelledSources | None, show: Callable[[str], None]
+) -> dict[str, tuple[str, float]]:
     """By task its metric and score, of those that have a file to be scored on."""
     scored = {}
     for name, source in ({} if labelled is None else labelled.sources).items():

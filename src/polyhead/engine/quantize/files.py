@@ -29,7 +29,7 @@ CACHE, RECORD = "cache", "int8.json"
 SMOOTH, EIGHT, MEAN = ".smooth", ".eight", ".mean"
 
 
-class Change(Value):
+class Int8Change(Value):
     """Change of a task in int8: agreement with float32 on held-out texts, and the metric on labelled data."""
 
     agreement: Agreement | None = None  # None where no held-out text fits the task
@@ -48,11 +48,11 @@ class Change(Value):
         return self.agreement is not None or self.points is not None
 
 
-class Measured(Value):
+class VersionChange(Value):
     """The change of one version of a task, whose task.json has the SHA-256 `record`."""
 
     record: str
-    change: Change
+    change: Int8Change
 
 
 class Measurement(Value):
@@ -60,15 +60,15 @@ class Measurement(Value):
 
     backend: str
     weight_bits: int
-    tasks: dict[str, Measured]
+    tasks: dict[str, VersionChange]
 
-    def of(self, bundle: Bundle) -> dict[str, Change]:
+    def of(self, bundle: Bundle) -> dict[str, Int8Change]:
         """Measurements of the live versions."""
         live = {name: line.record for name, line in bundle.lines.items()}
         return {name: measured.change for name, measured in self.tasks.items() if live.get(name) == measured.record}
 
 
-class Calibration(Value):
+class ScalesRecord(Value):
     """Origin of scales, and the changes measured with them, here and on other machines."""
 
     trunk: str  # digest
@@ -76,7 +76,7 @@ class Calibration(Value):
     texts: int  # that were answered for it
     backend: str  # that was measured
     weight_bits: int = 8  # of the machine that was measured
-    tasks: dict[str, Measured] = {}
+    tasks: dict[str, VersionChange] = {}
     elsewhere: tuple[Measurement, ...] = ()
 
     @property
@@ -86,7 +86,7 @@ class Calibration(Value):
         return (first, *self.elsewhere)
 
 
-def read_calibration(bundle: Bundle) -> Calibration | None:
+def read_calibration(bundle: Bundle) -> ScalesRecord | None:
     """Scales beside a bundle, for its trunk; None if there are none, or none of use."""
     try:
         return _record(bundle)
@@ -100,7 +100,7 @@ def kept_files(bundle: Bundle) -> tuple[str, ...]:
     return () if record is None else (RECORD, _name(record.scales))
 
 
-def read_scales(bundle: Bundle) -> tuple[Calibration, Scales]:
+def read_scales(bundle: Bundle) -> tuple[ScalesRecord, Scales]:
     """The scales beside a bundle, for its trunk. Raises BackendError where there are none, or they are damaged."""
     record, root = _record(bundle), bundle.root
     name = _name(record.scales)
@@ -131,7 +131,7 @@ def warn_of_attached(backend: str, task: str) -> None:
     log.warning("nobody measured what int8 on %s changes for %s: it is in no bundle", backend, task)
 
 
-def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: Calibration | None) -> None:
+def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: ScalesRecord | None) -> None:
     """Two lines at most: of tasks that were measured on other machines alone, and of those that never were."""
     bits, measured_here, elsewhere = processor().weight_bits, set[str](), set[str]()
     for measurement in () if record is None else record.measurements:
@@ -154,8 +154,8 @@ def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: Calibratio
 
 
 def write_scales(
-    bundle: Bundle, scales: Scales, *, texts: int, backend: str, changes: Mapping[str, Change]
-) -> Calibration:
+    bundle: Bundle, scales: Scales, *, texts: int, backend: str, changes: Mapping[str, Int8Change]
+) -> ScalesRecord:
     """Keeps scales beside a bundle, whole or not at all, in place of older ones; `changes` were measured here."""
     folder = bundle.root / CACHE
     with writing(bundle.root, "the scales cannot be kept"):
@@ -163,7 +163,7 @@ def write_scales(
         remove_leftovers(folder, root=bundle.root)
         temporary = folder / temporary_name("scales")
         digest = write_arrays(temporary, _arrays(scales))
-        record = Calibration(
+        record = ScalesRecord(
             trunk=bundle.digest,
             scales=digest,
             texts=texts,
@@ -180,7 +180,9 @@ def write_scales(
     return record
 
 
-def write_changes(bundle: Bundle, record: Calibration, *, backend: str, changes: Mapping[str, Change]) -> Calibration:
+def write_changes(
+    bundle: Bundle, record: ScalesRecord, *, backend: str, changes: Mapping[str, Int8Change]
+) -> ScalesRecord:
     """Keeps what the scales of `record` change on this machine, in place of what was measured before on its like."""
     place, tasks = (backend, processor().weight_bits), _measured(bundle, changes)
     with writing(bundle.root, "what int8 changes cannot be kept"):
@@ -202,21 +204,21 @@ def write_changes(bundle: Bundle, record: Calibration, *, backend: str, changes:
     return now
 
 
-def _measured(bundle: Bundle, changes: Mapping[str, Change]) -> dict[str, Measured]:
+def _measured(bundle: Bundle, changes: Mapping[str, Int8Change]) -> dict[str, VersionChange]:
     return {
-        name: Measured(record=bundle.lines[name].record, change=change)
+        name: VersionChange(record=bundle.lines[name].record, change=change)
         for name, change in changes.items()
         if change.is_measured
     }
 
 
-def _record(bundle: Bundle) -> Calibration:
+def _record(bundle: Bundle) -> ScalesRecord:
     path = bundle.root / CACHE / RECORD
     if not path.exists():
         raise _missing(f"{bundle.root} has no scales for int8")
     try:
         raw = read_inside(bundle.root, CACHE, RECORD, limit=LARGEST_JSON)
-        record = from_json(raw, Calibration, source=str(path))
+        record = from_json(raw, ScalesRecord, source=str(path))
     except PolyheadError as error:
         raise _damaged(bundle.root, error) from None
     if record.trunk != bundle.digest:

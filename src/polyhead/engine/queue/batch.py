@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from polyhead.engine.answers import Columns, Result
+from polyhead.engine.answers import AnswerTable, Result
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue.ticket import Piece, Ticket
+from polyhead.engine.queue.ticket import Ticket, TicketPart
 from polyhead.engine.request import Request, TaskResults
 
 
 class SharedBatch:
     """The inputs of several calls, asked as one call for the tasks of all."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[TicketPart]) -> None:
         self.loaded = pieces[0].ticket.loaded
         self.tickets = list(dict.fromkeys(piece.ticket for piece in pieces))
         wanted = {name for ticket in self.tickets for name in ticket.tasks}
@@ -30,7 +30,7 @@ class SharedBatch:
         self._words = words if any(own is not None for own in words) else None
         self.characters = sum(sum(piece.characters) for piece in pieces)
 
-    def run(self, deliver: Callable[[list[Callable[[], None]]], None]) -> Columns:
+    def run(self, deliver: Callable[[list[Callable[[], None]]], None]) -> AnswerTable:
         """The answers of all; callers that want stages get them meanwhile."""
         request = Request(self.loaded, self.inputs, self.tasks, words=self._words)
         if all(ticket.stage is None for ticket in self.tickets):
@@ -58,7 +58,7 @@ class SharedBatch:
                 results = TaskResults(task=stage.task, answers=own, layers_left=stage.layers_left)
                 yield partial(ticket.stage, results)
 
-    def spread(self, columns: Columns) -> list[Ticket]:
+    def spread(self, columns: AnswerTable) -> list[Ticket]:
         """Gives each ticket its results; those that have all of theirs now."""
         by_task = {name: _OfTask(columns, name, is_raw=name in self.loaded.hidden) for name in self.tasks}
         flops = _OwnFlops(self.loaded)
@@ -92,7 +92,7 @@ class SharedBatch:
 class _OfTask:
     """One task's column, and where each input's answer stands in it; raw outputs of hidden tasks are not decoded."""
 
-    def __init__(self, columns: Columns, name: str, *, is_raw: bool) -> None:
+    def __init__(self, columns: AnswerTable, name: str, *, is_raw: bool) -> None:
         self.column = columns[name]
         self.places: Mapping[int, int] = {row: place for place, row in enumerate(self.column.rows.tolist())}
         self.answers = None if is_raw else self.column.answers

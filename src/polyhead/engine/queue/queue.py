@@ -12,13 +12,13 @@ from time import monotonic
 
 import numpy as np
 
-from polyhead.engine.answers import Columns, Result
-from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, input_types_of, plain
+from polyhead.engine.answers import AnswerTable, Result
+from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, input_types_of, task_input
 from polyhead.engine.inputs import types_of_inputs as input_types
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue.batch import SharedBatch
 from polyhead.engine.queue.rate import Rate
-from polyhead.engine.queue.ticket import Piece, Ticket
+from polyhead.engine.queue.ticket import Ticket, TicketPart
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
@@ -77,7 +77,7 @@ class Queue:
         self.session, self.limits = session, limits
         self._deliver, self._observe = deliver or _run_all, observe
         self._ready, self._order = threading.Condition(), count()
-        self._lanes: dict[Hashable, list[tuple[float, int, Piece]]] = {}
+        self._lanes: dict[Hashable, list[tuple[float, int, TicketPart]]] = {}
         self._inputs = self._characters = 0  # that wait
         self._is_closed, self._under_way = False, 0  # batches that run, or of which the callers are told
         self._rate, self._until = Rate(), 0.0  # when the batch that runs probably ends
@@ -112,7 +112,7 @@ class Queue:
         end = None if seconds is None else monotonic() + seconds
         names = loaded.task_names(tasks)
         ticket = Ticket(loaded, listed, names, checked, end=end, done=done, stage=stage, is_gone=is_gone)
-        sizes = [sum(map(len, texts_of(plain(entry)))) for entry in listed]
+        sizes = [sum(map(len, texts_of(task_input(entry)))) for entry in listed]
         waiting = self._answered_at_once(ticket)
         if not waiting:
             self._deliver([ticket.end_now])
@@ -220,18 +220,18 @@ class Queue:
                 self._characters += sum(piece.characters)
             self._ready.notify()
 
-    def _pieces(self, ticket: Ticket, waiting: Sequence[int], sizes: Sequence[int]) -> Iterator[Piece]:
+    def _pieces(self, ticket: Ticket, waiting: Sequence[int], sizes: Sequence[int]) -> Iterator[TicketPart]:
         """Parts that a batch has room for."""
         numbers, characters, tokens = list[int](), list[int](), 0.0
         for number in waiting:
             more = self._rate.tokens(sizes[number], 1)
             if numbers and tokens + more > self.limits.batch_tokens:
-                yield Piece(ticket, numbers, characters)
+                yield TicketPart(ticket, numbers, characters)
                 numbers, characters, tokens = [], [], 0.0
             numbers.append(number)
             characters.append(sizes[number])
             tokens += more
-        yield Piece(ticket, numbers, characters)
+        yield TicketPart(ticket, numbers, characters)
 
     def _work(self) -> None:
         while True:
@@ -251,10 +251,10 @@ class Queue:
                     self._until = 0.0
                     self._ready.wait_for(lambda: self._under_way < UNDER_WAY)
 
-    def _take(self) -> tuple[list[Piece], list[Piece]]:
+    def _take(self) -> tuple[list[TicketPart], list[TicketPart]]:
         """The pieces of the next batch, and those that nobody waits for or that are late."""
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
-        lane, pieces, dropped, tokens = self._lanes[key], list[Piece](), list[Piece](), 0.0
+        lane, pieces, dropped, tokens = self._lanes[key], list[TicketPart](), list[TicketPart](), 0.0
         ends = self._ends(lane)
         while lane:
             piece = lane[0][2]
@@ -271,7 +271,7 @@ class Queue:
             del self._lanes[key]
         return pieces, dropped
 
-    def _ends(self, lane: Sequence[tuple[float, int, Piece]]) -> float:
+    def _ends(self, lane: Sequence[tuple[float, int, TicketPart]]) -> float:
         """The moment before which deadlines are too early for the next batch of this lane.
 
         Usually that is now. Where more waits than a batch holds, and some of it would be answered in time, it is the
@@ -284,7 +284,7 @@ class Queue:
         ends = now + self._rate.seconds_of(most)
         return ends if any(end > ends for end, _, _ in lane) else now
 
-    def _end_late(self, pieces: Sequence[Piece]) -> None:
+    def _end_late(self, pieces: Sequence[TicketPart]) -> None:
         ended = list[Ticket]()
         for ticket, numbers in ((piece.ticket, piece.numbers) for piece in pieces):
             if ticket.is_cancelled:
@@ -296,7 +296,7 @@ class Queue:
                 ended.append(ticket)
         self._finish(ended)
 
-    def _answer(self, pieces: Sequence[Piece]) -> None:
+    def _answer(self, pieces: Sequence[TicketPart]) -> None:
         """Runs one batch; what becomes of it is told by another thread, while the next batch runs."""
         began = monotonic()
         for piece in pieces:
@@ -317,7 +317,7 @@ class Queue:
                 self._under_way -= 1
                 self._ready.notify_all()
 
-    def _each_alone(self, pieces: Sequence[Piece], error: Exception) -> None:
+    def _each_alone(self, pieces: Sequence[TicketPart], error: Exception) -> None:
         """Of a batch that failed as a whole each call by itself; a call that fails alone is at fault."""
         if len(pieces) == 1:
             self._finish([piece.ticket for piece in pieces if piece.ticket.fail(error)])
@@ -333,7 +333,7 @@ class Queue:
                 self._told(batch, columns, [piece], began, monotonic() - began)
 
     def _told(
-        self, batch: SharedBatch, columns: Columns, pieces: Sequence[Piece], began: float, seconds: float
+        self, batch: SharedBatch, columns: AnswerTable, pieces: Sequence[TicketPart], began: float, seconds: float
     ) -> None:
         """Each call's own answers; `seconds` is how long the batch ran."""
         try:

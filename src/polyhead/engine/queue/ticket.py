@@ -76,7 +76,7 @@ def _nobody(ticket: Ticket) -> None:
     pass
 
 
-class Piece:
+class TicketPart:
     """Some inputs of a ticket that are read in one batch."""
 
     def __init__(self, ticket: Ticket, numbers: Sequence[int], characters: Sequence[int]) -> None:

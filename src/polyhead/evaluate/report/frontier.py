@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polyhead.errors import MissingExtra
-from polyhead.plan.cost.allocate import Allocation, Option, Price, allocation_of, by_rule, frontier
+from polyhead.plan.cost.allocate import Allocation, AllocationOption, LayerPrice, allocation_of, by_rule, frontier
 from polyhead.values import Value
 
 RATES = (0.5, 1.0, 2.0, 3.0)
@@ -25,7 +25,7 @@ class Baseline(Value):
     cost: int
 
 
-def apart(name: str, scores: Sequence[float], price: Price, *, layers: int) -> Baseline:
+def apart(name: str, scores: Sequence[float], price: LayerPrice, *, layers: int) -> Baseline:
     """One model of so many layers for each task, nothing shared."""
     return Baseline(
         name=name, score=sum(scores) / len(scores), cost=len(scores) * (price.base + layers * price.private)
@@ -33,12 +33,12 @@ def apart(name: str, scores: Sequence[float], price: Price, *, layers: int) -> B
 
 
 def plot_frontier(
-    options: Sequence[Option],
-    price: Price,
+    options: Sequence[AllocationOption],
+    price: LayerPrice,
     path: Path | str,
     *,
     rates: Sequence[float] = RATES,
-    offered: Sequence[Option] | None = None,
+    offered: Sequence[AllocationOption] | None = None,
     baselines: Sequence[Baseline] = (),
 ) -> None:
     """Draws the frontier of `options`, the rule's choices and baselines into `path` (.svg, .png or .pdf).
@@ -89,7 +89,9 @@ def plot_frontier(
     figure.savefig(path, dpi=150)
 
 
-def _by_choice(options: Sequence[Option], price: Price, rates: Sequence[float]) -> list[tuple[Allocation, str]]:
+def _by_choice(
+    options: Sequence[AllocationOption], price: LayerPrice, rates: Sequence[float]
+) -> list[tuple[Allocation, str]]:
     """The choices of the rule, each once, with the prices that lead to it."""
     choices: dict[int, tuple[Allocation, list[str]]] = {}
     for rate in sorted(rates):

@@ -12,9 +12,9 @@ from polyhead.plan.cost.total import (
     added_each,
     cost_of,
     flops_by_sharers,
-    row_bytes,
     shared_flops,
     stored_bytes,
+    vector_bytes,
 )
 from polyhead.plan.cost.work import flops, layer_evaluations
 
@@ -33,7 +33,7 @@ __all__ = [
     "layer_evaluations",
     "parameters",
     "part_arrays",
-    "row_bytes",
+    "vector_bytes",
     "shared_flops",
     "stored_bytes",
 ]

@@ -22,7 +22,7 @@ Unit = Literal["layers", "flops", "bytes"]
 SCALE = 10**9  # scores are added as whole billionths of a point, so that no order of adding changes a tie
 
 
-class Option(Value):
+class AllocationOption(Value):
     """One way to run a task: `layers` private layers above the trunk's first `tap`, and what it scored."""
 
     task: str
@@ -40,7 +40,7 @@ class Option(Value):
             raise ConfigError(f"{where} needs a score", got=self.score, allowed="metric points, 0 to 100")
 
 
-class Price(Value):
+class LayerPrice(Value):
     """Cost of one shared trunk layer, of one private layer, and the fixed base."""
 
     shared: int
@@ -60,7 +60,7 @@ class Price(Value):
 class OptionsFile(Value):
     """The file that training writes beside a bundle of branches, for `polyhead allocate`."""
 
-    options: tuple[Option, ...]
+    options: tuple[AllocationOption, ...]
     trunk: Architecture | None = None
     full: dict[str, float] = {}  # task -> score of full fine-tuning, in points
 
@@ -68,7 +68,7 @@ class OptionsFile(Value):
 class Allocation(Value):
     """One option a task, and what they cost together: `base + D shared + sum(l) private`, D the deepest tap."""
 
-    chosen: dict[str, Option]
+    chosen: dict[str, AllocationOption]
     cost: int
     score: float  # mean over the tasks
     layers: int  # evaluated on one text: D + sum(l)
@@ -79,7 +79,7 @@ class Allocation(Value):
         return max(option.tap for option in self.chosen.values())
 
 
-def by_rule(options: Sequence[Option], c: float) -> dict[str, Option]:
+def by_rule(options: Sequence[AllocationOption], c: float) -> dict[str, AllocationOption]:
     """For each task the option with the largest `score - c layers` (Wei et al. 2021); ties: more layers.
 
     This gives all 24 depths that the paper prints for c = 1, 2, 3; its wording is `greedy`. Each task is looked
@@ -92,7 +92,7 @@ def by_rule(options: Sequence[Option], c: float) -> dict[str, Option]:
     }
 
 
-def greedy(options: Sequence[Option], c: float) -> dict[str, Option]:
+def greedy(options: Sequence[AllocationOption], c: float) -> dict[str, AllocationOption]:
     """The paper's wording: of each task, add layers as long as the next step gains at least c for each layer.
 
     It stops before a dip: a step that loses hides all later ones, where `by_rule` looks over it.
@@ -111,7 +111,7 @@ def greedy(options: Sequence[Option], c: float) -> dict[str, Option]:
     return chosen
 
 
-def price_of(unit: Unit, shape: Architecture, tokens: int = 32) -> Price:
+def price_of(unit: Unit, shape: Architecture, tokens: int = 32) -> LayerPrice:
     """The cost of layers on one text of `tokens` tokens: evaluations, FLOPs or bytes (float32).
 
     The base is what the embeddings cost: nothing in layers, their arrays in bytes, in FLOPs their projection if
@@ -123,10 +123,10 @@ def price_of(unit: Unit, shape: Architecture, tokens: int = 32) -> Price:
         _counted(unit, Path(nodes=(embed, Layers(start=0, stop=1, weights=owner))), shape, tokens) - base
         for owner in ("trunk", "task:any")
     )
-    return Price(shared=shared, private=private, base=base, unit=unit)
+    return LayerPrice(shared=shared, private=private, base=base, unit=unit)
 
 
-def allocation_of(chosen: Mapping[str, Option], price: Price) -> Allocation:
+def allocation_of(chosen: Mapping[str, AllocationOption], price: LayerPrice) -> Allocation:
     """Cost and score of a choice; raises ConfigError for an empty one."""
     if not chosen:
         raise ConfigError("there is no option to choose from", do="give at least one for a task")
@@ -140,7 +140,7 @@ def allocation_of(chosen: Mapping[str, Option], price: Price) -> Allocation:
     )
 
 
-def best_under(options: Sequence[Option], budget: int, price: Price) -> Allocation:
+def best_under(options: Sequence[AllocationOption], budget: int, price: LayerPrice) -> Allocation:
     """The highest mean score whose cost is within `budget`, exact; of equals the cheapest.
 
     Raises ConfigError when not even the cheapest choice is within the budget, and names its cost.
@@ -157,7 +157,7 @@ def best_under(options: Sequence[Option], budget: int, price: Price) -> Allocati
     return within[-1]
 
 
-def frontier(options: Sequence[Option], price: Price) -> tuple[Allocation, ...]:
+def frontier(options: Sequence[AllocationOption], price: LayerPrice) -> tuple[Allocation, ...]:
     """Every choice that no other beats in cost and score, by cost, exact; each scores more than those before it.
 
     For each depth that the trunk may have, the options with such a tap are combined task by task; of choices with
@@ -188,7 +188,7 @@ class _Point(NamedTuple):
     chosen: tuple[int, ...]
 
 
-def _within(tasks: Iterable[Sequence[Option]], depth: int) -> list[_Point]:
+def _within(tasks: Iterable[Sequence[AllocationOption]], depth: int) -> list[_Point]:
     """Over options with taps up to `depth`: for each number of private layers the best, if fewer do not equal it.
 
     Empty when a task has no such option.
@@ -211,8 +211,8 @@ def _within(tasks: Iterable[Sequence[Option]], depth: int) -> list[_Point]:
     return points
 
 
-def _by_task(options: Sequence[Option]) -> dict[str, list[Option]]:
-    by_task: dict[str, list[Option]] = {}
+def _by_task(options: Sequence[AllocationOption]) -> dict[str, list[AllocationOption]]:
+    by_task: dict[str, list[AllocationOption]] = {}
     for option in options:
         by_task.setdefault(option.task, []).append(option)
     if not by_task:

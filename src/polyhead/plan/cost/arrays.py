@@ -7,13 +7,21 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from polyhead.encoder.shape import Architecture, ArrayShape, dense_ends, embedding_arrays, layer_arrays, linear, norm
+from polyhead.encoder.shape import (
+    Architecture,
+    ArrayShape,
+    dense_ends,
+    embedding_arrays,
+    layer_arrays,
+    linear,
+    norm_shapes,
+)
 from polyhead.errors import PlanError
 from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool
 from polyhead.values import Value
 
 
-class Place(Value):
+class Offset(Value):
     """The states that the next node of a path reads."""
 
     trunk: str  # digest
@@ -29,17 +37,17 @@ class Place(Value):
         return sum(self.prompts)
 
 
-def places(plan: Plan, shape: Architecture) -> list[Place]:
+def places(plan: Plan, shape: Architecture) -> list[Offset]:
     """The place before each step; raises PlanError where a path does not fit the trunk's shape."""
-    after: list[Place] = []
-    before: list[Place] = []
+    after: list[Offset] = []
+    before: list[Offset] = []
     for step in plan.steps:
         before.append(after[step.parent] if step.parent >= 0 else _start(step.node, shape))
         after.append(place_after(step.node, before[-1], shape))
     return before
 
 
-def places_of_path(path: Path, shape: Architecture) -> list[Place]:
+def places_of_path(path: Path, shape: Architecture) -> list[Offset]:
     """The place before each node of the path; raises PlanError where it does not fit the trunk's shape."""
     before = [_start(path.nodes[0], shape)]
     for node in path.nodes[:-1]:
@@ -48,7 +56,7 @@ def places_of_path(path: Path, shape: Architecture) -> list[Place]:
     return before
 
 
-def place_after(node: Node, before: Place, shape: Architecture) -> Place:
+def place_after(node: Node, before: Offset, shape: Architecture) -> Offset:
     """The place behind the node; poolers and heads leave the width and depth as they were."""
     if isinstance(node, Pool):
         if node.positions == "attention" and (node.heads < 1 or before.width % node.heads):
@@ -81,10 +89,10 @@ def check_layers(node: Layers, width: int, shape: Architecture) -> None:
         raise PlanError(f"{where} cannot read states of width {width}", got=inner, do="set `enter`")
 
 
-def _start(node: Node, shape: Architecture) -> Place:
+def _start(node: Node, shape: Architecture) -> Offset:
     if not isinstance(node, Embed):
         raise PlanError("a plan must start with Embed", got=type(node).__name__)
-    return Place(
+    return Offset(
         trunk=node.trunk,
         width=shape.width,
         prompts=tuple(prompt.rows for prompt in node.prompts),
@@ -172,7 +180,7 @@ def parameters(plan: Plan, shape: Architecture) -> int:
     return sum(array.size for array in arrays_of_plan(plan, shape))
 
 
-def _once(nodes: Iterable[tuple[Node, Place]], shape: Architecture) -> Iterator[OwnedArray]:
+def _once(nodes: Iterable[tuple[Node, Offset]], shape: Architecture) -> Iterator[OwnedArray]:
     known: dict[tuple[str, str, str], tuple[int, ...]] = {}
     for node, at in nodes:
         for array in arrays_of(node, shape, width=at.width, depth=at.depth):
@@ -254,7 +262,7 @@ def _task_function(delta: Delta, prefix: str, width: int) -> Iterator[ArrayShape
         yield from linear(f"{prefix}.inner", delta.size, delta_hidden(delta))
         yield from linear(f"{prefix}.outer", delta_hidden(delta), delta.size)
     if delta.serial:
-        yield from norm(f"{prefix}.norm", width)
+        yield from norm_shapes(f"{prefix}.norm", width)
 
 
 def _ends(prefix: str, size: int, width: int) -> Iterator[ArrayShape]:

@@ -8,7 +8,7 @@ from polyhead.arguments import typed
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import PlanError
 from polyhead.plan import TRUNK, Codec, Embed, Path, Plan, Pool, Step, owners_of_node
-from polyhead.plan.cost.arrays import OwnedArray, Place, arrays_of_path, arrays_of_plan, places
+from polyhead.plan.cost.arrays import Offset, OwnedArray, arrays_of_path, arrays_of_plan, places
 from polyhead.plan.cost.work import Work, work_of
 from polyhead.values import Value
 
@@ -133,7 +133,7 @@ def _cost(work: list[Work], arrays: list[OwnedArray], stored: int) -> Cost:
 
 def _stored_by_tasks(plan: Plan, shape: Architecture, tokens: int) -> dict[frozenset[str], int]:
     """Bytes a store keeps for one text, each distinct value once, by the tasks that read it."""
-    kept: dict[tuple[int, Pool], tuple[Place, set[str]]] = {}
+    kept: dict[tuple[int, Pool], tuple[Offset, set[str]]] = {}
     for step, at in zip(plan.steps, places(plan, shape), strict=True):
         if isinstance(step.node, Pool):
             kept.setdefault((step.parent, step.node.stored()), (at, set()))[1].update(step.tasks)
@@ -182,7 +182,7 @@ def _along(plan: Plan, task: str) -> Plan:
     return Plan(steps=tuple(Step(node=s.node, parent=index - 1, tasks=s.tasks) for index, s in enumerate(steps)))
 
 
-def row_bytes(codec: Codec, width: int) -> int:
+def vector_bytes(codec: Codec, width: int) -> int:
     """Bytes of one encoded vector."""
     return codec.format.row_bytes(width)
 
@@ -204,4 +204,4 @@ def stored_bytes(
     elif kept.layers == "mean" and kept.codec.before_mean:
         depth = kept.of
     rows = tokens if kept.positions in ("all", "tokens") else 1
-    return rows * depth * row_bytes(kept.codec, width or shape.width)
+    return rows * depth * vector_bytes(kept.codec, width or shape.width)

@@ -16,7 +16,7 @@ from polyhead.encoder.shape import Architecture, dense_ends
 from polyhead.encoder.summarizer import Seq2SeqShape
 from polyhead.errors import PlanError
 from polyhead.plan import ADDED, TRUNK, Delta, Embed, Head, Layers, Node, Plan, Pool
-from polyhead.plan.cost.arrays import Place, delta_hidden, feed_forward_of, head_inputs, places
+from polyhead.plan.cost.arrays import Offset, delta_hidden, feed_forward_of, head_inputs, places
 from polyhead.values import Value
 
 
@@ -118,7 +118,7 @@ def _plain(plan: Plan) -> list[bool]:
     return plain
 
 
-def _extents(at: Place, tokens: int) -> tuple[_Extent, _Extent]:
+def _extents(at: Offset, tokens: int) -> tuple[_Extent, _Extent]:
     """Rows and visible pairs that all share, and those of isolated prompts, which see text and themselves."""
     if not at.isolated:
         rows = tokens + at.prompt_rows
@@ -164,7 +164,7 @@ def _delta_rates(delta: Delta, width: int, feed_forward: int) -> Iterator[tuple[
             pass
 
 
-def _end_flops(node: Pool | Head, at: Place, tokens: int, *, folded: bool) -> Iterator[tuple[str, int]]:
+def _end_flops(node: Pool | Head, at: Offset, tokens: int, *, folded: bool) -> Iterator[tuple[str, int]]:
     """FLOPs by owner: of a pooler over the text's tokens, or of a head on what it reads."""
     if isinstance(node, Pool):
         if node.part is not None:
@@ -176,7 +176,7 @@ def _end_flops(node: Pool | Head, at: Place, tokens: int, *, folded: bool) -> It
     yield node.part, 2 * vectors * (node.hidden or inputs) * node.width
 
 
-def _pool_flops(pool: Pool, at: Place, tokens: int, *, folded: bool) -> int:
+def _pool_flops(pool: Pool, at: Offset, tokens: int, *, folded: bool) -> int:
     """Attention `4 L d^2 + 4 d^2 + 4 L d`, folded `4 H L d + 4 d^2`; a learned mix of n layers `2 n L d`."""
     width = at.width
     mixed = 1 if pool.positions == "first" else tokens

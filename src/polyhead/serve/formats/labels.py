@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from polyhead.engine.inputs import plain
+from polyhead.engine.inputs import task_input
 from polyhead.errors import BadValue
 from polyhead.serve.formats.asking import TaskAnswers
 from polyhead.tasks.kinds import kind_of
@@ -89,13 +89,13 @@ def pipelined(answered: TaskAnswers) -> list[Sequence[Scored | Span]]:
     task = answered.task
     if not has_spans(task):
         return [ranked(task, answer) for answer in answered.answers]
-    texts = [texts_of(plain(entry))[-1] for entry in answered.inputs]
+    texts = [texts_of(task_input(entry))[-1] for entry in answered.inputs]
     return [spans_of(answer, text) for answer, text in zip(answered.answers, texts, strict=True)]
 
 
 async def cut_at(answered: TaskAnswers, number: int) -> int | None:
     """Where the text of an input ends that was read, in code points; None where all of it was."""
-    result, (text, *others) = answered.ticket.results[number], texts_of(plain(answered.inputs[number]))
+    result, (text, *others) = answered.ticket.results[number], texts_of(task_input(answered.inputs[number]))
     if result is None or not result.receipt.cut or others:
         return None
     only: Input = (text,)

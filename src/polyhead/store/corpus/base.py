@@ -18,7 +18,7 @@ import numpy as np
 
 from polyhead.errors import StoreError
 from polyhead.plan import Codec, Path
-from polyhead.plan.cost import row_bytes
+from polyhead.plan.cost import vector_bytes
 from polyhead.plugins import packages_of
 from polyhead.values import Value
 
@@ -60,7 +60,7 @@ class FeatureColumn(Value):
     @property
     def token_bytes(self) -> int:
         """Bytes of one token: all its stored layers."""
-        return self.layers * row_bytes(self.codec, self.width)
+        return self.layers * vector_bytes(self.codec, self.width)
 
 
 class Schema(Value):

@@ -33,7 +33,7 @@ from polyhead.store.jobs.columns import Roles, RowInput, roles_of
 from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows
 from polyhead.store.jobs.taps import Tap, calibrated, column_of, is_whole, kept_paths
 from polyhead.text.encodings import Encodings, ranges, starts_of
-from polyhead.text.processes import Piece, TokenizerPool
+from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
 from polyhead.values import Value, to_json
 
@@ -231,7 +231,7 @@ class _Extraction:
             documents_a_second=self._documents / seconds,
         )
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[TokenizerInput]:
         """Inputs that the store lacks, each once; single texts and pairs apart."""
         for chunk in self._file.chunks(self._roles.wanted, start=0, size=PIECE_ROWS):
             inputs = self._inputs(self._roles.inputs(chunk))
@@ -251,7 +251,7 @@ class _Extraction:
                     piece, texts = texts[: self._unit.rows], texts[self._unit.rows :]
                     first, done = start + len(chunk) * done // len(fresh), done + len(piece)
                     self._read.append(_Read(start=first, stop=start + len(chunk) * done // len(fresh), known=known))
-                    yield Piece(inputs=piece, windows=self._windows)
+                    yield TokenizerInput(inputs=piece, windows=self._windows)
 
     def _inputs(self, rows: Sequence[RowInput | BadValue]) -> list[Input]:
         """The texts of these rows; those that cannot be read are counted."""

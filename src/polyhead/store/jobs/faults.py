@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from polyhead.engine.answers import AnswerTable
 from polyhead.engine.inputs import AnyInput, InputType, input_types_of
-from polyhead.engine.session import Columns, Session
+from polyhead.engine.session import Session
 from polyhead.errors import BackendError, PolyheadError, in_words
 from polyhead.text.question import Question
 
@@ -24,7 +25,7 @@ PROBES: Mapping[InputType, AnyInput] = {
 
 def all_columns(
     session: Session, inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None], *, tasks: Iterable[str] | None
-) -> Columns:
+) -> AnswerTable:
     """Answers as columns; if every task fails on every input, columns with these errors.
 
     Raises MemoryError, OSError and errors that no row causes, such as MissingExtra.
@@ -41,7 +42,7 @@ def all_columns(
         return stream.columns()
 
 
-def check_machine(session: Session, columns: Columns) -> None:
+def check_machine(session: Session, columns: AnswerTable) -> None:
     """Raises errors that no row causes: MemoryError, OSError, or BackendError if no task answers any text.
 
     If a row failed in every task that it fits, these tasks are asked about a built-in text. If one answers it, the row

@@ -16,7 +16,7 @@ from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Encoded, Tokenizer, windows_of
-from polyhead.text.words import Search, best_windows
+from polyhead.text.words import WordFinder, best_windows
 
 
 def reads_windows(task: Task) -> bool:
@@ -55,7 +55,7 @@ class WindowedExamples:
         ]
 
     def _add(self, several: list[Encoded], words: np.ndarray) -> None:
-        search, goes_on = Search(words), np.zeros(len(words), bool)
+        search, goes_on = WordFinder(words), np.zeros(len(words), bool)
         for encoding in several:
             goes_on[search.going_on_in(encoding)] = True
             read, tokens = search.read_in(encoding)

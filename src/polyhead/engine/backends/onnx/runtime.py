@@ -14,7 +14,7 @@ from polyhead.errors import BackendError
 from polyhead.machine import processor, processors
 
 
-class Int8Ops(OnnxOps):
+class OnnxInt8Ops(OnnxOps):
     """Multiplies in 8 bits where a scale is known for the weights, and else as any graph does."""
 
     def __init__(self, scales: Scales, *, bits: int) -> None:
@@ -92,7 +92,7 @@ class OnnxRuntime:
         """The graph that `build` makes, compiled for the processor."""
         ops = OnnxOps()
         if layers and self._scales is not None and self.weight_bits is not None:
-            ops = Int8Ops(self._scales, bits=self.weight_bits)
+            ops = OnnxInt8Ops(self._scales, bits=self.weight_bits)
         model = ops.graph(build(ops), label=label)
         large = {name: array for name, array in ops.arrays.items() if array.nbytes > INLINE}
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in large.values()]

@@ -23,7 +23,7 @@ LEVELS = 256
 KEPT_KERNELS = ("CPU_RUNTIME_CACHE_CAPACITY", 1024)
 
 
-class Int8Ops(OpenVINOOps):
+class OpenVINOInt8Ops(OpenVINOOps):
     """Multiplies in 8 bits where a scale is known for the weights, and else as any graph does."""
 
     def __init__(self, scales: Scales, *, bits: int) -> None:
@@ -110,7 +110,7 @@ class OpenVINORuntime:
         bfloat16 = self._float == "bfloat16"
         ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16 and not layers)
         if layers and self._scales is not None and self.weight_bits is not None:
-            ops = Int8Ops(self._scales, bits=self.weight_bits)
+            ops = OpenVINOInt8Ops(self._scales, bits=self.weight_bits)
         outputs = build(ops)
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         model = ov.Model(results, list(ops.inputs.values()), label)

@@ -16,9 +16,9 @@ import numpy as np
 
 from polyhead.codecs import NO_TOKEN
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
-from polyhead.engine.backends.prefix import check_features, depth_of, stored_paths
-from polyhead.engine.backends.reference.layer import Array, Arrays, dense, gelu, norm, run_layers, softmax
+from polyhead.engine.backends.base import Count, LoadedTask, StageResults, TokenBatch, owned_arrays, whole
+from polyhead.engine.backends.prefix import check_feature_batch, depth_of, stored_paths
+from polyhead.engine.backends.reference.layer import Array, Arrays, dense, gelu, layer_norm, masked_softmax, run_layers
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import TRUNK, Activation, Embed, Layers, Path, Plan, Pool, cost
 from polyhead.plan.coding import through, tokens_of
@@ -59,7 +59,7 @@ class ReferenceBackend:
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, Array]:
         return whole(self.stages(plan, batch))
 
-    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:
         """A stage for each pool, those that need the fewest layers first."""
         total = before = 0
         done: list[str] = []
@@ -75,7 +75,7 @@ class ReferenceBackend:
                     outputs[task] = value if separate else self._headed(task, value)
                 except Exception as error:  # of this task's own head
                     failed[task] = error
-            yield Stage(outputs=outputs, failed=failed, layers_left=total - run)
+            yield StageResults(outputs=outputs, failed=failed, layers_left=total - run)
 
     def features(self, paths: Sequence[Path], batch: TokenBatch) -> list[Array]:
         """The stored value of each path before its codec, (positions of all texts, layers, width)."""
@@ -97,7 +97,7 @@ class ReferenceBackend:
             if task not in self.tasks:
                 raise BackendError(f"task '{task}' is not loaded", allowed=list(self.tasks))
             path = self.tasks[task].path
-            check_features(task, path, features, self.trunk.architecture.width)
+            check_feature_batch(task, path, features, self.trunk.architecture.width)
             value = self._pooled(task, path.pool, features.values, slice(0), slice(None), features.mask)
             outputs[task] = value if path.head.separate else self._headed(task, value)
         return outputs
@@ -186,7 +186,7 @@ class ReferenceBackend:
         if shape.segments:
             segments = np.pad(np.minimum(batch.segments, shape.segments - 1), ((0, 0), (count, 0)))
             out = out + arrays["embeddings.segment.weight"][segments]
-        out = norm(out, arrays, "embeddings.norm", shape.norm_epsilon)
+        out = layer_norm(out, arrays, "embeddings.norm", shape.norm_epsilon)
         if shape.embedding_width not in (None, shape.width):
             out = dense(out, arrays, "embeddings.project")
         ends = np.cumsum([0, *map(len, prompts)])
@@ -207,7 +207,7 @@ class ReferenceBackend:
         """The stored value mixed over layers, then over positions: those of the `text`, or the `own` prompt rows."""
         owned = {} if node.part is None else self._owned(task, node.part)
         if node.layers == "learned":
-            mixed = owned["mix.scale"] * np.einsum("l,rtlw->rtw", softmax(owned["mix.weights"]), value)
+            mixed = owned["mix.scale"] * np.einsum("l,rtlw->rtw", masked_softmax(owned["mix.weights"]), value)
         else:
             mixed = np.mean(value, axis=2)
         if node.positions == "prompt":
@@ -291,7 +291,7 @@ def _attention_pool(features: Array, mask: Array, arrays: Arrays, heads: int) ->
     keys = dense(features, arrays, "pool.key").reshape(rows, tokens, heads, width // heads)
     values = dense(features, arrays, "pool.value").reshape(rows, tokens, heads, width // heads)
     scores = np.einsum("hk,rthk->rht", query, keys) / math.sqrt(width // heads)
-    weights = softmax(np.where(mask[:, None, :], scores, -np.inf))
+    weights = masked_softmax(np.where(mask[:, None, :], scores, -np.inf))
     mixed = np.einsum("rht,rthk->rhk", weights, values).reshape(rows, width)
     return dense(mixed, arrays, "pool.output")
 

@@ -32,7 +32,7 @@ def run_layers(node: Layers, hidden: Array, sees: Array, *, shape: Architecture,
     if node.enter:
         hidden = dense(hidden, arrays, "enter")
     for index in range(node.start, node.stop):
-        delta = LayerDelta(node.delta, index, owned, shape.norm_epsilon)
+        delta = DeltaArrays(node.delta, index, owned, shape.norm_epsilon)
         layer = _Layer(node, arrays, f"layers.{index}", node.heads or shape.heads, shape.norm_epsilon, delta)
         hidden = layer.run(hidden, sees)
         out.append(hidden)
@@ -47,7 +47,7 @@ class _Layer(msgspec.Struct, frozen=True):
     name: str
     heads: int
     epsilon: float
-    delta: LayerDelta
+    delta: DeltaArrays
 
     def run(self, hidden: Array, sees: Array) -> Array:
         out = hidden
@@ -63,7 +63,7 @@ class _Layer(msgspec.Struct, frozen=True):
         """`LN(x + half(x))`; without `residual` the half alone."""
         if not self.node.residual:
             return half
-        return norm(before + half, self.arrays, f"{self.name}.{name}.norm", self.epsilon)
+        return layer_norm(before + half, self.arrays, f"{self.name}.{name}.norm", self.epsilon)
 
     def _attention(self, hidden: Array, sees: Array) -> Array:
         query = self._dense(hidden, "attention.query")
@@ -90,7 +90,7 @@ def _before(rows: Array, flat: Array) -> Array:
     return np.concatenate([np.broadcast_to(rows, (len(flat), *rows.shape)), flat], axis=1)
 
 
-class LayerDelta(msgspec.Struct, frozen=True):
+class DeltaArrays(msgspec.Struct, frozen=True):
     """A delta's arrays in one layer; without a node it adds nothing."""
 
     node: Delta | None
@@ -133,7 +133,7 @@ class LayerDelta(msgspec.Struct, frozen=True):
         node = self.node
         if node is not None and node.serial:
             added = out + self._task_function(node, out, sees)
-            return norm(added, self.owned(node.part), f"delta.{self.index}.norm", self.epsilon)
+            return layer_norm(added, self.owned(node.part), f"delta.{self.index}.norm", self.epsilon)
         if node is not None and node.kind == "scale":
             return self._scaled(node, out)
         return out
@@ -170,7 +170,7 @@ def dense(values: Array, arrays: Arrays, name: str) -> Array:
     return out if bias is None else out + bias
 
 
-def norm(values: Array, arrays: Arrays, name: str, epsilon: float) -> Array:
+def layer_norm(values: Array, arrays: Arrays, name: str, epsilon: float) -> Array:
     """Layer norm over the width."""
     centred = values - values.mean(axis=-1, keepdims=True)
     variance = np.mean(centred * centred, axis=-1, keepdims=True)
@@ -178,7 +178,7 @@ def norm(values: Array, arrays: Arrays, name: str, epsilon: float) -> Array:
     return out
 
 
-def softmax(scores: Array) -> Array:
+def masked_softmax(scores: Array) -> Array:
     """Over the last axis; -inf gets weight 0."""
     exp = np.exp(scores - scores.max(axis=-1, keepdims=True))
     out: Array = (exp / exp.sum(axis=-1, keepdims=True)).astype(np.float32)
@@ -202,6 +202,6 @@ def attention(query: Array, key: Array, value: Array, *, heads: int, sees: Array
         return flat.reshape(rows, flat.shape[1], heads, width // heads).transpose(0, 2, 1, 3)
 
     scores = split(query) @ split(key).swapaxes(-1, -2) / math.sqrt(width // heads)
-    weights = softmax(np.where(sees[:, None], scores, -np.inf))  # (rows, heads, queries, keys)
+    weights = masked_softmax(np.where(sees[:, None], scores, -np.inf))  # (rows, heads, queries, keys)
     mixed: Array = (weights @ split(value)).transpose(0, 2, 1, 3).reshape(rows, queries, width)
     return mixed
