@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from polyhead.cli.output import Printer, check_apart, check_writable, counted, json_option, number, stoppable, writing
-from polyhead.cli.tables import columns_in
 from polyhead.data.guess import SINGLE_LABEL
 from polyhead.data.guess_texts import TEXTS
+from polyhead.data.rows import first_columns
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.values import Value
@@ -121,7 +121,7 @@ def _names(labels: str) -> tuple[str, ...]:
 
 
 def _text_column(data: str) -> str:
-    there = columns_in(data)
+    there = first_columns(data)
     column = next((name for name in TEXTS if name in there), None)
     if column is None:
         raise ConfigError(f"no column of {data} looks like the text", got=list(there), do="name it with --text")

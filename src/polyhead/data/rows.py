@@ -47,11 +47,12 @@ class Rows:
     cannot.
     """
 
-    def __init__(self, path: str, wanted: Sequence[str] = ()) -> None:
-        self.path, self.wanted = path, tuple(wanted)  # columns to read, where a format can leave others unread
+    def __init__(self, path: str, wanted: Sequence[str] | None = None) -> None:
+        """`wanted` are the columns to read, where a format can leave others unread; None: all."""
+        self.path = path
         self.form: AnnotationFormat | None = None  # of annotated texts, from the first row on
         known = table_format(path)
-        self._table: TableFormat | None = known(path, self.wanted) if known else None
+        self._table: TableFormat | None = known(path, wanted) if known else None
         self.columns: dict[str, None] = {} if self._table is None else self._table.columns
         self.has_cells = self._table is not None and self._table.has_cells
 
@@ -226,7 +227,7 @@ def no_rows(path: str) -> EmptyData:
 
 def first_columns(path: str) -> list[str]:
     """The columns of the first row; none of a table that cannot be read."""
-    rows = Rows(path)
+    rows = Rows(path, ())
     with suppress(PolyheadError):
         next(iter(rows), None)
     return list(rows.columns)

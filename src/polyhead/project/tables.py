@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from polyhead.arguments import check_fields, twice_in, typed
-from polyhead.data.columns import Source
+from polyhead.data.columns import Columns, Source
 from polyhead.data.tables import file_endings, is_address
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadName, ConfigError
@@ -82,7 +82,7 @@ class DataFile(Value):
             )
 
 
-class TaskEntry(Value):
+class TaskEntry(Columns):
     """One `[[tasks]]` table: what is asked, of which columns of which files, shared and trained how."""
 
     name: str
@@ -100,18 +100,6 @@ class TaskEntry(Value):
     long_texts: Literal["cut", "windows"] = "cut"
     null_answers: bool = False  # span: whether a text may hold no answer
     decoder: Literal["greedy", "constrained"] = "greedy"  # tagging with BIO labels
-    text: str | None = None  # None: "text"; "question" for multiple_choice and span
-    text_b: str | None = None  # None: "context" for span, and for multiple_choice where a file has it
-    label: str = "label"
-    tokens: str | None = None
-    tags: str | None = None
-    spans: str | None = None
-    choices: str | None = None  # None: "choices"
-    answers: str | None = None  # None: "answers"
-    separator: str | None = None
-    empty: Literal["none", "skip"] | None = None  # an empty cell; None: "none" for multi_label, else "skip"
-    overlaps: Literal["longest", "skip"] | None = None  # of overlapping spans: keep the longest, or leave the row out
-    soft: str | tuple[str, ...] | None = None  # where the probabilities of labels are (`tasks.shares`)
     team: str | None = None  # who answers for the task; for its card
     model: str | Summarizer | None = None  # summarization: the encoder-decoder that it starts from
     strategy: Strategy | None = None
@@ -157,9 +145,7 @@ class TaskEntry(Value):
         """Where a split's rows are; paths are relative to the project file's folder."""
         chosen = DataFile(path=file) if isinstance(file, str) else file
         path = chosen.path if is_address(chosen.path) else str((folder / chosen.path).resolve())
-        columns = {
-            name: getattr(self, name) for name in Source.__struct_fields__ if name in type(self).__struct_fields__
-        }
+        columns = {name: getattr(self, name) for name in Columns.__struct_fields__}
         return Source(path=path, where=chosen.where, limit=chosen.limit, **columns)
 
 

@@ -100,9 +100,9 @@ class TableFormat(ABC):
     has_cells: ClassVar[bool] = False  # every value is a string
     written: ClassVar[tuple[str, ...]] = ()  # endings of files that `writer` makes
 
-    def __init__(self, path: str, wanted: Sequence[str]) -> None:
+    def __init__(self, path: str, wanted: Sequence[str] | None) -> None:
         self.path = path
-        self.wanted = tuple(wanted)  # columns to read, where the format can leave others unread
+        self.wanted = wanted  # columns to read, where the format can leave others unread; None: all
         self.columns: dict[str, None] = {}
 
     @classmethod

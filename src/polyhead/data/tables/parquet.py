@@ -39,7 +39,7 @@ class Parquet(TableFormat):
             names = list(file.schema_arrow.names)
             self.begin(names, f"the schema of {self.path}", "write it again with a name for each")
             is_export = any(name.endswith(ENDS_OF_COLUMNS) for name in names)
-            read = [name for name in names if is_export or name in self.wanted]
+            read = [name for name in names if is_export or self.wanted is None or name in self.wanted]
             features = _features(file.schema_arrow.metadata or {})
             check_packing(file.metadata, read, self.path)
             for batch in _batches(file, read, 0, 1024):
@@ -60,8 +60,8 @@ class Parquet(TableFormat):
         """Row groups before `start` are not read."""
         waiting: list[Any] = []
         with self._opened() as file:
-            check_packing(file.metadata, self.wanted, self.path)
-            for batch in _batches(file, list(self.wanted), start, size):
+            check_packing(file.metadata, self.wanted or (), self.path)
+            for batch in _batches(file, list(self.wanted or ()), start, size):
                 waiting.append(batch)
                 while sum(map(len, waiting)) >= size:
                     table = arrow_for().Table.from_batches(waiting)
