@@ -27,8 +27,8 @@ from benchmarks.first_light_eight_tasks import PROJECT, SEEDS
 from benchmarks.precision_change import BACKEND, FEW, TEXTS, bundle_of, calibration, claim, scored
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_runtime
-from polyhead.engine.quantize.calibrate import calibrated_scales
 from polyhead.engine.session import Session
+from polyhead.evaluate.int8 import calibrated_scales
 from polyhead.machine import CAPS, processor
 from polyhead.project.tables import DataFile, Project, read_project
 from studies.results import Claim, Study

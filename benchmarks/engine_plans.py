@@ -19,7 +19,7 @@ from benchmarks import one_pass_tasks
 from benchmarks.engine_plans_claims import LAYERED, STACKED, Row, claims, lines
 from benchmarks.engine_plans_made import Machine, Run, drawn_trunk, over, runtime_of
 from polyhead.bundle.read import Bundle
-from polyhead.cli.output import table
+from polyhead.cli.output import text_table
 from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.session import Session
@@ -58,7 +58,7 @@ def main() -> None:
     for name in options.parts:
         say(f"== {name}")
         rows += PARTS[name](options)
-    for line in table(lines(rows), left=2):
+    for line in text_table(lines(rows), left=2):
         say(line)
     held, lacking = claims(rows)
     if options.quick:

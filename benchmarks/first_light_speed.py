@@ -16,7 +16,7 @@ import torch
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.extract import TOKEN_BUDGET, Extractor
 from polyhead.deep.features import examples_of
-from polyhead.deep.heads.baseline import paths_of
+from polyhead.deep.heads.baseline import candidate_paths
 from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
@@ -86,7 +86,7 @@ def extraction(data, folder: Path, precision: str) -> list[dict]:
     rows, bare, whole = [], [], []
     for repeat in range(REPEATS + 1):
         extractor = Extractor(data, folder=folder / f"extract{repeat}", precision=precision)
-        path = paths_of(ready, extractor, Codec(name="float16"))[0]
+        path = candidate_paths(ready, extractor, Codec(name="float16"))[0]
         encoded = extractor.tokenizer.encode(inputs)
         pieces = list(batches(encoded, token_budget=TOKEN_BUDGET, pad_id=extractor.tokenizer.pad_id))
         began = time.perf_counter()
@@ -122,7 +122,7 @@ def training(data, folder: Path, precision: str) -> list[dict]:
     count = min(HEAD_TEXTS, len(examples.inputs))
     index = (list(range(count)) * (HEAD_TEXTS // count + 1))[:HEAD_TEXTS]
     extractor = Extractor(data, folder=folder / "train", precision=precision)
-    path = paths_of(ready, extractor, Codec(name="float16"))[0]
+    path = candidate_paths(ready, extractor, Codec(name="float16"))[0]
     extractor.fill([FeatureRequest(path=path, inputs=examples.inputs)])
     cached = examples_of(ready, type(ready.train)(name="train", examples=examples.take(index)), path, extractor)
     tuned = examples.take(list(range(TUNED_TEXTS)))

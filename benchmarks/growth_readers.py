@@ -29,7 +29,7 @@ from polyhead.bundle.journal import read_attempts
 from polyhead.bundle.manifest import TaskRecord, decoded, read_bundle_file
 from polyhead.bundle.models import read_models_file
 from polyhead.bundle.owners import connected, new_names
-from polyhead.bundle.packed import packed
+from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
@@ -40,7 +40,7 @@ from polyhead.data.read import read
 from polyhead.encoder.configs import architecture_of
 from polyhead.engine.pinned import ProbeAnswers, readable_probes
 from polyhead.engine.session import Session
-from polyhead.errors import DataError, nearest
+from polyhead.errors import DataError, suggestion
 from polyhead.nesting import is_deep
 from polyhead.plan import Codec, Pool
 from polyhead.project.file_text import with_task
@@ -48,7 +48,7 @@ from polyhead.project.tables import read_project
 from polyhead.serve.app import application
 from polyhead.serve.http import without_files
 from polyhead.serve.keys import keys_in
-from polyhead.serve.labels import check_labels, read_labels
+from polyhead.serve.labels import check_served_labels, read_labels
 from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.uploads import Receiver, staged
@@ -346,7 +346,7 @@ def _(folder: Path, n: int) -> Work:
 @reader("an upload: probes", 500)
 def _(folder: Path, n: int) -> Work:
     root = bundle(folder, draft("mood", probes=n))
-    content, places = b"".join(packed(Bundle.open(root), "mood")), iter(range(10**6))
+    content, places = b"".join(upload_bytes(Bundle.open(root), "mood")), iter(range(10**6))
 
     def work() -> None:
         place = folder / f"u{next(places)}"
@@ -866,14 +866,14 @@ def _(folder: Path, n: int) -> Work:
     pairs = "".join(f'o{k} = "l{k}"\n' for k in range(n))
     (folder / "labels.toml").write_text(f'[q]\ntask = "t"\n[q.labels]\n{pairs}')
     task = Task(name="t", kind="single_label", labels=tuple(f"l{k}" for k in range(n)))
-    return lambda: check_labels(read_labels(folder / "labels.toml"), {"t": task})
+    return lambda: check_served_labels(read_labels(folder / "labels.toml"), {"t": task})
 
 
 @reader("the file of labels: questions", 200)
 def _(folder: Path, n: int) -> Work:
     (folder / "labels.toml").write_text("".join(f'[q{k}]\ntask = "t"\n' for k in range(n)))
     task = Task(name="t", kind="single_label", labels=("a", "b"))
-    return lambda: check_labels(read_labels(folder / "labels.toml"), {"t": task})
+    return lambda: check_served_labels(read_labels(folder / "labels.toml"), {"t": task})
 
 
 def store(folder: Path) -> PlainStore:
@@ -1010,12 +1010,12 @@ def _(folder: Path, n: int) -> Work:
 
 @reader("a name that is nearly another's", 1000)
 def _(folder: Path, n: int) -> Work:
-    return lambda: nearest("lamp", [f"lam{k}" for k in range(n)])
+    return lambda: suggestion("lamp", [f"lam{k}" for k in range(n)])
 
 
 @reader("a name of many letters that is nearly another's", 250)
 def _(folder: Path, n: int) -> Work:
-    return lambda: nearest("ab" * n, ["ba" * n, "a" * n + "b" * n])
+    return lambda: suggestion("ab" * n, ["ba" * n, "a" * n + "b" * n])
 
 
 @reader("a hub's repository: files that the bundle does not list", 100)

@@ -24,7 +24,7 @@ from benchmarks import one_pass_claims, one_pass_tasks
 from benchmarks.one_pass_tasks import FOLDER, PAIRED, SIZES, TASKS
 from benchmarks.peers.rivals import RIVALS, Rival, Worker, python_of
 from polyhead.bundle.read import Bundle
-from polyhead.cli.output import table
+from polyhead.cli.output import text_table
 from polyhead.deep.nn.load import find_encoder
 from polyhead.tasks.kinds import kind_of
 from studies.settings import RESULTS, ROOT, command, report, say
@@ -188,7 +188,7 @@ def show(rows: Sequence[Row]) -> None:
         memory = max(int(str(row["resident"])) for row in mine) / 2**20
         beside = "" if group == who else f" (beside {group})"
         lines.append([str(how), f"{who}{beside}", str(tasks), f"{1000 * per_text:.3f}", f"{memory:.0f}"])
-    for line in table(lines, left=2):
+    for line in text_table(lines, left=2):
         say(line)
 
 

@@ -30,7 +30,7 @@ from polyhead.bundle.manifest import renamed
 from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
-from polyhead.cli.output import table
+from polyhead.cli.output import text_table
 from polyhead.deep.loop.events import Events
 from polyhead.engine.quantize.files import CACHE
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
@@ -149,7 +149,7 @@ def main() -> None:
     for name, record in trained.tasks.items():
         metric, value = trained.headline(name)
         rows.append([name, record.task.kind, f"{len(record.task.labels)}", metric, f"{value:.3f}"])
-    for line in table(rows, left=2):
+    for line in text_table(rows, left=2):
         say(line)
     for size in SIZES:
         say(f"{size:4d} tasks: {bundle_of(size)}")

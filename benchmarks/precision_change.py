@@ -22,8 +22,8 @@ from benchmarks.first_light_eight_tasks import PROJECT, SEEDS, polyhead
 from polyhead.bundle.read import Bundle
 from polyhead.data.read import read
 from polyhead.engine.backends import open_runtime
-from polyhead.engine.quantize.calibrate import CalibrationText, calibrated_scales
 from polyhead.engine.session import Session
+from polyhead.evaluate.int8 import CalibrationText, calibrated_scales
 from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.tables import DataFile, Project, read_project
 from studies.results import Claim, Study

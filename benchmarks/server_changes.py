@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.one_pass_tasks import FOLDER, TASKS, bundle_of, copied, train, tweets
 from benchmarks.server_load import CALLERS, Row, load, resident, server
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.packed import packed
+from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from studies.results import Claim
@@ -90,7 +90,7 @@ def upload(name: str, level: float) -> bytes:
     write_bundle(folder, trained.trunk())
     made = Draft(record=record, arrays=arrays, scores=draft.scores, probes=draft.probes, card=draft.card)
     add_tasks(folder, [made])
-    return b"".join(packed(Bundle.open(folder), name))
+    return b"".join(upload_bytes(Bundle.open(folder), name))
 
 
 def during(

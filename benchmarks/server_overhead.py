@@ -27,10 +27,10 @@ from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.serve.access_log import AccessLog
 from polyhead.serve.exchange import Exchange
-from polyhead.serve.exposition import families_of, written
+from polyhead.serve.exposition import exposition_text, families_of
 from polyhead.serve.formats import FORMATS
 from polyhead.serve.guard import Guard
-from polyhead.serve.keys import Keys, keys_in
+from polyhead.serve.keys import AccessKeys, keys_in
 from polyhead.serve.metrics import Metrics
 from polyhead.serve.paths import Paths
 from polyhead.serve.service import Service
@@ -102,7 +102,7 @@ async def _rows(service: Service, repeats: int, calls: int):
     bare = await timed(lambda: _asked(_answer))
     yield row("bare", "an application that answers at once", bare)
     file = AccessLog(io.BytesIO())
-    keys = Keys(keys_in("\n".join(f"key-number-{number}" for number in range(KEYS)), source="keys"))
+    keys = AccessKeys(keys_in("\n".join(f"key-number-{number}" for number in range(KEYS)), source="keys"))
     paths = Paths([(each, each.routes(service)) for each in FORMATS.values()])
     guard = await timed(_guarded(paths))
     yield row("guard", "guard: path, body limit, error answers", guard - bare)
@@ -123,7 +123,7 @@ async def _rows(service: Service, repeats: int, calls: int):
     families = families_of(service)
     began = thread_time()
     for _ in range(20):
-        written(families, "")
+        exposition_text(families, "")
     yield row("write", "/metrics, in a thread beside it", (thread_time() - began) / 20 * 1e6)
 
 

@@ -50,9 +50,9 @@ from benchmarks.store_made import (
 from polyhead.bundle.read import Bundle
 from polyhead.codecs import ONE_BIT
 from polyhead.engine.backends import open_runtime
-from polyhead.engine.quantize.calibrate import CalibrationText as Calibrating
-from polyhead.engine.quantize.calibrate import calibrated_scales
 from polyhead.engine.session import Session
+from polyhead.evaluate.int8 import CalibrationText as Calibrating
+from polyhead.evaluate.int8 import calibrated_scales
 from polyhead.plan import Codec
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
 from polyhead.store.corpus.open import create_corpus, open_corpus

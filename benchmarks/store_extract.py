@@ -32,7 +32,7 @@ from benchmarks.store_made import (
 from polyhead.codecs import ONE_BIT
 from polyhead.plan import Embed, Layers, Pool
 from polyhead.plan import Path as TaskPath
-from polyhead.store.fill import batches
+from polyhead.store.fill import entry_batches
 from polyhead.store.jobs.extract import PIECE_ROWS, TOKEN_BUDGET, ExtractRequest, extract
 from polyhead.text.tokenize import Tokenizer
 from studies.results import Claim
@@ -71,7 +71,7 @@ def prepared(place: Place, texts: int | None):
         encodings = tokenizer.encodings(inputs[start : start + PIECE_ROWS])
         tokens += len(encodings.ids)
         width = trunk().architecture.width if backend().packs else None
-        several += list(batches(encodings, pad_id=tokenizer.pad_id, budget=TOKEN_BUDGET, width=width))
+        several += list(entry_batches(encodings, pad_id=tokenizer.pad_id, budget=TOKEN_BUDGET, width=width))
     return file, [batch for _, batch in several], len(inputs), tokens
 
 

@@ -61,7 +61,7 @@ class Made:
             inputs, path = backfills.texts(range(DOCUMENTS)), Bundle.open(self.bundle).tasks["mood"].path
             write_texts(self.file, [text for (text,) in inputs])
             taken = path.stored()
-            source = extraction.source_of(self.trunk, precision="float32", long_texts="cut")
+            source = extraction.feature_origin(self.trunk, precision="float32", long_texts="cut")
             columns = (extraction.column_of(taken, self.trunk.architecture.width),)
             store = create_corpus(self.whole, Schema(features=columns, source=source))
             backfills.append(store, path, inputs)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from polyhead.deep.loop.feed import Batch
+from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.deep.recipes.sampling import MixedFeed
@@ -49,7 +49,7 @@ def course_of(runs: Runs, prepared: Sequence[Prepared], recipe: Joint) -> JointC
 class Stepper:
     """The optimizer's steps of a course over updates that were drawn before, as training takes them."""
 
-    def __init__(self, course: JointCourse, updates: Sequence[Sequence[tuple[str, Batch]]]) -> None:
+    def __init__(self, course: JointCourse, updates: Sequence[Sequence[tuple[str, TrainingBatch]]]) -> None:
         self.course, self.updates = course, updates
         self.parameters = [p for p in course.module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-6, fused=True)

@@ -20,7 +20,7 @@ import msgspec
 from benchmarks.workbench_compare import EPOCHS, best_affordable, comparing, known
 from benchmarks.workbench_sets import FOLDER, SETS, written
 from polyhead.advise.choice import Budget
-from polyhead.advise.compare import scores_of
+from polyhead.advise.compare import trained_scores
 from polyhead.advise.ladder import Ladder
 from polyhead.advise.ways import read_task_set
 from polyhead.deep.loop.events import Events
@@ -62,7 +62,7 @@ def advised(name: str, budget: str) -> dict[str, object]:
     target.write_text(ladder.project_text(advice, f"advised-{budget}"), encoding="utf-8")
     project = read_project(target)
     train_project(project, folder=folder, cache=folder / "cache", events=Events())
-    scores = scores_of([folder / root for root in bundles_of(project)])
+    scores = trained_scores([folder / root for root in bundles_of(project)])
     return {
         "layers": amount,
         "advice": msgspec.to_builtins(advice),

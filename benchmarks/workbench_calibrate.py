@@ -29,8 +29,8 @@ from polyhead.data.read import read
 from polyhead.engine.answers import AnswerTable
 from polyhead.engine.session import Session
 from polyhead.evaluate.calibrate import CalibrateRequest, measures
-from polyhead.evaluate.measures import answered, error_of, of_truth
-from polyhead.evaluate.run import calibrated_task, told
+from polyhead.evaluate.measures import error_of, label_scores_of, of_truth
+from polyhead.evaluate.run import calibrated_task, measure_lines
 from polyhead.project.strategies import Pooled
 from polyhead.tasks.calibration import KEY, Calibration
 from polyhead.values import Value
@@ -135,7 +135,7 @@ def run(name: str) -> dict[int, dict]:
     for task, several in drawn.items():
         source = Source(path=write_rows(HOME / f"{name}-{task}.jsonl", several[ROWS : ROWS + CALIBRATING]))
         kept[task] = calibrated_task(session, task, source, wish)
-        say(f"{name} {task}: {told(session.tasks[task], kept[task].calibration)}")
+        say(f"{name} {task}: {measure_lines(session.tasks[task], kept[task].calibration)}")
     keep_beside(root, {task: each.beside for task, each in kept.items()}, read=session.bundle)
     again = Session(root)
     columns = again.columns(inputs.inputs)
@@ -149,7 +149,7 @@ def measured(
     task, calibration, column = session.tasks[name], session.records[name].calibration, columns[name]
     assert calibration is not None
     outputs = list(column.outputs)
-    test = answered(task, outputs, targets)
+    test = label_scores_of(task, outputs, targets)
     probabilities, scores = calibration.probabilities(task, test.logarithms), measures(calibration, test)
     (rule,) = [rule for rule in calibration.sets if rule.coverage == COVERAGE]
     return {

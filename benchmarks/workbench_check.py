@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 
 from polyhead.check.doubt import doubts, neighbours
-from polyhead.check.doubted import rows_of
+from polyhead.check.doubted import all_labelled_rows
 from polyhead.check.finding import Finding
 from polyhead.check.run import findings_in, read_parts
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
@@ -380,7 +380,7 @@ def flips(name: str, seed: int) -> dict[str, object]:
         entry = TaskEntry(name="task", kind="single_label", labels=tuple(labels), train="train.jsonl")
         project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=128))
         parts, _ = read_parts(project.tasks, Path(folder))
-        whole = rows_of(parts)
+        whole = all_labelled_rows(parts)
         source = features_for(project, Path(folder), cache=RUNS / "right-cache")
         began = time.perf_counter()
         answered = held_out(whole_of(project, entry, parts[0].task, whole.examples), source, Events())

@@ -22,8 +22,8 @@ import msgspec
 
 from benchmarks.workbench_sets import FOLDER, SETS, sizes, written
 from polyhead.advise.clock import Clock
-from polyhead.advise.compare import Compared, Comparing, Comparison, Settings
-from polyhead.advise.tables import drawn, page
+from polyhead.advise.compare import Compared, Comparing, Settings, WayComparison
+from polyhead.advise.tables import comparison_page, plot_svg
 from polyhead.advise.ways import read_task_set
 from polyhead.deep.loop.events import Events
 from studies.results import Claim, results, write_results
@@ -81,7 +81,7 @@ def comparing(name: str, seeds: Sequence[int], minutes: float | None, *, timed: 
     return Comparing(read_task_set(file), name, FOLDER / name / "compare", settings, Events(say=say))
 
 
-def known(name: str) -> Comparison | None:
+def known(name: str) -> WayComparison | None:
     """What the rows of a set say; None where there is none."""
     comparison = comparing(name, (1, 2, 3), None).known()
     return comparison if comparison.ways else None
@@ -94,8 +94,8 @@ def report() -> None:
     for name, comparison in comparisons.items():
         rows += [{"set": name, **msgspec.to_builtins(way)} for way in comparison.ways]
         rows.append({"set": name, "tasks": comparison.tasks, "sizes": sizes(name), "lacking": comparison.lacking})
-        drawn(comparison, str(RESULTS / f"{NAME}_{name}.png"))
-        Path(FOLDER / name / "compare.html").write_text(page(comparison), encoding="utf-8")
+        plot_svg(comparison, str(RESULTS / f"{NAME}_{name}.png"))
+        Path(FOLDER / name / "compare.html").write_text(comparison_page(comparison), encoding="utf-8")
     rows += [{"set": name, "processors": processors_of(name)} for name in comparisons]
     rows += [row for left, right, text in ORDERINGS for row in ordering(comparisons, left, right, text)]
     write_results(RESULTS, results(NAME, command=command(), rows=rows, claims=claims(comparisons)))
@@ -106,7 +106,7 @@ def processors_of(name: str) -> dict[str, int]:
     return dict(Counter(row.processor for row in comparing(name, (1, 2, 3), None).kept.rows()))
 
 
-def ordering(comparisons: dict[str, Comparison], left: str, right: str, text: str) -> list[dict[str, object]]:
+def ordering(comparisons: dict[str, WayComparison], left: str, right: str, text: str) -> list[dict[str, object]]:
     """An ordering on each set that has both ways: the difference, and whether it is found within `SAME`."""
     found = []
     for name, comparison in comparisons.items():
@@ -120,7 +120,7 @@ def ordering(comparisons: dict[str, Comparison], left: str, right: str, text: st
     return found
 
 
-def claims(comparisons: dict[str, Comparison]) -> list[Claim]:
+def claims(comparisons: dict[str, WayComparison]) -> list[Claim]:
     """Each ordering's mean difference over the sets, and how many sets are whole."""
     claimed = []
     whole = [name for name, c in comparisons.items() if "1" not in c.lacking]

@@ -21,7 +21,7 @@ import torch
 from benchmarks.workbench_vectors import encoded, read
 from benchmarks.workbench_vectors import labels_of as labels_in
 from polyhead.check.choose import first_texts, next_texts
-from polyhead.deep.heads.few import FewLabels, Learned
+from polyhead.deep.heads.few import FewLabels, FewLabelsFit
 from polyhead.deep.heads.label_words import centred, sentences
 from polyhead.deep.loop.events import Events
 from polyhead.project.recipes import Training
@@ -79,7 +79,7 @@ def active(name: str, how: str, seed: int) -> dict[str, object]:
     generator = np.random.default_rng(seed)
     order, chosen, curve = generator.permutation(len(rows)), list[int](), list[tuple[int, float]]()
     most, step = BUDGET.get(name, 300), BUDGET.get(name, 300) // 15
-    learned: Learned | None = None
+    learned: FewLabelsFit | None = None
     while len(chosen) < most:
         if how == "random":
             chosen += order[len(chosen) : len(chosen) + step].tolist()

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.one_pass_tasks import filled
-from polyhead.check.doubted import doubted, rows_of
+from polyhead.check.doubted import all_labelled_rows, doubted
 from polyhead.check.run import read_parts
 from polyhead.deep.heads.held_out import features_for, held_out, whole_of
 from polyhead.deep.loop.events import Events
@@ -53,7 +53,7 @@ def run(seed: int) -> dict[str, object]:
         entry = TaskEntry(name="slots", kind="multi_label", labels=names, train="train.jsonl")
         project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=128))
         parts, _ = read_parts(project.tasks, Path(folder))
-        whole = rows_of(parts)
+        whole = all_labelled_rows(parts)
         source = features_for(project, Path(folder), cache=RUNS / "right-cache")
         answered = held_out(whole_of(project, entry, parts[0].task, whole.examples), source, Events())
         findings = doubted(whole, answered.rows, answered.outputs, answered.vectors)

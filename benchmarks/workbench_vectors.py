@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from polyhead.check.part import Part
+from polyhead.check.part import SplitRows
 from polyhead.check.run import read_parts
 from polyhead.codecs import HALF
 from polyhead.deep.extract import Extractor
@@ -63,7 +63,7 @@ def encoded(name: str, texts: list[str]) -> dict[int, np.ndarray]:
     return vectors
 
 
-def _means(project: Project, entry: TaskEntry, part: Part, source: Extractor) -> list[np.ndarray]:
+def _means(project: Project, entry: TaskEntry, part: SplitRows, source: Extractor) -> list[np.ndarray]:
     assert part.reading.examples is not None
     prepared = whole_of(project, entry, part.task, part.reading.examples)
     shape, digest = source.facts.architecture, source.facts.digest

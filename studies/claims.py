@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from polyhead.cli.output import Printer, counted, json_option, table
+from polyhead.cli.output import Printer, counted, json_option, text_table
 
 
 @click.command("claims")
@@ -34,7 +34,7 @@ def command(folder: str, json_to: str | None) -> None:
 
 def _aligned(rows: list[list[object]]) -> list[str]:
     """Numbers to the right; the unit and the sentence, which are words, to the left."""
-    numbers = table([row[:4] for row in rows], left=2)
+    numbers = text_table([row[:4] for row in rows], left=2)
     width = max(len(line) for line in numbers)
     unit = max(len(str(row[4])) for row in rows)
     return [f"{line:<{width}}  {row[4]!s:<{unit}}  {row[5]}" for line, row in zip(numbers, rows, strict=True)]

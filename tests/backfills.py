@@ -11,7 +11,7 @@ from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Pool
 from polyhead.plan.coding import encode
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema, document_id
-from polyhead.store.fill import batch_values, batches
+from polyhead.store.fill import batch_values, entry_batches
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_tasks, tiny_trunk
 from polyhead.testing.tiny import WORDS, tiny_path
@@ -70,7 +70,7 @@ def append(store, path, inputs, *, trunk=TRUNK):
     tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
     encodings, values = tokenizer.encodings(inputs), {}
     (stored,) = stored_paths([path])
-    for members, batch in batches(encodings, pad_id=tokenizer.pad_id, budget=2048):
+    for members, batch in entry_batches(encodings, pad_id=tokenizer.pad_id, budget=2048):
         (found,) = batch_values(backend.features, [stored], batch)
         values.update({int(member): found.of(row) for row, member in enumerate(members)})
     column = store.schema.features[0]

@@ -12,7 +12,7 @@ import msgspec
 from polyhead.bundle import write
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.packed import packed
+from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.certify import Prover
 from polyhead.engine.session import Session
@@ -64,7 +64,7 @@ def upload(folder, name, seed, *, trunk=TRUNK, **changes):
     if not root.exists():
         write_bundle(root, trunk)
         add(root, name, seed, trunk=trunk, **changes)
-    return b"".join(packed(Bundle.open(root), name))
+    return b"".join(upload_bytes(Bundle.open(root), name))
 
 
 def labelled(name, *labels):
@@ -73,8 +73,8 @@ def labelled(name, *labels):
 
 async def in_a_thread(order):
     """The change that a process of its own makes, in a thread of this one."""
-    answer = await asyncio.to_thread(orders.told, msgspec.json.encode(order), Prover())
-    told = msgspec.json.decode(answer, type=orders.Told)
+    answer = await asyncio.to_thread(orders.change_reply, msgspec.json.encode(order), Prover())
+    told = msgspec.json.decode(answer, type=orders.ChangeReply)
     if told.outcome is None:
         raise orders.as_http(told.error, told.status)
     return told.outcome

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from polyhead import plan
-from polyhead.deep.model import Model, TextBatch
+from polyhead.deep.model import MultiTaskModel, TextBatch
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import make_families, make_part
 from polyhead.engine.backends.reference import ReferenceBackend
@@ -56,7 +56,7 @@ def model_of(trunk, paths, *, live=None, **options):
     parts = {
         name: filled(make_part(path, shape, families=families), loaded[name].arrays) for name, path in paths.items()
     }
-    return Model(live or Trunk.from_data(trunk), parts, families, **options).eval()
+    return MultiTaskModel(live or Trunk.from_data(trunk), parts, families, **options).eval()
 
 
 def answers(model, paths, texts):

@@ -87,15 +87,15 @@ def _serve(rank, pipe):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
 
-    from polyhead.deep.loop.devices import Place, joined
+    from polyhead.deep.loop.devices import ProcessRank, process_group
 
     torch.set_num_threads(1)
     gc.freeze()  # whoever leaves a group collects garbage, and need not look through all that was imported
     pipe.send((None, None))
     while True:
-        place = Place(rank=rank, world=2, meeting=pipe.recv())
+        place = ProcessRank(rank=rank, world=2, meeting=pipe.recv())
         try:
-            with joined(place):
+            with process_group(place):
                 pipe.send((None, None))
                 function, arguments = pipe.recv()
                 found = function(place, *arguments), None

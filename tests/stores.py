@@ -11,7 +11,7 @@ from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.plan.coding import encode
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema, document_id
 from polyhead.store.corpus.open import create_corpus
-from polyhead.store.fill import batch_values, batches, fixed_codec, sample_values
+from polyhead.store.fill import batch_values, entry_batches, fixed_codec, sample_values
 from polyhead.testing import tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of
 
@@ -61,7 +61,7 @@ def _append(store, inputs, paths, columns, trunk, windows):
     tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
     encodings = tokenizer.encodings(inputs, windows=windows_of(tokenizer.max_tokens) if windows else None)
     values = [{} for _ in paths]
-    for members, batch in batches(encodings, pad_id=tokenizer.pad_id, budget=2048):
+    for members, batch in entry_batches(encodings, pad_id=tokenizer.pad_id, budget=2048):
         for found, each in zip(values, batch_values(backend.features, list(paths), batch), strict=True):
             found.update({int(member): (each.of(row), each.tokens_of(row)) for row, member in enumerate(members)})
     features = {}

@@ -8,10 +8,10 @@ import pytest
 from disk import fsync
 from outside import PLANTS, listed, make_others, plant, untouched
 from polyhead.bundle.whole import remove_workspace
-from polyhead.cli.output import writing
+from polyhead.cli.output import writing_file
 from polyhead.deep.extract import Journal
 from polyhead.deep.loop.checkpoint import cache_folder, read_checkpoint, write_checkpoint
-from polyhead.deep.recipes.learned import alone, building_of, remove_checkpoint
+from polyhead.deep.recipes.learned import building_of, remove_checkpoint, writing_alone
 from polyhead.errors import PolyheadError, StoreError, TrainError
 from polyhead.files import (
     is_temporary,
@@ -48,7 +48,7 @@ def results(folder, name):
 
 
 def said(folder, name):
-    with writing(str(folder / name)) as file:
+    with writing_file(str(folder / name)) as file:
         file.write(b"said")
 
 
@@ -91,7 +91,7 @@ def test_a_partial_file_of_somebody_elses_is_never_written_into(tmp_path, capsys
     """It was cut to nothing as soon as the command began."""
     (tmp_path / "x.partial").write_text("mine")
     for number in (2, 3):
-        with pytest.raises(RuntimeError), writing(str(tmp_path / "x")) as file:
+        with pytest.raises(RuntimeError), writing_file(str(tmp_path / "x")) as file:
             file.write(b"half")
             raise RuntimeError
         assert f"x.{number}.partial" in capsys.readouterr().err
@@ -239,8 +239,8 @@ def test_what_a_killed_run_left_of_a_checkpoint_goes_with_it(tmp_path):
 
 def test_the_lock_of_a_training_is_not_removed_where_it_is_somebodys_file(tmp_path):
     (tmp_path / ".out.training").write_text("mine")
-    with untouched(tmp_path), alone(tmp_path / "out"):
+    with untouched(tmp_path), writing_alone(tmp_path / "out"):
         pass
-    with alone(tmp_path / "other"):
+    with writing_alone(tmp_path / "other"):
         assert (tmp_path / ".other.training").exists()
     assert not (tmp_path / ".other.training").exists()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polyhead import plan as planning
-from polyhead.deep.model import Model, TextBatch, coded, stored_value
+from polyhead.deep.model import MultiTaskModel, TextBatch, coded, stored_value
 from polyhead.deep.nn.trunk import States, Trunk
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.errors import PlanError
@@ -31,7 +31,7 @@ def texts(data):
 
 def model_of(data, paths):
     parts = {name: PooledPart(path, data.architecture.width) for name, path in paths.items()}
-    return Model(Trunk.from_data(data), parts), planning.merge(paths)
+    return MultiTaskModel(Trunk.from_data(data), parts), planning.merge(paths)
 
 
 def paths_of(data, **pools):

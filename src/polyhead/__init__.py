@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from polyhead.project.tables import DataFile, Project, TaskEntry, read_project
     from polyhead.tasks.task import Task
     from polyhead.text.question import Question
-    from polyhead.train.training import Outcome
+    from polyhead.train.training import TrainingResult
 
 
 def train_project(
@@ -71,7 +71,7 @@ def train_project(
     if_better: bool = False,
     allow_lost_labels: bool = False,
     data: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Outcome:
+) -> TrainingResult:
     """Trains every declared task over the frozen trunk, and says on standard error how far it is.
 
     `data` holds rows in memory, task -> split -> a list of dicts or a frame, in place of files. `events` says

@@ -72,7 +72,7 @@ def reworded(error: ErrorT, change: Callable[[str], str]) -> ErrorT:
     return made
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
+def suggestion(name: str, names: Iterable[str]) -> str | None:
     """A question that suggests the name that was probably meant, if one is near."""
     near = near_name(name, names)
     return None if near is None else f"did you mean '{near}'?"
@@ -207,7 +207,7 @@ class UnknownTask(BundleError):
         self, what: str, *, got: object = None, allowed: object = None, do: str | None = None, **facts: object
     ) -> None:
         unknown, names = _each(got), [str(name) for name in _each(allowed)]
-        near = nearest(str(unknown[0]), names) if unknown else None
+        near = suggestion(str(unknown[0]), names) if unknown else None
         otherwise = "name one of these" if names else "name another bundle, or train the task first"
         super().__init__(what, got=got, allowed=allowed, do=do or near or otherwise, **facts)
 

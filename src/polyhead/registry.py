@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from polyhead.errors import ConfigError, PolyheadError, nearest
+from polyhead.errors import ConfigError, PolyheadError, suggestion
 
 Item = TypeVar("Item")
 
@@ -52,7 +52,7 @@ class Registry(Mapping[str, Item]):
                 f"there is no {self._what} '{name}'",
                 allowed=list(self._items),
                 do=self._meant_by(name)
-                or nearest(name, self._items)
+                or suggestion(name, self._items)
                 or f"choose one of these, or register a {self._what} of this name: install the package that has it",
                 unregistered=f"{self._what} '{name}'",
             )

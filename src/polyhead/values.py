@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from polyhead.errors import ConfigError, PolyheadError, nearest
+from polyhead.errors import ConfigError, PolyheadError, suggestion
 from polyhead.nesting import check_depth, toml_of
 
 
@@ -221,7 +221,7 @@ def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> 
         do=_meant(key, path, names, kind)
         or (_its_table(key, structs, "" if path == "$" else f"{where}.") if "[" not in path else None)
         or _its_table(key, _structs(_options(kind)))
-        or nearest(key, names)
+        or suggestion(key, names)
         or "remove the key",
         key=key,
         path=path,
@@ -264,7 +264,7 @@ def _wrong_choice(shown: str, path: str, table: str | None, data: object, kind: 
     return ConfigError(
         f"{source}: wrong {'value' if table is None else 'key'} {shown} at `{path}`",
         allowed=list(allowed),
-        do=nearest(shown.strip("'\""), map(str, allowed)) or "give one of these",
+        do=suggestion(shown.strip("'\""), map(str, allowed)) or "give one of these",
         path=path,
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import check_drawable, plot_option
-from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.output import Printer, json_option, text_table
 from studies.shared.lines import (
     MISSING,
     draw_study,
@@ -67,7 +67,7 @@ def table1(files: tuple[str, ...], json_to: str | None) -> None:
     cells += [[f.name, f.sets, f"{f.train:,},000", f"{f.evaluated:,},000"] for f in published]
     sums = [sum(getattr(f, name) for f in published) for name in ("sets", "train", "evaluated")]
     cells.append(["together", sums[0], *(f"{rows:,},000" for rows in sums[1:])])
-    printer.lines(["Table 1 as printed: what was pre-finetuned on", "", *table(cells)])
+    printer.lines(["Table 1 as printed: what was pre-finetuned on", "", *text_table(cells)])
     printer.lines(otherwise_lines(paper.families_printed_otherwise()))
     _, trunks = _study(files)
     ours = families(trunks)
@@ -141,7 +141,7 @@ def figure1(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
         each = study.gains(rows, f"sets-{count}", split=split) if count else {}
         line = [spread_of(over_seeds(each.get(task, {})), signed=True) for task in study.tasks_of(rows)]
         cells.append([count, *line, spread_of(over_seeds(points), signed=True)])
-    printer.lines([*table(cells), *missing_lines(study.missing(rows))] if rows else [])
+    printer.lines([*text_table(cells), *missing_lines(study.missing(rows))] if rows else [])
     _draw(printer, plot, rows, lambda file: figures.plot_nested(rows, file, split=split))
     printer.json({"nested": points_by_count})
 
@@ -183,7 +183,7 @@ def figure3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
         cells.append([task, *(spread_of(spread, signed=True) for spread in spreads)])
     means = [over_seeds(study.mean_by_seed(rows, gains[size])) for size in sizes]
     cells.append(["mean", *(spread_of(spread, signed=True) for spread in means)])
-    printer.lines([*table(cells), *missing_lines(study.missing(rows))] if rows else [])
+    printer.lines([*text_table(cells), *missing_lines(study.missing(rows))] if rows else [])
     _draw(printer, plot, rows, lambda file: figures.plot_heat(rows, file, split=split))
     printer.json({"gains": gains})
 
@@ -204,7 +204,7 @@ def weights(json_to: str | None) -> None:
     for guess in guesses:
         mark = " *" if guess.kind in NOT_SCALED else ""
         cells.append([guess.kind + mark, guess.outcomes, f"{guess.plain:.4f}", f"{guess.scaled:.4f}"])
-    printer.lines(["What a uniform guess loses, by the losses that training uses", "", *table(cells, left=2)])
+    printer.lines(["What a uniform guess loses, by the losses that training uses", "", *text_table(cells, left=2)])
     printer.lines(["", "* the scaled loss is not used in training: these models learn alone, with the plain one"])
     printer.json({"factors": factors, "uniform_guesses": guesses, "not_scaled_in_training": NOT_SCALED})
 
@@ -247,7 +247,7 @@ def _compared_lines(tasks: Sequence[Compared]) -> list[str]:
         shown = [spread_of(task.plain), spread_of(task.mixed), spread_of(task.gain, signed=True)]
         more = [spread_of(task.full_mixed)] if refined else []
         cells.append([task.task, task.metric, *shown, spread_of(task.full), *more])
-    return table(cells, left=2)
+    return text_table(cells, left=2)
 
 
 def _way_lines(ways: Sequence[Way]) -> list[str]:
@@ -267,7 +267,7 @@ def _pairs(published: Table) -> list[str]:
         for before, after in zip(published.lines[::2], published.lines[1::2], strict=True):
             shown.append(_gained(before.scores[index], after.scores[index]))
         cells.append([column, metric or MISSING, *shown])
-    return table(cells, left=2)
+    return text_table(cells, left=2)
 
 
 def _gained(before: float | None, after: float | None) -> str:
@@ -283,7 +283,7 @@ def _as_printed(value: float) -> str:
 
 def _last_to_the_left(cells: Sequence[Sequence[object]]) -> list[str]:
     """A table whose last column is text."""
-    lines, last = table([row[:-1] for row in cells]), [str(row[-1]) for row in cells]
+    lines, last = text_table([row[:-1] for row in cells]), [str(row[-1]) for row in cells]
     width = max(map(len, lines))
     return [f"{line.ljust(width)}  {words}".rstrip() for line, words in zip(lines, last, strict=True)]
 

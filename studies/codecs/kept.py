@@ -13,7 +13,7 @@ import torch
 
 from polyhead.codecs import EXACT, NO_TOKEN
 from polyhead.data.read import Examples, read
-from polyhead.deep.examples import FeatureExamples, outputs_of
+from polyhead.deep.examples import FeatureExamples, module_outputs
 from polyhead.deep.extract import Extractor
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
@@ -21,12 +21,12 @@ from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.encoder.shape import WORD_VECTORS
+from polyhead.engine.backends.base import FeatureBatch
 from polyhead.plan import Codec
 from polyhead.plan import Path as TaskPath
 from polyhead.plan.coding import calibrate, through
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
-from polyhead.store.features import FeatureBatch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
@@ -216,13 +216,13 @@ def head_over(held: Held, path: TaskPath, seed: int) -> dict[str, object]:
     train, validation, test = (held.examples(split) for split in ("train", "validation", "test"))
 
     def score() -> float:
-        return held.of("validation").scores(task, outputs_of(module, validation))[metric]
+        return held.of("validation").scores(task, module_outputs(module, validation))[metric]
 
     began = time.perf_counter()
     course = Course(module, train, loss=LOSSES[kind.loss], score=score, training=training)
     course.advance()
     fitted = course.finish()
-    outputs = outputs_of(module.eval(), test)
+    outputs = module_outputs(module.eval(), test)
     return {
         "metric": metric,
         "validation": fitted.score,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import check_drawable, plot_option
-from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.output import Printer, json_option, text_table
 from studies.shared.lines import (
     MISSING,
     draw_study,
@@ -54,13 +54,13 @@ def table1(files: tuple[str, ...], json_to: str | None) -> None:
     printer, published = Printer(json_to), paper.published_table1()
     cells: list[list[object]] = [["task", "training rows", "evaluation rows"]]
     cells += [[size.task, f"{size.train:,}", f"{size.evaluated:,}"] for size in published]
-    printer.lines(["Table 1: rows with labels in the data that the paper names", "", *table(cells)])
+    printer.lines(["Table 1: rows with labels in the data that the paper names", "", *text_table(cells)])
     printer.lines(otherwise_lines(paper.sizes_printed_otherwise()))
     ours = used(row for file in there(files, ROWS) for row in rows_in(file, make=MAKE))
     splits = ("train", "validation", "test")
     cells = [["task", "group", *splits]]
     cells += [[task.task, task.group, *(task.rows.get(split, MISSING) for split in splits)] for task in ours]
-    printer.lines(["", "At our scale: rows that are used", "", *table(cells, left=2), ""])
+    printer.lines(["", "At our scale: rows that are used", "", *text_table(cells, left=2), ""])
     runs = [task.task for task in ours if task.rows]
     printer.lines([*([] if runs else [no_runs(MAKE, ROWS)]), *notes_of(runs or [task.task for task in ours])])
     printer.json({"published": published, "study": ours})
@@ -102,7 +102,7 @@ def figure4(tasks: int, plot: str | None, json_to: str | None) -> None:
     rows: list[list[object]] = [["tasks", *(scheme.replace("_", " ") for scheme in schemes)]]
     rows += [[n, *(f"{by_place[n, scheme]:.1f}" for scheme in schemes)] for n in range(1, tasks + 1)]
     printer.lines(["GFLOPs for one text of 51 tokens, RoBERTa-large (distilled: DistilRoBERTa)", ""])
-    printer.lines(table(rows))
+    printer.lines(text_table(rows))
     first = paper.break_even(counted, "frozen_attention")
     text = "at no number of tasks shown" if first is None else f"from {first} tasks on"
     printer.lines(["", f"frozen attention is cheaper than one distilled model a task {text}"])
@@ -125,7 +125,7 @@ def storage(measured: bool, json_to: str | None) -> None:
     for row in sizes:
         counted = [f"{size:,}" for size in (row.float16, row.uint8, row.sign)]
         rows.append([row.layers, row.positions, *counted, " / ".join(row.printed)])
-    printer.lines(["Bytes kept for one text of 50 tokens, RoBERTa-large", "", *table(rows, left=2)])
+    printer.lines(["Bytes kept for one text of 50 tokens, RoBERTa-large", "", *text_table(rows, left=2)])
     on_disk = weighed() if measured else ()
     if on_disk:
         rows = [["layers", "positions", "float16", "uint8", "1 bit"]]
@@ -137,7 +137,7 @@ def storage(measured: bool, json_to: str | None) -> None:
                     *(f"{size:,}" for size in (row_on_disk.float16, row_on_disk.uint8, row_on_disk.sign)),
                 ]
             )
-        printer.lines(["", "On disk, with keys, offsets and hashes", "", *table(rows, left=2)])
+        printer.lines(["", "On disk, with keys, offsets and hashes", "", *text_table(rows, left=2)])
     printer.json({"rows": sizes, **({"measured": on_disk} if on_disk else {})})
 
 
@@ -165,7 +165,7 @@ def sweep(plot: str | None, files: tuple[str, ...], split: Split, json_to: str |
         cells += [
             [line.name, *map(number, line.scores.values()), number(line.average, line.deviation)] for line in lines
         ]
-        printer.lines([*table(cells), *missing_lines(study.missing(runs)), ""])
+        printer.lines([*text_table(cells), *missing_lines(study.missing(runs)), ""])
         printer.line(f"Codecs stand before or after the mean of {study.AT} layers.")
         for codec in study.CODECS:
             gains = study.order(runs, codec, split=split)
@@ -232,7 +232,7 @@ def _with_blocks(cells: Sequence[Sequence[object]], shown: Table) -> list[str]:
 
     there = {line.block for line in shown.lines}
     words = [f"{block}  {text}" for block, text in blocks_of(len(shown.tasks)).items() if block in there]
-    return [*table(cells, left=2), "", *words]
+    return [*text_table(cells, left=2), "", *words]
 
 
 def _ordering_lines(orderings: Sequence[Ordering]) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import wanted
-from polyhead.deep.heads.baseline import paths_of
+from polyhead.deep.heads.baseline import candidate_paths
 from polyhead.deep.heads.run import train_task
 from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import precision_of
@@ -147,7 +147,7 @@ def run(declared: TaskEntry, strategy: Pooled, extractor: Extractor, seed: int) 
 
 
 def path_of(ready: Prepared, strategy: Pooled, extractor: Extractor) -> Path:
-    bare = paths_of(ready, extractor, strategy.feature_codec()[0])[0]
+    bare = candidate_paths(ready, extractor, strategy.feature_codec()[0])[0]
     codec = extractor.calibrated(bare, ready.train.examples.inputs, per=strategy.codec_per)
     shape = extractor.data.architecture
     return strategy.path(ready.task, trunk=extractor.digest, shape=shape, codec=codec)
@@ -156,7 +156,7 @@ def path_of(ready: Prepared, strategy: Pooled, extractor: Extractor) -> Path:
 def cosine(extractor: Extractor) -> dict[str, object]:
     """No training: cosine of the two texts' mean-pooled last states, the trunk's own sentence embedding."""
     ready = prepared(similarity(), Pooled(layers="last", positions="mean", codec="float32"), 1)
-    path = paths_of(ready, extractor, Codec(name="float32"))[0]
+    path = candidate_paths(ready, extractor, Codec(name="float32"))[0]
     inputs = single_inputs(ready.test.examples.inputs, ready.task)
     requests = [FeatureRequest(path=path, inputs=texts) for texts in inputs]
     extractor.fill(requests)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from polyhead.cli.options import check_drawable, plot_option
-from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.output import Printer, json_option, text_table
 from studies.shared.lines import (
     MISSING,
     draw_study,
@@ -91,7 +91,7 @@ def nhc(out: Path, data: Path | None, full: Path | None, size: int | None, seed:
     cells: list[list[object]] = [["task", "labels", *splits]]
     for task in card.tasks:
         cells.append([task.name, ", ".join(task.labels), *(f"{task.rows.get(s, 0):,}" for s in splits)])
-    printer.lines([*table(cells, left=2), ""])
+    printer.lines([*text_table(cells, left=2), ""])
     printer.line(f"{card.headlines:,} headlines could be chosen; {card.left_out:,} rows hold a text of the test split")
     printer.line(f"written into {out}; README.md and card.json say what and from what")
     printer.json(card)
@@ -178,7 +178,7 @@ def figure2(plot: str | None, files: tuple[str, ...], measure: Measure, json_to:
     cells_of_grid = paper.grid(rows, measure) if rows else ()
     cells: list[list[object]] = [["rows of a task", "shared rows", "average", "seeds", *COSTS]]
     cells += [[cell.rows, cell.shared, number(cell.average), cell.seeds, *_costs(cell)] for cell in cells_of_grid]
-    printer.lines([*table(cells), "", COLUMNS] if cells_of_grid else [])
+    printer.lines([*text_table(cells), "", COLUMNS] if cells_of_grid else [])
     _draw(printer, plot, rows, lambda file: paper.plot_figure2(rows, file, measure=measure))
     printer.json({"grid": cells_of_grid})
 
@@ -192,13 +192,13 @@ def counts(json_to: str | None) -> None:
     printer, added, ratios_of_passes = Printer(json_to), parameters_added(), ratios()
     cells: list[list[object]] = [["what", "parameters", "% of BERT-base"]]
     cells += [[row.what, f"{row.parameters:,}", f"{row.share:.2f}"] for row in added]
-    printer.lines(["Prompt of 2 rows, pooler and head", "", *table(cells), ""])
+    printer.lines(["Prompt of 2 rows, pooler and head", "", *text_table(cells), ""])
     printer.lines(["FLOPs of the encoder over those of one plain pass, and layers evaluated", ""])
     cells = [["tasks", "tokens", "one input", "layers", "isolated", "layers", "a pass each", "layers"]]
     for row in ratios_of_passes:
         shares = zip((row.together, row.isolated, row.apart), row.layers, strict=True)
         cells.append([row.tasks, row.tokens, *(cell for share, n in shares for cell in (f"{share:.2f}", n))])
-    printer.lines(table(cells))
+    printer.lines(text_table(cells))
     printer.json({"parameters": added, "flops": ratios_of_passes})
 
 
@@ -211,7 +211,7 @@ def _printed_lines(published: Table) -> list[str]:
     for line in published.lines:
         ends = [number(line.average), line.learned or MISSING, *([line.passes] if passes else [])]
         cells.append([line.name, *map(number, line.scores), *ends])
-    return [*table(cells), *otherwise_lines(averages_printed_otherwise(published))]
+    return [*text_table(cells), *otherwise_lines(averages_printed_otherwise(published))]
 
 
 def _our_lines(ours: Table) -> list[str]:
@@ -221,7 +221,7 @@ def _our_lines(ours: Table) -> list[str]:
     for line in ours.lines:
         ends = [number(line.average), number(line.mean, line.spread), line.seeds, line.learned]
         cells.append([line.name, *map(number, line.scores), *ends, *_costs(line)])
-    return table(cells)
+    return text_table(cells)
 
 
 def _costs(line: Line | Cell) -> list[object]:

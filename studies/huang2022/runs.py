@@ -219,7 +219,7 @@ class Runs(runs.Runs):
         }
 
     def _course(self, method: Method, prepared: Sequence[Prepared], checkpoint: FilePath) -> JointCourse:
-        from polyhead.deep.loop.devices import Place
+        from polyhead.deep.loop.devices import ProcessRank
         from polyhead.deep.recipes.course import JointCourse
 
         kind: Callable[..., JointCourse] = JointCourse
@@ -240,7 +240,7 @@ class Runs(runs.Runs):
             training=prepared[0].training,
             precision=self.precision(method),
             checkpoint=checkpoint,
-            place=Place(device=self.device),
+            place=ProcessRank(device=self.device),
             frozen=method.way == "frozen",
         )
 
@@ -258,10 +258,10 @@ class Runs(runs.Runs):
         from safetensors.numpy import load_file, save_file
 
         from polyhead.deep.recipes.course import donor
-        from polyhead.train.data.prepare import alone
+        from polyhead.train.data.prepare import donor_task
 
         asking = msgspec.structs.replace(prepared, strategy=strategy)
-        trained_alone = alone(asking)
+        trained_alone = donor_task(asking)
         decides = (trained_alone.strategy, trained_alone.training, course.precision, self.plain.digest, self._rows)
         digest = short_digest(*decides, size=12)
         file = self.folder / "donors" / f"{prepared.task.name}-{digest}.safetensors"
@@ -322,17 +322,17 @@ def _from_random(prepared: Prepared) -> Prepared:
 
 def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
     """Each task's metrics by split; texts that all tasks are tested on are read once for all of them."""
-    from polyhead.deep.examples import outputs_of
+    from polyhead.deep.examples import module_outputs
     from polyhead.deep.recipes.course import text_examples
-    from polyhead.deep.recipes.refine import scores_of
+    from polyhead.deep.recipes.refine import course_scores
 
     tests = {p.task.name: p.test.examples for p in prepared if p.test is not None}
     first = next(iter(tests.values()))
     if any(test.inputs != first.inputs for test in tests.values()):
-        return {p.task.name: scores_of(course, p) for p in prepared}
-    scores = {p.task.name: scores_of(course, msgspec.structs.replace(p, test=None)) for p in prepared}
+        return {p.task.name: course_scores(course, p) for p in prepared}
+    scores = {p.task.name: course_scores(course, msgspec.structs.replace(p, test=None)) for p in prepared}
     texts = text_examples(first, prepared[0].task, course.tokenizer)
-    outputs = np.stack(outputs_of(course.module.bound(*tests), texts))
+    outputs = np.stack(module_outputs(course.module.bound(*tests), texts))
     for p, own in zip(prepared, np.split(outputs, len(tests), axis=1), strict=True):
         scores[p.task.name]["test"] = tests[p.task.name].scores(p.task, list(own))
     return scores

@@ -18,7 +18,7 @@ from studies.shared.runs import Facts, Say, silent
 
 if TYPE_CHECKING:
     from polyhead.deep.extract import Extractor
-    from polyhead.deep.loop.devices import Place
+    from polyhead.deep.loop.devices import ProcessRank
     from polyhead.deep.recipes.course import JointCourse
     from polyhead.encoder.data import TrunkData
     from polyhead.plan import Path
@@ -39,7 +39,7 @@ def learn(
     own_heads: bool = False,
     paths: Mapping[str, Path] | None = None,
     frozen: bool = False,
-    place: Place | None = None,
+    place: ProcessRank | None = None,
 ) -> Facts:
     """Trains `data` on these tasks together and writes the learned trunk as the bundle `folder`, without heads.
 
@@ -89,9 +89,9 @@ def learn(
 
 def _own_scores(course: JointCourse) -> Facts:
     """Each task's own metric by split, and all its metrics on the reported split, as the course's module stands."""
-    from polyhead.deep.recipes.refine import scores_of
+    from polyhead.deep.recipes.refine import course_scores
 
-    scores_by_task = {name: scores_of(course, prepared) for name, prepared in course.prepared.items()}
+    scores_by_task = {name: course_scores(course, prepared) for name, prepared in course.prepared.items()}
     return {
         "own": {name: own_metric(course.prepared[name], scores) for name, scores in scores_by_task.items()},
         "metrics": {name: scores["test"] for name, scores in scores_by_task.items()},
@@ -100,14 +100,14 @@ def _own_scores(course: JointCourse) -> Facts:
 
 def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
     """The path of a pooled task; constants of uint8 come from its own training inputs."""
-    from polyhead.deep.heads.baseline import paths_of
+    from polyhead.deep.heads.baseline import candidate_paths
     from polyhead.project.strategies.base import with_codec
     from polyhead.train.data.prepare import single_inputs
 
     strategy = prepared.strategy
     assert isinstance(strategy, Pooled)
     bare, _ = strategy.feature_codec()
-    (path,) = paths_of(prepared, extractor, bare)
+    (path,) = candidate_paths(prepared, extractor, bare)
     if bare.name != "uint8":
         return path
     inputs = [text for several in single_inputs(prepared.train.examples.inputs, prepared.task) for text in several]

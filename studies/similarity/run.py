@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.session import Session
-from polyhead.serve.questions import Asked
+from polyhead.serve.questions import DecisionQuestion
 from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.similarity import words_read
@@ -97,7 +97,7 @@ async def scored(service, questioned, *, described):
     }
 
 
-async def answered(service, asked: Asked, texts):
+async def answered(service, asked: DecisionQuestion, texts):
     """Probabilities float64 (texts, options), as the server gives them."""
     similarity, words = service.similarity, words_read(asked)
     options, unread = similarity.known(words)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from polyhead.serve.questions import Asked, Form, Option
+from polyhead.serve.questions import DecisionQuestion, Form, Option
 from polyhead.values import Value
 
 SEED, TRIED = 0, 1000  # training rows on which words and temperatures are looked at
@@ -25,13 +25,15 @@ class Questioned(Value):
     values: dict[str, str] = {}  # label -> the option's name, where it is another
     metric: str = "accuracy"
 
-    def asked(self, *, described: bool) -> Asked:
+    def asked(self, *, described: bool) -> DecisionQuestion:
         """The question, with descriptions or with the options' names alone; of a predicate the sides are described."""
         options = []
         for label, words in self.options.items():
             value = label == self.positive if self.form == "predicate" else self.values.get(label, label)
             options.append(Option(value=value, words=words if described else ""))
-        return Asked(name=self.folder, form=self.form, instructions=self.instructions, options=tuple(options))
+        return DecisionQuestion(
+            name=self.folder, form=self.form, instructions=self.instructions, options=tuple(options)
+        )
 
     @property
     def positive(self) -> str:

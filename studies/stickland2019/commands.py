@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import check_drawable, plot_option
-from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.output import Printer, json_option, text_table
 from studies.shared.lines import (
     MISSING,
     draw_study,
@@ -59,7 +59,7 @@ def table1(json_to: str | None) -> None:
         ratios = [f"{r:.3f}" for r in (row.counted.ratio, row.counted.layer_ratio, ours[row.method].ratio)]
         cells.append([paper.title(row.method), row.formula, *counts, *ratios])
     printer.lines(["Table 1: eight tasks' functions on BERT-base, matrices alone; T tasks, d wide, n layers", ""])
-    printer.lines([*table(cells, left=2), ""])
+    printer.lines([*text_table(cells, left=2), ""])
     printer.line("Ratios are of all parameters with biases, over one encoder with its pooler; and over its layers.")
     printer.line(paper.RATIO_NOTE)
     printer.lines([f"On minilm, {note}" for note in paper.size_notes(MINILM)])
@@ -86,7 +86,7 @@ def table2(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
         for method in methods:
             shown = [*(_mean(method.tasks.get(task)) for task in GLUE), _mean(method.average)]
             cells.append([method.title, *shown, *_costs(method.costs)])
-        printer.lines([*table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
+        printer.lines([*text_table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
     printer.json({"published": published, "study": methods})
 
 
@@ -106,7 +106,7 @@ def table3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str 
         shown = [_mean(line.published.get(s), digits=2) for s in samplings]
         cells.append([line.title, ratio, f"{line.ratio:.3f} ×", line.new_layers, *shown])
     printer.lines(["Table 3 as printed: GLUE dev, mean of eight tasks, ± standard error of 3 seeds", ""])
-    printer.lines([*table(cells), "", paper.RATIO_NOTE])
+    printer.lines([*text_table(cells), "", paper.RATIO_NOTE])
     rows, _ = _study(printer, files, f"{split}, {ABOUT}")
     lines = paper.table3(rows, split=split) if rows else ()
     if rows:
@@ -115,7 +115,7 @@ def table3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str 
             if line.costs is not None and line.measured:
                 shown = [_mean(line.measured.get(s), digits=2) for s in samplings]
                 cells.append([line.title, *_costs(line.costs), *shown])
-        printer.lines([*table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
+        printer.lines([*text_table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
     names = [line.name for line in paper.TABLE3]
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, methods=names, split=split))
     printer.json({"published": printed, "study": lines})
@@ -140,7 +140,7 @@ def ablations(plot: str | None, files: tuple[str, ...], split: Split, json_to: s
             shown = [_mean(method.average, digits=2), _mean(method.above_pals, digits=2, signed=True)]
             ends = [method.average.seeds, method.costs.learned]
             cells.append([method.title, method.sampling, *_costs(method.costs), *shown, *ends])
-        printer.lines([*table(cells, left=2), *missing_lines(paper.missing(rows)), "", COLUMNS])
+        printer.lines([*text_table(cells, left=2), *missing_lines(paper.missing(rows)), "", COLUMNS])
         printer.lines(paper.size_notes(MINILM))
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, split=split))
     printer.json({"study": methods})
@@ -172,7 +172,7 @@ def curves(methods: str, plot: str | None, files: tuple[str, ...], json_to: str 
         for name, points in lines.items():
             at = {point.step: number(point.mean, point.deviation) for point in points}
             cells.append([task, paper.title(name), *(at.get(step, MISSING) for step in steps)])
-    printer.lines(table(cells, left=2) if steps else [])
+    printer.lines(text_table(cells, left=2) if steps else [])
     _draw(printer, plot, rows, lambda file: paper.plot_curves(points_by_task, file))
     printer.json({"curves": points_by_task})
 
@@ -188,7 +188,7 @@ def squad(files: tuple[str, ...], json_to: str | None) -> None:
     cells: list[list[object]] = [["method", "mean"]]
     cells += [[method.title, _mean(method.published, digits=3)] for method in paper.questions()]
     printer.lines(["Table 1 of the appendix as printed: mean of SQuAD's EM and F1 and of SWAG's accuracy", ""])
-    printer.lines(table(cells))
+    printer.lines(text_table(cells))
     about = "SQuAD and SocialIQA, 2,000 rows each, round robin, 250 updates of 16, ± standard error, trunk minilm"
     rows, _ = _study(printer, files, about, questions=True)
     methods = [method for method in paper.questions(rows) if method.scores] if rows else []
@@ -197,7 +197,7 @@ def squad(files: tuple[str, ...], json_to: str | None) -> None:
         shown = [_mean(method.scores.get(name)) for name in ("EM", "F1", "accuracy")]
         seeds = method.average.seeds if method.average else MISSING
         cells.append([method.title, *shown, _mean(method.average, digits=2), seeds, *_costs(method.costs)])
-    printer.lines([*table(cells), "", COLUMNS] if methods else [])
+    printer.lines([*text_table(cells), "", COLUMNS] if methods else [])
     printer.json({"published": paper.published_questions(), "study": methods})
 
 
@@ -225,7 +225,7 @@ def costs(tokens: int, json_to: str | None) -> None:
             line += [counted.layers, f"{counted.flops / 1e9:.1f}", f"{counted.share:.3f}"]
         cells.append(line)
     printer.lines([f"BERT-base, one text of {tokens} tokens; parameters of 8 tasks over one encoder", ""])
-    printer.lines([*table(cells), "", "share: of the FLOPs of an encoder a task"])
+    printer.lines([*text_table(cells), "", "share: of the FLOPs of an encoder a task"])
     printer.json({"rows": costs_by_method})
 
 
@@ -254,7 +254,7 @@ def _printed_lines(published: Table) -> list[str]:
     cells: list[list[object]] = [["method", *published.columns, "counted"]]
     for line in published.lines:
         cells.append([line.name, *map(number, line.scores), f"{line.counted['average']:.2f}"])
-    return table(cells)
+    return text_table(cells)
 
 
 def _study(

@@ -197,7 +197,7 @@ class Runs(runs.Runs):
         recipe: Joint,
         paths: Mapping[str, Path],
     ) -> Facts:
-        from polyhead.deep.loop.devices import Place
+        from polyhead.deep.loop.devices import ProcessRank
 
         folder = self.folder / "trunks" / name
         log = folder.with_name(f"{name}.jsonl")
@@ -212,7 +212,7 @@ class Runs(runs.Runs):
             own_heads=True,
             paths=paths,
             frozen=method.base == "frozen",
-            place=Place(device=self.device),
+            place=ProcessRank(device=self.device),
         )
         facts["curve"] = curve_of(log)
         log.unlink(missing_ok=True)

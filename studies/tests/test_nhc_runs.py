@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from polyhead.deep.examples import outputs_of
+from polyhead.deep.examples import module_outputs
 from polyhead.deep.loop import numerics
 from polyhead.deep.model import TextBatch
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.recipes.course import text_examples
-from polyhead.deep.recipes.refine import scores_of
+from polyhead.deep.recipes.refine import course_scores
 from polyhead.plan import merge
 from polyhead.plan.cost import layer_evaluations, parameters
 from polyhead.project.recipes import Training
@@ -180,12 +180,12 @@ def test_texts_that_are_read_once_for_all_tasks_score_as_those_that_each_task_re
     course.learn()
     found = _scores(course, prepared)
     for p in prepared:
-        for split, scores in scores_of(course, p).items():
+        for split, scores in course_scores(course, p).items():
             assert found[p.task.name][split] == pytest.approx(scores)
-    alone = outputs_of(
+    alone = module_outputs(
         course.module.bound("travel"), text_examples(prepared[1].test.examples, prepared[1].task, course.tokenizer)
     )
-    both = outputs_of(
+    both = module_outputs(
         course.module.bound(*TASKS), text_examples(prepared[0].test.examples, prepared[0].task, course.tokenizer)
     )
     np.testing.assert_allclose(np.stack(both)[:, 2:], np.stack(alone), atol=1e-5)

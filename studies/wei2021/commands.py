@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from polyhead.cli.options import check_drawable, plot_option
-from polyhead.cli.output import Printer, table
+from polyhead.cli.output import Printer, text_table
 from studies.shared.lines import draw_study, missing_lines, number, otherwise_lines, study_options, tell_study, there
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
             cells.append([box.task, box.init, box.layers, len(box.scores), *shown])
         gains = paper.gains(boxes)
         better = sum(gain > 0 for gain in gains.values())
-        printer.lines([*table(cells, left=2), ""])
+        printer.lines([*text_table(cells, left=2), ""])
         printer.line(f"the teacher's layers have the higher median in {better} of {len(gains)} comparisons")
     _draw(printer, plot, runs, lambda file: paper.plot_figure2(runs, file, split=split))
     printer.json({"boxes": boxes})
@@ -171,7 +171,7 @@ def _depth_lines(shown: Table, *, statistic: Statistic) -> list[str]:
         scores = zip(line.scores, spreads or (None,) * len(line.scores), marked, strict=True)
         cells.append([line.name, *(number(score, spread) + ("*" if near else " ") for score, spread, near in scores)])
     cells.append(["chosen", *(f"L = {shown.depths[t]} " if t in shown.depths else "- " for t in shown.tasks)])
-    return table(cells)
+    return text_table(cells)
 
 
 def _method_lines(shown: Table) -> list[str]:
@@ -180,7 +180,7 @@ def _method_lines(shown: Table) -> list[str]:
         scores = [number(score) for score in line.scores]
         cells.append([line.name, *scores, number(line.average, line.spread), *_costs(line)])
     notes = [f"{line.name}: {line.note}" for line in shown.lines if line.note]
-    return [*table(cells), *(["", *notes] if notes else [])]
+    return [*text_table(cells), *(["", *notes] if notes else [])]
 
 
 def _choice_lines(shown: Table, *, on: str | None = None) -> list[str]:
@@ -192,7 +192,7 @@ def _choice_lines(shown: Table, *, on: str | None = None) -> list[str]:
         chosen_on = _average([option.score for option in line.chosen])
         averages = [*([number(chosen_on)] if on else []), number(line.average, line.spread)]
         cells.append([line.name, *options, *averages, *_costs(line)])
-    return table(cells)
+    return text_table(cells)
 
 
 def _average(scores: Sequence[float]) -> float | None:

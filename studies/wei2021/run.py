@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from polyhead.deep.nn.load import load_trunk
-from polyhead.evaluate.report.frontier import apart, plot_frontier
+from polyhead.evaluate.report.frontier import plot_frontier, separate_models
 from polyhead.plan.cost.allocate import Allocation, best_under, price_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -73,7 +73,7 @@ def write_report(several: list[Runs]) -> None:
     plot_figure2(runs, RESULTS / "branches_students.png")
     price = price_of("layers", load_trunk("minilm").architecture)
     full = [statistics.mean(r.points("validation") for r in runs if is_full(r, task)) for task in TASKS]
-    baseline = apart("full fine-tuning", full, price, layers=LAYERS)
+    baseline = separate_models("full fine-tuning", full, price, layers=LAYERS)
     options = options_of(runs)
     plot_frontier(
         options, price, RESULTS / "branches_frontier.png", offered=as_published(options), baselines=[baseline]

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from torch import nn
 
-from polyhead.deep.examples import TextExamples, outputs_of
+from polyhead.deep.examples import TextExamples, module_outputs
 from polyhead.deep.extract import Extractor
 from polyhead.deep.loop.checkpoint import read_checkpoint, write_checkpoint
 from polyhead.deep.loop.fit import Course, Fitted
@@ -50,7 +50,7 @@ class FullFineTuning(msgspec.Struct, frozen=True, kw_only=True):
     def outputs(self, split: Split) -> list[np.ndarray]:
         """The model's outputs for every example of the split."""
         examples = _examples(self.prepared, split, self.extractor)
-        return outputs_of(self.module.bound(self.prepared.task.name), examples)
+        return module_outputs(self.module.bound(self.prepared.task.name), examples)
 
     def save(self, file: FilePath) -> None:
         """Keeps the weights, for students of this model."""
@@ -80,7 +80,7 @@ def train_whole(
     answer, validation = whole.module.bound(task.name), _examples(prepared, prepared.validation, extractor)
 
     def score() -> float:
-        outputs = outputs_of(answer, validation)
+        outputs = module_outputs(answer, validation)
         return prepared.validation.examples.scores(task, outputs)[kind.default_metric(task)]
 
     fitted = Course(

@@ -6,11 +6,11 @@ import pytest
 import search
 from advise.test_ways import tasks_in
 from polyhead.advise import compare as comparing
-from polyhead.advise.compare import Compared, Comparing, Settings, scores_of, with_frontier
-from polyhead.advise.measure import Costs, Counted
+from polyhead.advise.compare import Compared, Comparing, Settings, trained_scores, with_frontier
+from polyhead.advise.measure import Counted, WayCosts
 from polyhead.advise.prices import Corrections
-from polyhead.advise.rows import Kept, Row, TaskScore
-from polyhead.advise.tables import notes, page, table_rows, task_rows
+from polyhead.advise.rows import FinishedRun, Kept, TaskScore
+from polyhead.advise.tables import comparison_page, notes, table_rows, task_rows
 from polyhead.deep.loop.events import Events
 from polyhead.errors import ConfigError
 
@@ -126,14 +126,16 @@ def test_scores_are_those_of_the_bundle_in_points(home, tmp_path, monkeypatch):
     asked = Settings(only=("pooled-mean",), backend="reference", counts=(1,), keep_bundles=True)
     (way,) = Comparing(tasks, "p", tmp_path, asked, Events()).run().ways
     (root,) = (tmp_path / "bundles").iterdir()
-    score = scores_of([root])["mood"]
+    score = trained_scores([root])["mood"]
     assert way.quality == pytest.approx(score.test, abs=1e-3) and 0 <= score.test <= 100
     assert way.validation == pytest.approx(score.validation, abs=1e-3)
 
 
 def test_a_row_of_another_key_is_none(tmp_path):
     kept = Kept(tmp_path)
-    row = Row(way="a", seed=1, key="k", seconds=1.0, estimated=2.0, tasks={"t": TaskScore(metric="m", validation=40.0)})
+    row = FinishedRun(
+        way="a", seed=1, key="k", seconds=1.0, estimated=2.0, tasks={"t": TaskScore(metric="m", validation=40.0)}
+    )
     kept.keep(row)
     assert kept.row("a", 1, "k") == row and kept.row("a", 1, "other") is None and kept.row("a", 2, "k") is None
     assert row.quality == 40.0
@@ -156,7 +158,7 @@ def test_estimates_are_corrected_by_what_runs_took():
 
 def way(name, quality, flops, seeds=1):
     counted = {"8": Counted(layers=1, flops=flops, parameters=1)}
-    costs = Costs(added_parameters=1.0, stored_bytes=1, tokens=8, tasks=2, of_set=counted["8"], counted=counted)
+    costs = WayCosts(added_parameters=1.0, stored_bytes=1, tokens=8, tasks=2, of_set=counted["8"], counted=counted)
     return Compared(
         name=name, title=name, kind="pooled", quality=quality, spread=0.0, seeds=seeds, validation=quality,
         tasks={"t": quality}, seconds=1.0, retrained="", costs=costs,
@@ -172,7 +174,7 @@ def test_the_frontier_is_what_no_cheaper_way_equals():
 
 def test_the_page_needs_no_network_and_has_every_way(ended):
     comparison = msgspec.structs.replace(ended[0], project="<script>")
-    text = page(comparison)
+    text = comparison_page(comparison)
     assert "http://" not in text.replace("http://www.w3.org", "").replace("http://purl", "").replace(
         "http://creativecommons.org", ""
     )

@@ -12,7 +12,7 @@ from formats.write_v1 import golden_trunk
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import Live, TaskRecord, read_bundle_file, renamed
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.remove import put_back, sweep, unlist
+from polyhead.bundle.remove import put_back, sweep_bundle, unlist
 from polyhead.bundle.versions import all_on_disk
 from polyhead.bundle.write import set_versions
 from polyhead.engine.session import Session
@@ -121,7 +121,7 @@ def test_unlisted_tasks_keep_their_folders_until_they_are_swept(bundle):
     unlist(bundle.root, ["first", "third"])
     assert list(Bundle.open(bundle.root).tasks) == ["second"]
     assert set(contents(bundle.root)) == set(before)
-    sweep(bundle.root)
+    sweep_bundle(bundle.root)
     assert {path.name for path in (bundle.root / "tasks").iterdir()} == {"second"}
     with pytest.raises(UnknownTask):
         unlist(bundle.root, ["second", "first"])
@@ -135,7 +135,7 @@ def test_sweeping_leaves_what_is_no_task_of_ours(bundle, tmp_path):
     shutil.copytree(bundle.root / "tasks/first", tmp_path / "elsewhere")
     (bundle.root / "tasks/link").symlink_to(tmp_path / "elsewhere")
     before = contents(bundle.root)
-    sweep(bundle.root)
+    sweep_bundle(bundle.root)
     assert contents(bundle.root) == before and (tmp_path / "elsewhere/v0001/task.json").exists()
 
 
@@ -195,7 +195,7 @@ def test_removing_the_last_task_leaves_no_empty_folder(tmp_path):
     before = contents(bundle.root)
     add(bundle, "only")
     unlist(bundle.root, ["only"])
-    sweep(bundle.root)
+    sweep_bundle(bundle.root)
     assert contents(bundle.root) == before and not (bundle.root / "tasks").exists()
 
 

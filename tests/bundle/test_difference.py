@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from polyhead.convert.difference import difference, low_rank, rank_of, spacing
+from polyhead.convert.difference import encoder_difference, low_rank, rank_of, spacing
 from polyhead.testing import tiny_trunk
 
 BASE = tiny_trunk(layers=2, width=32)
@@ -30,7 +30,7 @@ def low(rank, seed=0, scale=0.01):
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_a_merged_low_rank_delta_is_found_with_its_rank(rank):
-    found = difference(changed(low(rank), ATTENTION), BASE)
+    found = encoder_difference(changed(low(rank), ATTENTION), BASE)
     assert found.is_low_rank
     assert found.rank == rank
     assert found.largest in ATTENTION
@@ -39,7 +39,7 @@ def test_a_merged_low_rank_delta_is_found_with_its_rank(rank):
 
 
 def test_a_rank_beyond_an_eighth_is_not_low():
-    found = difference(changed(low(5), ATTENTION), BASE)
+    found = encoder_difference(changed(low(5), ATTENTION), BASE)
     assert (found.is_low_rank, found.rank, found.allowed) == (False, 5, 4)
 
 
@@ -49,7 +49,7 @@ def test_one_matrix_of_full_rank_is_enough_to_say_no():
     arrays = dict(data.arrays)
     name = "layers.1.feed_forward.outer.weight"
     arrays[name] = arrays[name] + 1e-4 * rng.standard_normal(arrays[name].shape).astype(np.float32)
-    found = difference(msgspec.structs.replace(data, arrays=arrays), BASE)
+    found = encoder_difference(msgspec.structs.replace(data, arrays=arrays), BASE)
     assert not found.is_low_rank
     assert found.largest == name
 
@@ -60,18 +60,18 @@ def test_full_fine_tuning_by_small_steps_is_not_low():
     def small(name, array):
         return (array + 1e-5 * np.sign(rng.standard_normal(array.shape))).astype(np.float32)
 
-    found = difference(changed(small, BASE.arrays), BASE)
+    found = encoder_difference(changed(small, BASE.arrays), BASE)
     assert not found.is_low_rank
     assert len(found.matrices) + len(found.vectors) == len(BASE.arrays)
 
 
 def test_equal_encoders_differ_nowhere():
-    found = difference(BASE, BASE)
+    found = encoder_difference(BASE, BASE)
     assert (found.matrices, found.vectors, found.is_low_rank) == ((), (), False)
 
 
 def test_vectors_are_told_apart_and_are_no_low_rank_delta():
-    found = difference(changed(lambda name, array: array + 1, ["layers.0.attention.norm.bias"]), BASE)
+    found = encoder_difference(changed(lambda name, array: array + 1, ["layers.0.attention.norm.bias"]), BASE)
     assert (found.matrices, found.vectors) == ((), ("layers.0.attention.norm.bias",))
     assert not found.is_low_rank
 

@@ -14,7 +14,7 @@ from polyhead.bundle import versions
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.remove import put_back, remove_tasks, sweep, unlist
+from polyhead.bundle.remove import put_back, remove_tasks, sweep_bundle, unlist
 from polyhead.bundle.versions import made_with
 from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.errors import BundleError, UnknownTask
@@ -160,7 +160,7 @@ def test_a_family_that_old_versions_need_stays_on_disk_until_they_go(bundle):
     trunk = bundle.digest
     add_tasks(bundle.root, [draft(name, plain(name, trunk)) for name in ADAPTED], replace=True)
     assert ADAPTERS not in live(bundle.root)  # nobody reads it now
-    sweep(bundle.root)
+    sweep_bundle(bundle.root)
     Bundle.open(bundle.root).verify()
     set_versions(bundle.root, dict.fromkeys(ADAPTED, "v0001"))
     assert live(bundle.root)[ADAPTERS] == "v0001"
@@ -194,7 +194,7 @@ def test_what_an_operation_did_to_a_group_is_put_back(bundle):
     add(bundle.root, adapters(bundle.digest, names=("new",), called="family:new"))
     assert put_back(bundle.root, before, read_bundle_file(bundle.root), there) == []
     assert (bundle.root / "bundle.json").read_bytes() == raw
-    sweep(bundle.root)
+    sweep_bundle(bundle.root)
     assert {p.name for p in (bundle.root / "families").iterdir()} == {"adapters", "prompts+moods"}
     assert [p.name for p in (bundle.root / "families/adapters").iterdir()] == ["v0001"]
     Bundle.open(bundle.root).verify()
@@ -317,7 +317,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(bundle, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             add(root, adapters(bundle.digest, names=("new",), called="family:new"))
     assert (root / "families/new/v0001").exists() and os.path.exists(root / "tasks/new")
-    sweep(root)
+    sweep_bundle(root)
     assert contents(root) == before
 
 

@@ -19,7 +19,7 @@ from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.models import Models, add_model, remove_models, set_models
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.remove import sweep
+from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.whole import BUILDING, remove_workspace, workspace
 from polyhead.certify.certificate import Certificate, Ledger
 from polyhead.certify.change import locked
@@ -121,7 +121,7 @@ def removed(root):
     for remove in (partial(remove_models, root, ["brief"]), Bundle.open(root, verify=False).remove_task):
         with suppress(PolyheadError):
             remove(*([] if isinstance(remove, partial) else ["first"]))
-    sweep(root)
+    sweep_bundle(root)
 
 
 WRITERS = {
@@ -165,7 +165,7 @@ def test_what_only_looks_like_a_temporary_name_stays(made, tmp_path, kind):
     before = {path: told for path, told in listed(root).items() if path.partition("/")[0] in names}
     replaced(root)
     rolled_back(root)
-    sweep(root)
+    sweep_bundle(root)
     assert {path: told for path, told in listed(root).items() if path.partition("/")[0] in names} == before
 
 

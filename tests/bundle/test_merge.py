@@ -18,7 +18,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_tasks, merge_bundles
 from polyhead.bundle.models import Models, add_model
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.remove import sweep
+from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.whole import BUILDING
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
@@ -590,7 +590,7 @@ def test_a_merge_killed_at_any_step_leaves_nothing_or_the_whole_bundle(two, tmp_
     assert sorted(path.name for path in tmp_path.rglob("*.new-*")) == [".new-made"]
     assert {path.name for path in (tmp_path / ".new-made").iterdir()} == {".lock", MARKER}
     assert list(Bundle.open(tmp_path / "made").tasks) == ["a", "a-b"]
-    sweep(tmp_path / "made")  # as every operation with a certificate does
+    sweep_bundle(tmp_path / "made")  # as every operation with a certificate does
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
@@ -603,7 +603,7 @@ def test_what_is_swept_beside_a_bundle_is_nobodys(two, tmp_path, name):
         for file in files:
             (beside / file).parent.mkdir(parents=True, exist_ok=True)
             (beside / file).touch()
-        sweep(made)
+        sweep_bundle(made)
         return beside.exists()
 
     assert left(".lock", "bundle/bundle.json")  # no marker: somebody else's, whatever its files are called

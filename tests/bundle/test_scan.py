@@ -10,13 +10,13 @@ import tokenizers
 from cases import cases
 from polyhead.bundle.owners import owner_named
 from polyhead.convert.scan import (
-    apart,
     group_of,
-    groups,
+    groups_of_models,
     merged,
     over,
     pairs,
     scanned,
+    separate_cost,
     shared,
     sharing,
     together,
@@ -137,10 +137,10 @@ def test_models_that_share_nothing_are_refused_with_both_named():
 def test_groups_hold_every_model_once_and_those_of_the_base_come_first():
     strange = ["embeddings.norm.bias"]
     models = [model("x", changed=strange), model("a"), model("y", changed=strange), after("b", 2)]
-    found = groups(models, scanned(encoder("base")))
+    found = groups_of_models(models, scanned(encoder("base")))
     assert [(g.trunk, g.taps) for g in found] == [("base", {"a": 4, "b": 2}), ("x", {"x": 4, "y": 4})]
-    assert [g.trunk for g in groups(models)] == ["x", "a"]
-    assert [g.trunk for g in groups(models, scanned(tiny_trunk(width=32)))] == ["x", "a"]
+    assert [g.trunk for g in groups_of_models(models)] == ["x", "a"]
+    assert [g.trunk for g in groups_of_models(models, scanned(tiny_trunk(width=32)))] == ["x", "a"]
 
 
 # Savings. Width 16, feed-forward 32, 32 tokens: a layer is 2 * 32 * (4 * 256 + 2 * 16 * 32) + 4 * 32^2 * 16
@@ -154,7 +154,7 @@ def test_savings_are_those_worked_out_by_hand():
     """Three models of four layers; two share three layers, the third one of them: 3 + 1 + 1 + 3 layers for 12."""
     models = [after("a", 3), after("b", 3), after("c", 1)]
     by_name = {m.name: m for m in models}
-    before, found = apart(models, 32), together([group_of(models)], by_name, 32)
+    before, found = separate_cost(models, 32), together([group_of(models)], by_name, 32)
     assert (before.layers, found.layers) == (12, 8)
     assert before.flops == 12 * LAYER_FLOPS + 3 * HEAD_FLOPS
     assert found.flops == 8 * LAYER_FLOPS + 3 * HEAD_FLOPS
@@ -165,7 +165,7 @@ def test_savings_are_those_worked_out_by_hand():
 def test_models_that_share_nothing_cost_the_same_merged():
     models = [model("a"), model("b", changed=["embeddings.norm.bias"])]
     by_name = {m.name: m for m in models}
-    assert together(groups(models), by_name, 32) == apart(models, 32)
+    assert together(groups_of_models(models), by_name, 32) == separate_cost(models, 32)
 
 
 def test_the_merged_plan_runs_the_trunk_once_and_each_models_own_layers():

@@ -349,9 +349,9 @@ def test_several_tasks_are_added_or_none(bundle):
 
 def test_second_writer_is_told_of_the_first(bundle):
     with (
-        files.writing(bundle.root, "x"),
+        files.writing_bundle(bundle.root, "x"),
         pytest.raises(BundleError, match="another process has been writing"),
-        files.writing(bundle.root, "y", patience=0),
+        files.writing_bundle(bundle.root, "y", patience=0),
     ):
         raise AssertionError("two writers at once")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from polyhead.check.doubt import HITS, TIMES, doubts, doubts_of_each, neighbours, trusted
-from polyhead.check.doubted import Rows, planted, trusted_up_to
-from polyhead.check.part import Part
+from polyhead.check.doubted import LabelledRows, planted, trusted_up_to
+from polyhead.check.part import SplitRows
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, Reading, ReadReport
 from polyhead.tasks.task import Task
@@ -110,13 +110,13 @@ def test_heads_are_believed_as_far_as_they_find_changed_labels(kind):
     labels = generator.integers(0, 3, 400)
     targets = list(labels) if kind == "single_label" else list(np.eye(3, dtype=np.float32)[labels])
     examples = Examples(inputs=[("",)] * 400, targets=targets, words=None, rows=[*range(400)], report=ReadReport())
-    part = Part(
+    part = SplitRows(
         task,
         "train",
         Source(path="rows"),
         Reading(examples=examples, wrong=(), empty=(), unlabelled=(), overlapping=(), columns=(), rows=400),
     )
-    rows = Rows(places=[(part, row) for row in range(400)], examples=examples)
+    rows = LabelledRows(places=[(part, row) for row in range(400)], examples=examples)
     trials = planted(rows)
     assert sum(int(trial.is_planted.sum()) for trial in trials) >= 60
     for trial in trials:

@@ -7,7 +7,7 @@ import pytest
 
 from cases import cases
 from cli.commands import run
-from polyhead.cli.given import Given, given_in, looks_like_a_path
+from polyhead.cli.given import TextInput, given_in, looks_like_a_path
 from polyhead.cli.tables import columns_of_header, command_for
 
 TEXT = "anna the lamp is broken"
@@ -76,7 +76,7 @@ def test_what_looks_like_a_path_is_known_by_its_ending_or_its_folder(word, is_pa
 def test_a_missing_file_is_told_and_not_answered_as_a_text(home, tmp_path):
     done = predict(home, "gone.csv", cwd=tmp_path).refuses("DataError", "no file at gone.csv")
     assert done.out == ""
-    assert given_in(["good", "and/or"]) == Given(texts=("good", "and/or"))
+    assert given_in(["good", "and/or"]) == TextInput(texts=("good", "and/or"))
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".json", ".xlsx", ".parquet"])

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from cli.commands import run
-from polyhead.cli.output import Printer, counted, in_bytes, table, writing
+from polyhead.cli.output import Printer, counted, in_bytes, text_table, writing_file
 from polyhead.errors import ConfigError
 
 
 def test_columns_are_aligned_left_and_right():
-    lines = table([["task", "n"], ["a", 5], ["long name", 1000]], left=1)
+    lines = text_table([["task", "n"], ["a", 5], ["long name", 1000]], left=1)
     assert lines == ["task          n", "a             5", "long name  1000"]
 
 
@@ -31,7 +31,7 @@ def test_bytes_have_three_digits(number, said):
 def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
     path = tmp_path / "x"
     path.write_text("older")
-    with writing(str(path)) as file:
+    with writing_file(str(path)) as file:
         file.write(b"newer")
         assert path.read_text() == "older"
     assert path.read_text() == "newer"
@@ -40,7 +40,7 @@ def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
 def test_what_was_written_before_a_failure_stays_beside_the_older_file(tmp_path, capsys):
     path = tmp_path / "x"
     path.write_text("older")
-    with pytest.raises(RuntimeError), writing(str(path)) as file:
+    with pytest.raises(RuntimeError), writing_file(str(path)) as file:
         file.write(b"half")
         raise RuntimeError
     assert path.read_text() == "older"
@@ -51,12 +51,12 @@ def test_what_was_written_before_a_failure_stays_beside_the_older_file(tmp_path,
 def test_two_writers_of_one_file_do_not_mix(tmp_path):
     """Both wrote one temporary file; the result was a mixture of the two, and said to be whole."""
     path = str(tmp_path / "x")
-    with writing(path) as file:
+    with writing_file(path) as file:
         file.write(b"first")
-        with pytest.raises(ConfigError, match="another process is writing it"), writing(path):
+        with pytest.raises(ConfigError, match="another process is writing it"), writing_file(path):
             pytest.fail("both write")
     assert (tmp_path / "x").read_bytes() == b"first"
-    with writing(path) as file:
+    with writing_file(path) as file:
         file.write(b"second")
     assert (tmp_path / "x").read_bytes() == b"second" and [f.name for f in tmp_path.iterdir()] == ["x"]
 
@@ -64,13 +64,13 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path):
 def test_a_symbolic_link_stays_one(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "x").symlink_to(tmp_path / "disk" / "y")
-    with writing(str(tmp_path / "x")) as file:
+    with writing_file(str(tmp_path / "x")) as file:
         file.write(b"new")
     assert (tmp_path / "x").is_symlink() and (tmp_path / "disk" / "y").read_bytes() == b"new"
 
 
 def test_a_failure_before_anything_was_written_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), writing(str(tmp_path / "x")):
+    with pytest.raises(RuntimeError), writing_file(str(tmp_path / "x")):
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
 

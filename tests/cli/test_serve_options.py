@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from polyhead.cli.serve import command
-from polyhead.cli.serve_options import IN_MIB, MIB, NUMBERS, keys_of, settings_of
+from polyhead.cli.serve_options import IN_MIB, MIB, NUMBERS, keys_of, serve_settings
 from polyhead.errors import ConfigError
 from polyhead.serve.settings import ServeSettings
 
@@ -27,13 +27,13 @@ def flat(value, path=""):
 
 
 def test_defaults_are_those_of_the_settings():
-    assert settings_of(given()) == ServeSettings()
+    assert serve_settings(given()) == ServeSettings()
 
 
 @pytest.mark.parametrize("option", NUMBERS)
 def test_an_option_sets_its_number_alone(option):
     path, _, _ = NUMBERS[option]
-    changed = flat(settings_of(given(option, "7")))
+    changed = flat(serve_settings(given(option, "7")))
     expected = 7 * MIB if path in IN_MIB else 7
     assert changed[path] == expected
     assert changed | {path: None} == flat(ServeSettings()) | {path: None}

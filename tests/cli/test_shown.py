@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 
 from cli.commands import run, shell
-from polyhead.cli.output import Printer, json_shown, note, shown, table
+from polyhead.cli.output import Printer, json_shown, note, shown, text_table
 
 TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode's signs of explicit direction
 MARKS = ("LEFT-TO-RIGHT MARK", "RIGHT-TO-LEFT MARK", "ARABIC LETTER MARK")
@@ -41,7 +41,7 @@ def test_whatever_prints_escapes(letter, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     text, printer = f"a{letter}b", Printer()
     printer.line(text)
-    printer.lines([text, *table([["task", "n"], [text, 1]])])
+    printer.lines([text, *text_table([["task", "n"], [text, 1]])])
     note(text)
     printer.show(text)
     printer.show("")

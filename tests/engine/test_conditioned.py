@@ -130,7 +130,7 @@ class OneDevice(TorchDispatchMode):
 @pytest.mark.parametrize("stacked", [False, True])
 def test_all_ways_compute_on_the_device_of_their_texts(stacked, monkeypatch):
     """The device "meta" is there on every machine, and computes shapes."""
-    from polyhead.deep.model import Model, TextBatch
+    from polyhead.deep.model import MultiTaskModel, TextBatch
     from polyhead.deep.nn.trunk import Trunk
     from polyhead.deep.sharing.make import make_families, make_part
 
@@ -138,7 +138,7 @@ def test_all_ways_compute_on_the_device_of_their_texts(stacked, monkeypatch):
     paths = {name: task.path for name, task in TASKS.items()}
     families = make_families(paths, TRUNK.architecture)
     parts = {name: make_part(path, TRUNK.architecture, families=families) for name, path in paths.items()}
-    model = Model(Trunk(TRUNK.architecture), parts, families, stacked=stacked).eval().to("meta")
+    model = MultiTaskModel(Trunk(TRUNK.architecture), parts, families, stacked=stacked).eval().to("meta")
     given = (BATCH.ids, BATCH.mask, BATCH.segments, BATCH.words)
     ids, mask, segments, words = (torch.from_numpy(one).to("meta") for one in given)
     texts = TextBatch(ids=ids, mask=mask, segments=segments, words=words)

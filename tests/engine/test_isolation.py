@@ -625,7 +625,7 @@ def test_process_killed_at_any_step_leaves_the_old_version_live_or_the_new_one_w
 
 
 def test_second_operation_waits_for_the_first_and_then_says_so(root, monkeypatch):
-    monkeypatch.setattr(certify, "writing", lambda root, what: files.writing(root, what, patience=0))
+    monkeypatch.setattr(certify, "writing_bundle", lambda root, what: files.writing_bundle(root, what, patience=0))
     entered = []
 
     def act():

@@ -9,10 +9,10 @@ pytest.importorskip("onnxruntime")
 
 from polyhead.engine.backends import open_backend, open_runtime
 from polyhead.engine.backends.onnx import OnnxRuntime
-from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.scales import Scale, Scales, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
+from polyhead.evaluate import int8 as calibrate
 from polyhead.machine import processor
 from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk

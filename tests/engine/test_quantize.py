@@ -15,11 +15,11 @@ from polyhead.engine.agreement import Agreement
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.pinned import numerics_of
-from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.files import CACHE, Int8Change, read_scales, write_scales
 from polyhead.engine.quantize.scales import ObservedRange, ObservingRuntime, Scale, Scales, scales_of, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
+from polyhead.evaluate import int8 as calibrate
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_part, tiny_path, tiny_trunk

@@ -14,7 +14,6 @@ from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, seen_of, silent
 from polyhead.bundle.read import Bundle
 from polyhead.engine.agreement import Agreement
 from polyhead.engine.pinned import Numerics, keep_agreements, read_agreements
-from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.files import (
     CACHE,
     RECORD,
@@ -27,6 +26,7 @@ from polyhead.engine.quantize.files import (
 from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
+from polyhead.evaluate import int8 as calibrate
 from polyhead.machine import WIDE_SUMS, Processor
 from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk

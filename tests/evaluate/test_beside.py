@@ -10,7 +10,7 @@ import pytest
 from changing import TASKS, TEXTS, add, make
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import merge_bundles
-from polyhead.bundle.packed import packed
+from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen, seen_of
 from polyhead.certify import beside as beside_module
@@ -104,7 +104,7 @@ def test_the_summary_travels_with_the_task(root, tmp_path):
     merged = merge_bundles(tmp_path / "merged", [Bundle.open(root)])
     assert (seen_of(merged, "mood").vectors == seen_of(Bundle.open(root), "mood").vectors).all()
     assert merged.tasks["mood"].calibration == SURE
-    assert b"seen.safetensors" in b"".join(packed(Bundle.open(root), "mood"))
+    assert b"seen.safetensors" in b"".join(upload_bytes(Bundle.open(root), "mood"))
 
 
 def test_a_task_that_changed_meanwhile_is_not_calibrated(root):

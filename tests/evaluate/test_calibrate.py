@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 
 from polyhead.errors import BadValue, ConfigError, EmptyData
-from polyhead.evaluate.calibrate import CalibrateRequest, calibrated, halved, measures
-from polyhead.evaluate.measures import Answered, answered, conformal_quantile, error_of, log_loss, lower_bound, rows_for
-from polyhead.evaluate.scaling import best_temperature, fitted
+from polyhead.evaluate.calibrate import CalibrateRequest, fit_calibration, halved, measures
+from polyhead.evaluate.measures import (
+    LabelledOutputs,
+    conformal_quantile,
+    error_of,
+    label_scores_of,
+    log_loss,
+    lower_bound,
+    rows_for,
+)
+from polyhead.evaluate.scaling import best_temperature, fit_scaling
 from polyhead.evaluate.thresholds import LENT, Goal, of_label, of_labels
 from polyhead.store.jobs.calibrated import calibrated_arrays
 from polyhead.tasks.calibration import Calibration, SetRule, with_calibrated
@@ -66,7 +74,7 @@ def test_a_lower_bound_is_wilson_s():
 
 def test_the_temperature_is_that_of_a_search_over_many():
     outputs, targets = drawn(400, temperature=3.0)
-    rows = answered(MOOD, outputs, targets)
+    rows = label_scores_of(MOOD, outputs, targets)
     tried = np.exp(np.linspace(np.log(0.5), np.log(8), 2000))
     losses = [log_loss(rows, Calibration(scale=(1 / t,)).probabilities(MOOD, rows.logarithms)) for t in tried]
     assert best_temperature(rows) == pytest.approx(tried[int(np.argmin(losses))], rel=0.005)
@@ -75,23 +83,23 @@ def test_the_temperature_is_that_of_a_search_over_many():
 @pytest.mark.parametrize("temperature", [0.4, 3.0], ids=["too unsure", "too sure"])
 def test_scaling_finds_the_temperature_that_made_answers_too_sure(temperature):
     for task, draw in ((MOOD, drawn), (TOPICS, drawn_topics)):
-        calibration = calibrated(task, *draw(3000, temperature=temperature))
+        calibration = fit_calibration(task, *draw(3000, temperature=temperature))
         assert calibration.measured["temperature"] == pytest.approx(temperature, rel=0.12)
         error = calibration.measured["calibration_error"]
         assert error["after"] < error["before"] / 2
-        fresh = answered(task, *draw(3000, temperature=temperature, seed=1))
+        fresh = label_scores_of(task, *draw(3000, temperature=temperature, seed=1))
         assert error_of(fresh, calibration.probabilities(task, fresh.logarithms)) < 0.04
 
 
 def test_vector_scaling_undoes_a_shift_that_a_temperature_cannot():
     outputs, targets = drawn(3000)
     shifted = [row + np.array([2.0, 0.0, 0.0], np.float32) for row in outputs]
-    rows = answered(MOOD, shifted, targets)
+    rows = label_scores_of(MOOD, shifted, targets)
     losses = {
-        method: log_loss(rows, fitted(method, rows).probabilities(MOOD, rows.logarithms))
+        method: log_loss(rows, fit_scaling(method, rows).probabilities(MOOD, rows.logarithms))
         for method in ("none", "temperature", "vector")
     }
-    true = answered(MOOD, outputs, targets)
+    true = label_scores_of(MOOD, outputs, targets)
     assert losses["vector"] < losses["temperature"] - 0.1
     assert losses["vector"] == pytest.approx(
         log_loss(true, Calibration().probabilities(MOOD, true.logarithms)), abs=0.01
@@ -101,8 +109,8 @@ def test_vector_scaling_undoes_a_shift_that_a_temperature_cannot():
 def test_vector_scaling_leaves_labels_that_no_row_has_at_the_common_temperature():
     outputs, targets = drawn(600, temperature=2.0)
     seen = [(row, target) for row, target in zip(outputs, targets, strict=True) if target != 2]
-    calibration = calibrated(MOOD, [r for r, _ in seen], [t for _, t in seen], CalibrateRequest(method="vector"))
-    rows = answered(MOOD, *zip(*seen, strict=True))
+    calibration = fit_calibration(MOOD, [r for r, _ in seen], [t for _, t in seen], CalibrateRequest(method="vector"))
+    rows = label_scores_of(MOOD, *zip(*seen, strict=True))
     assert calibration.shift[2] == 0
     assert "so-so" in calibration.measured["notes"][-1]
     assert np.isfinite(calibration.probabilities(MOOD, rows.logarithms)).all()
@@ -110,7 +118,7 @@ def test_vector_scaling_leaves_labels_that_no_row_has_at_the_common_temperature(
 
 def test_scores_stay_as_they_are_where_scaling_does_not_help():
     """Rows that fit are too sure, rows that check are not."""
-    calibration = calibrated(MOOD, *drawn(400, temperature=5.0), check=drawn(400, seed=1))
+    calibration = fit_calibration(MOOD, *drawn(400, temperature=5.0), check=drawn(400, seed=1))
     assert calibration.scale == ()
     assert calibration.measured["log_loss"]["after"] == calibration.measured["log_loss"]["before"]
     assert "kept as they are" in calibration.measured["notes"][0]
@@ -143,9 +151,9 @@ def test_rows_of_one_probability_are_given_together():
 
 
 def test_the_asked_precision_and_accuracy_hold_on_other_rows():
-    fresh = answered(MOOD, *drawn(6000, temperature=3.0, seed=5))
+    fresh = label_scores_of(MOOD, *drawn(6000, temperature=3.0, seed=5))
     for goal in ("precision=0.85", "accuracy=0.85"):
-        calibration = calibrated(MOOD, *drawn(4000, temperature=3.0), CalibrateRequest(goal=goal))
+        calibration = fit_calibration(MOOD, *drawn(4000, temperature=3.0), CalibrateRequest(goal=goal))
         scores = measures(calibration, fresh)
         assert scores["accuracy_of_sure"] > 0.83
         assert 0.1 < scores["sure"] < 0.9
@@ -153,17 +161,17 @@ def test_the_asked_precision_and_accuracy_hold_on_other_rows():
 
 
 def test_thresholds_of_several_labels_reach_their_goals_on_other_rows():
-    fresh = answered(TOPICS, *drawn_topics(6000, seed=5))
+    fresh = label_scores_of(TOPICS, *drawn_topics(6000, seed=5))
     for goal, key, least in (("precision=0.9", "precision", 0.88), ("recall=0.9", "recall", 0.88)):
-        calibration = calibrated(TOPICS, *drawn_topics(4000), CalibrateRequest(goal=goal))
+        calibration = fit_calibration(TOPICS, *drawn_topics(4000), CalibrateRequest(goal=goal))
         by_label = measures(calibration, fresh)["labels"]
         assert all(scores[key] > least for scores in by_label.values())
 
 
 def test_a_positive_label_has_a_threshold_that_decides_alone():
     for goal in ("recall=0.9", "precision=0.8", "f1"):
-        calibration = calibrated(MOOD, *drawn(4000), CalibrateRequest(goal=goal, positive="good"))
-        fresh = answered(MOOD, *drawn(6000, seed=5))
+        calibration = fit_calibration(MOOD, *drawn(4000), CalibrateRequest(goal=goal, positive="good"))
+        fresh = label_scores_of(MOOD, *drawn(6000, seed=5))
         scores = measures(calibration, fresh)["labels"]["good"]
         assert calibration.positive == "good"
         assert scores["recall"] > 0.87 or goal != "recall=0.9"
@@ -175,15 +183,15 @@ def test_a_label_that_nothing_can_show_is_never_given():
     rare = [np.array([a, b, 0.0], np.float32) for a, b, _ in targets]
     rare[0] = np.array([0.0, 0.0, 1.0], np.float32)
     rare[1] = rare[0]
-    calibration = calibrated(TOPICS, outputs, rare, CalibrateRequest(goal="precision=0.9"))
+    calibration = fit_calibration(TOPICS, outputs, rare, CalibrateRequest(goal="precision=0.9"))
     assert calibration.thresholds[2] == 1.0
     assert "card" in " ".join(calibration.measured["notes"])
 
 
 def test_sets_hold_the_truth_as_often_as_asked_on_other_rows():
     for task, draw in ((MOOD, drawn), (TOPICS, drawn_topics)):
-        calibration = calibrated(task, *draw(4000, temperature=2.0), CalibrateRequest(coverage=0.85))
-        fresh = answered(task, *draw(8000, temperature=2.0, seed=5))
+        calibration = fit_calibration(task, *draw(4000, temperature=2.0), CalibrateRequest(coverage=0.85))
+        fresh = label_scores_of(task, *draw(8000, temperature=2.0, seed=5))
         probabilities = calibration.probabilities(task, fresh.logarithms)
         for rule in calibration.sets:
             inside = probabilities >= rule.limit
@@ -194,7 +202,7 @@ def test_sets_hold_the_truth_as_often_as_asked_on_other_rows():
 
 
 def test_numbers_get_intervals_and_no_temperature():
-    calibration = calibrated(URGENCY, *drawn_numbers(2000))
+    calibration = fit_calibration(URGENCY, *drawn_numbers(2000))
     outputs, targets = drawn_numbers(4000, seed=5)
     off = np.abs(np.concatenate(outputs) - np.array(targets))
     (rule,) = [rule for rule in calibration.sets if rule.coverage == 0.9]
@@ -203,21 +211,21 @@ def test_numbers_get_intervals_and_no_temperature():
     assert "no temperature" in calibration.measured["notes"][0]
     for wish in (CalibrateRequest(goal="f1"), CalibrateRequest(unsure_below=0.5)):
         with pytest.raises(BadValue, match="a number has no probability"):
-            calibrated(URGENCY, *drawn_numbers(200), wish)
+            fit_calibration(URGENCY, *drawn_numbers(200), wish)
 
 
 def test_questions_with_fewer_options_than_others_are_calibrated():
     rng = np.random.default_rng(0)
     outputs = [rng.normal(size=2 + number % 3).astype(np.float32) * 3 for number in range(600)]
     targets = [np.asarray(rng.integers(len(row))) for row in outputs]
-    calibration = calibrated(WHICH, outputs, targets)
-    rows = answered(WHICH, outputs, targets)
+    calibration = fit_calibration(WHICH, outputs, targets)
+    rows = label_scores_of(WHICH, outputs, targets)
     probabilities = calibration.probabilities(WHICH, rows.logarithms)
     assert calibration.measured["temperature"] > 3  # labels are drawn by chance alone
     assert probabilities.sum(axis=1) == pytest.approx(1)
     assert (probabilities[:, 2:][[len(row) == 2 for row in outputs]] == 0).all()
     with pytest.raises(EmptyData, match="accuracy of at least 0.9 cannot be shown"):
-        calibrated(WHICH, outputs, targets, CalibrateRequest(goal="accuracy=0.9"))
+        fit_calibration(WHICH, outputs, targets, CalibrateRequest(goal="accuracy=0.9"))
 
 
 def test_a_goal_that_no_threshold_reaches_is_refused_and_not_made_live():
@@ -230,9 +238,9 @@ def test_a_goal_that_no_threshold_reaches_is_refused_and_not_made_live():
         CalibrateRequest(goal="accuracy=0.9"),
     ):
         with pytest.raises(EmptyData, match="cannot be shown by any threshold"):
-            calibrated(MOOD, sure, targets, wish)
+            fit_calibration(MOOD, sure, targets, wish)
     with pytest.raises(EmptyData, match="cannot be shown by any threshold"):
-        calibrated(TOPICS, *drawn_topics(40), CalibrateRequest(goal="precision=0.99"))
+        fit_calibration(TOPICS, *drawn_topics(40), CalibrateRequest(goal="precision=0.99"))
 
 
 def test_label_unsure_and_set_of_a_calibrated_answer_agree():
@@ -267,11 +275,11 @@ def rare_topics(count, *, labels=30, seed=0):
 def test_thresholds_for_f1_raise_it_on_other_rows_where_labels_are_rare():
     """With the threshold that is best on each label's own few rows micro F1 falls."""
     task = Task(name="topics", kind="multi_label", labels=tuple(f"topic {number}" for number in range(30)))
-    fresh = answered(task, *rare_topics(4000, seed=9))
+    fresh = label_scores_of(task, *rare_topics(4000, seed=9))
     gains = []
     for seed in range(4):
         draw = rare_topics(200, seed=seed)
-        calibration = calibrated(task, *draw, CalibrateRequest(goal="f1", method="none"))
+        calibration = fit_calibration(task, *draw, CalibrateRequest(goal="f1", method="none"))
         gains.append(measures(calibration, fresh)["f1"] - measures(Calibration(), fresh)["f1"])
     assert min(gains) > 0.02, gains
 
@@ -280,7 +288,7 @@ def test_f1_thresholds_are_the_best_of_all_where_a_label_borrows_from_the_others
     """Against the formula, looked up at every threshold."""
     rng = np.random.default_rng(4)
     probabilities, targets = rng.random((80, 3)), rng.random((80, 3)) < 0.2
-    rows = Answered(task=TOPICS, logarithms=probabilities, targets=targets)
+    rows = LabelledOutputs(task=TOPICS, logarithms=probabilities, targets=targets)
     share = LENT / targets.sum()
     for label, threshold in enumerate(of_labels(rows, probabilities, Goal.of("f1"), default=0.5)):
 
@@ -296,7 +304,7 @@ def test_f1_thresholds_are_the_best_of_all_where_a_label_borrows_from_the_others
 def test_thresholds_for_f1_are_left_out_where_they_score_worse_on_the_rows_that_check():
     fit, check = drawn_topics(200), drawn_topics(200, seed=1)
     turned = ([row * 0 - 3 for row in fit[0]], fit[1])  # of rows that say nothing everything is given
-    calibration = calibrated(TOPICS, *turned, CalibrateRequest(goal="f1", method="none"), check=check)
+    calibration = fit_calibration(TOPICS, *turned, CalibrateRequest(goal="f1", method="none"), check=check)
     assert calibration.thresholds == ()
     assert "thresholds stay as they are" in " ".join(calibration.measured["notes"])
 
@@ -324,16 +332,16 @@ def test_halves_share_each_label_and_are_drawn_by_the_seed():
 )
 def test_wishes_that_cannot_be_met_are_refused(wish, error, words):
     with pytest.raises(error, match=words):
-        calibrated(MOOD, *drawn(200), wish)
+        fit_calibration(MOOD, *drawn(200), wish)
 
 
 def test_too_few_rows_and_other_kinds_are_refused():
     with pytest.raises(EmptyData, match="40 or more"):
-        calibrated(MOOD, *drawn(39))
+        fit_calibration(MOOD, *drawn(39))
     with pytest.raises(EmptyData, match="40 and 19 to check on"):
-        calibrated(MOOD, *drawn(40), check=drawn(19))
+        fit_calibration(MOOD, *drawn(40), check=drawn(19))
     names = Task(name="names", kind="tagging", labels=("O", "B-x"))
     with pytest.raises(ConfigError, match="cannot be calibrated"):
-        calibrated(names, [np.zeros((3, 2))] * 50, [np.zeros(3)] * 50)
+        fit_calibration(names, [np.zeros((3, 2))] * 50, [np.zeros(3)] * 50)
     with pytest.raises(BadValue, match="several labels may fit"):
-        calibrated(TOPICS, *drawn_topics(200), CalibrateRequest(unsure_below=0.5))
+        fit_calibration(TOPICS, *drawn_topics(200), CalibrateRequest(unsure_below=0.5))

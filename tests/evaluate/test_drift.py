@@ -5,9 +5,9 @@ import pytest
 
 from polyhead.bundle.seen import Seen
 from polyhead.errors import EmptyData
-from polyhead.evaluate.drift import compared, decided, sureness, unlike_rows
-from polyhead.evaluate.measures import answered
-from polyhead.evaluate.samples import Difference
+from polyhead.evaluate.drift import compare_profiles, drift_verdict, sureness, unlike_rows
+from polyhead.evaluate.measures import label_scores_of
+from polyhead.evaluate.samples import SampleDistance
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.task import Task
 
@@ -29,7 +29,7 @@ def drawn(rows, seed, *, towards=0.0, longer=1.0, share=0.5):
 
 def judged(known, rows, alpha=0.01, seed=0):
     rng = np.random.default_rng(seed)
-    return decided({"mood": compared("mood", known, rows, level=alpha / 3, rng=rng)}, alpha)["mood"]
+    return drift_verdict({"mood": compare_profiles("mood", known, rows, level=alpha / 3, rng=rng)}, alpha)["mood"]
 
 
 def test_each_shift_is_found_where_it_is():
@@ -59,11 +59,11 @@ def test_a_task_without_scores_is_compared_by_its_texts():
 
 def test_several_tasks_are_decided_together():
     """A p of 0.002 holds at 0.01 for one task with three aspects, and for none of three such tasks."""
-    quiet = {name: Difference(distance=0.0, p=0.5) for name in ("texts", "lengths", "answers")}
-    loud = {**quiet, "lengths": Difference(distance=0.1, p=0.002)}
-    assert decided({"a": loud}, 0.01)["a"]["lengths"].differs
-    assert not decided({"a": loud, "b": quiet, "c": quiet}, 0.01)["a"]["lengths"].differs
-    assert not any(aspect.differs for aspect in decided({"a": quiet}, 0.01)["a"].values())
+    quiet = {name: SampleDistance(distance=0.0, p=0.5) for name in ("texts", "lengths", "answers")}
+    loud = {**quiet, "lengths": SampleDistance(distance=0.1, p=0.002)}
+    assert drift_verdict({"a": loud}, 0.01)["a"]["lengths"].differs
+    assert not drift_verdict({"a": loud, "b": quiet, "c": quiet}, 0.01)["a"]["lengths"].differs
+    assert not any(aspect.differs for aspect in drift_verdict({"a": quiet}, 0.01)["a"].values())
 
 
 def test_too_few_rows_are_refused():
@@ -87,8 +87,8 @@ def test_answers_that_are_too_sure_are_told_from_those_that_are_not():
     outputs = rng.normal(size=(600, 2)) * 2
     chances = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
     targets = [np.asarray(rng.choice(2, p=row)) for row in chances]
-    right = sureness(answered(MOOD, list(outputs), targets), None, rng=rng)
-    sure = answered(MOOD, list(outputs * 4), targets)
+    right = sureness(label_scores_of(MOOD, list(outputs), targets), None, rng=rng)
+    sure = label_scores_of(MOOD, list(outputs * 4), targets)
     wrong = sureness(sure, None, rng=rng)
     assert not right.differs
     assert wrong.differs

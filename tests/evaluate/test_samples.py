@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyhead.evaluate.samples import difference, farness, holm, pairwise
+from polyhead.evaluate.samples import farness, holm, pairwise, sample_distance
 
 
 def test_the_distance_is_that_of_the_definition():
@@ -16,7 +16,7 @@ def test_the_distance_is_that_of_the_definition():
     sides = list(first), list(second)
     between = mean(*sides)
     expected = (2 * between - mean(sides[0], sides[0]) - mean(sides[1], sides[1])) / (2 * between)
-    assert difference(first, second, level=0.1, rng=rng).distance == pytest.approx(expected, rel=1e-4)
+    assert sample_distance(first, second, level=0.1, rng=rng).distance == pytest.approx(expected, rel=1e-4)
 
 
 def test_samples_of_one_distribution_are_seldom_called_different():
@@ -25,7 +25,7 @@ def test_samples_of_one_distribution_are_seldom_called_different():
     low = 0
     for _ in range(200):
         both = rng.normal(size=(50, 4))
-        low += difference(both[:20], both[20:], level=0.05, rng=rng).p <= 0.05
+        low += sample_distance(both[:20], both[20:], level=0.05, rng=rng).p <= 0.05
     assert 1 <= low < 22
 
 
@@ -33,13 +33,13 @@ def test_samples_that_differ_are_found_at_any_level():
     rng = np.random.default_rng(2)
     first, second = rng.normal(size=(200, 4)), rng.normal(size=(200, 4)) + 0.5
     for level in (0.05, 0.001):
-        assert difference(first, second, level=level, rng=rng).p < level
+        assert sample_distance(first, second, level=level, rng=rng).p < level
 
 
 def test_equal_rows_have_no_distance():
     same = np.ones((40, 2))
-    assert difference(same, same[:30], level=0.01, rng=np.random.default_rng(0)).p == 1.0
-    assert difference(same, same[:30], level=0.01, rng=np.random.default_rng(0)).distance == 0.0
+    assert sample_distance(same, same[:30], level=0.01, rng=np.random.default_rng(0)).p == 1.0
+    assert sample_distance(same, same[:30], level=0.01, rng=np.random.default_rng(0)).distance == 0.0
 
 
 def test_rows_are_far_from_what_they_are_unlike():

@@ -9,7 +9,7 @@ import tiny
 from polyhead import Session
 from polyhead.data.columns import Source
 from polyhead.errors import MissingColumn
-from polyhead.evaluate.scores import answered_by, evaluation_of
+from polyhead.evaluate.scores import evaluation_of, outputs_of_split
 from polyhead.evaluate.slices import EMPTY, OTHERS, columns_read, grouped, sliced
 
 
@@ -22,7 +22,7 @@ def test_each_slice_has_the_score_of_a_file_of_its_rows(session, tmp_path):
     rows = [{**row, "channel": ("mail", "chat", None)[number % 3]} for number, row in enumerate(tiny.messages(30, 4))]
     rows[2]["mood"] = None  # not labelled: numbers of rows are those of the file
     file = tiny.write_jsonl(tmp_path / "all.jsonl", rows)
-    answered = answered_by(session, "mood", Source(path=str(file), label="mood"))
+    answered = outputs_of_split(session, "mood", Source(path=str(file), label="mood"))
     values = columns_read(str(file), ["channel"], answered.examples.rows)["channel"]
     found = sliced(answered, "channel", values)
     assert {each.value: each.rows for each in found.slices} == {"mail": 10, "chat": 10, EMPTY: 9}

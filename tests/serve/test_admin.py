@@ -11,7 +11,7 @@ import pytest
 from changing import TRUNK, asked, beside, draft, in_a_thread, labelled, lines, make, served, upload
 from cli.commands import run
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.packed import packed
+from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.certify import Prover, verify
 from polyhead.certify.certificate import Ledger
@@ -98,7 +98,7 @@ def test_a_family_under_another_name_here_is_no_change_either(tmp_path):
 
     async def scenario():
         async with served(root) as (client, service):
-            content = b"".join(packed(Bundle.open(source), "short"))
+            content = b"".join(upload_bytes(Bundle.open(source), "short"))
             answer = await changed(client.put("/v1/tasks/short", content=content))
             assert answer["is_changed"] and set(service.session.bundle.families) == {
                 "family:adapters", "family:adapters-2"
@@ -411,7 +411,7 @@ def test_a_task_that_owns_its_model_is_removed_and_not_uploaded(root, tmp_path, 
 
 def test_an_order_and_its_outcome_are_json_between_the_processes(root):
     raw = msgspec.json.encode(orders.Order(operation="rollback", root=str(root), name="mood", version="v0009"))
-    told = msgspec.json.decode(orders.told(raw, Prover()), type=orders.Told)
+    told = msgspec.json.decode(orders.change_reply(raw, Prover()), type=orders.ChangeReply)
     assert told.outcome is None and told.status == 409 and "v0009" in told.error.message
     with pytest.raises(HttpError, match="v0009"):
         raise orders.as_http(told.error, told.status)

@@ -19,7 +19,7 @@ from polyhead.certify.change import locked
 from polyhead.serve import change_process
 from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
-from polyhead.serve.orders import Order, told
+from polyhead.serve.orders import Order, change_reply
 from polyhead.serve.parent import Parent
 from served import wait_until
 
@@ -241,7 +241,7 @@ def test_nothing_is_changed_once_the_server_is_gone(tmp_path):
         Order(operation="rollback", root=str(root), name="mood"),
         Order(operation="remove", root=str(root), name="mood"),
     ):
-        answer = json.loads(told(msgspec.json.encode(change), Prover(), parent.check))
+        answer = json.loads(change_reply(msgspec.json.encode(change), Prover(), parent.check))
         assert "has ended" in answer["error"]["message"] and answer["outcome"] is None
         assert (root / "bundle.json").read_bytes() == before
     os.close(alive)

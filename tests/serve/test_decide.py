@@ -13,11 +13,11 @@ from asked import TASKS, TEXT, asked_app, service_of, write_asked
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.errors import EmptyData, Overloaded
 from polyhead.plan import Pool
-from polyhead.serve.decide import decided
-from polyhead.serve.questions import Asked, Option
+from polyhead.serve.decide import decide_request
+from polyhead.serve.questions import DecisionQuestion, Option
 from polyhead.testing import tiny_part, tiny_path
 
-ANGER = Asked(
+ANGER = DecisionQuestion(
     name="anger",
     form="choice",
     instructions="",
@@ -68,22 +68,22 @@ def test_questions_are_answered_by_the_tasks_that_were_there_when_they_came(serv
         "removed": lambda: service.session.detach("anger"),
     }
     changed_before_the_answer(service, monkeypatch, changes[change])
-    broken = Asked(name="broken", form="predicate", instructions="", options=HOLDS)
-    first, other = asyncio.run(decided(service, TEXT, [ANGER, broken])).answers
+    broken = DecisionQuestion(name="broken", form="predicate", instructions="", options=HOLDS)
+    first, other = asyncio.run(decide_request(service, TEXT, [ANGER, broken])).answers
     assert first.probabilities == tuple(before[label] for label in ("calm", "cross", "furious"))
     assert other.task == "broken"
 
 
 def test_text_without_words_is_refused(service):
     with pytest.raises(EmptyData, match="text is empty"):
-        asyncio.run(decided(service, " \n", [ANGER]))
+        asyncio.run(decide_request(service, " \n", [ANGER]))
 
 
 def test_text_that_is_not_read_in_time_is_refused(root):
     service = service_of(root, timeout=1e-6)
     try:
         with pytest.raises(Overloaded):
-            asyncio.run(decided(service, TEXT, [ANGER]))
+            asyncio.run(decide_request(service, TEXT, [ANGER]))
     finally:
         service.queue.close()
 

@@ -13,7 +13,7 @@ from asked import asked_app, listening
 from polyhead.bundle.create import write_bundle
 from polyhead.plan import Pool
 from polyhead.project.tables import read_project
-from polyhead.serve.labels import check_labels, read_labels
+from polyhead.serve.labels import check_served_labels, read_labels
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny
 
@@ -63,7 +63,7 @@ def test_mapping_file_fits_the_sample(tasks, tmp_path):
     (text,) = blocks("toml")
     (tmp_path / "labels.toml").write_text(text)
     read = read_labels(tmp_path / "labels.toml")
-    check_labels(read, tasks)
+    check_served_labels(read, tasks)
     assert read["tone"].labels == {"Pleased": "positive", "Annoyed": "negative"}
 
 

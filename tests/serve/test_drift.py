@@ -16,7 +16,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
 from polyhead.client import Client
 from polyhead.engine.session import Session
-from polyhead.evaluate.asked import asked, scores_in, scores_of, seen_rows
+from polyhead.evaluate.asked import answer_scores, asked, scores_in, seen_rows
 from polyhead.evaluate.drift import distances, unlike_rows
 from polyhead.serve import drift
 from polyhead.serve.app import application
@@ -171,7 +171,7 @@ def test_scores_of_an_answer_are_those_of_its_outputs(name):
     kind = kind_of(task)
     outputs = np.random.default_rng(0).normal(size=(20, kind.width(task))).astype(np.float32)
     answers = kind.answers(task, kind.decode_rows(task, outputs))
-    expected = scores_of(task, list(outputs))
+    expected = answer_scores(task, list(outputs))
     np.testing.assert_allclose(np.stack([scores_in(task, answer) for answer in answers]), expected, atol=1e-6)
 
 

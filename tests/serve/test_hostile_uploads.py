@@ -19,7 +19,7 @@ from polyhead.certify import Prover
 from polyhead.errors import PolyheadError
 from polyhead.nesting import DEEPEST
 from polyhead.plan.nodes import MOST_HIDDEN
-from polyhead.serve.orders import Order, told
+from polyhead.serve.orders import Order, change_reply
 from polyhead.serve.uploads import Receiver, staged
 from polyhead.tasks.limits import CHARACTERS_OF_LABEL, LABELS_OF_TASK, MOST_VALUES
 from polyhead.text.trial import MOST_CHANGES
@@ -122,7 +122,7 @@ def test_a_refusal_names_the_file_of_the_upload_and_no_folder_of_the_server(tmp_
     asyncio.run(scenario())
     (target / "bundle.json").write_bytes(b"{")
     order = Order(operation="remove", root=str(target), name="mood")
-    message = json.loads(told(json.dumps(msgspec.to_builtins(order)).encode(), Prover()))["error"]["message"]
+    message = json.loads(change_reply(json.dumps(msgspec.to_builtins(order)).encode(), Prover()))["error"]["message"]
     assert "the bundle/bundle.json" in message and "a b" not in message
 
 

@@ -20,7 +20,7 @@ from polyhead.serve.app import application
 from polyhead.serve.changes import Refusal
 from polyhead.serve.formats import FORMATS, Operation, register_format
 from polyhead.serve.http import headers_of, status_of
-from polyhead.serve.keys import NO_KEYS, HttpError, Keys, check_keys, is_loopback, keys_in
+from polyhead.serve.keys import NO_KEYS, AccessKeys, HttpError, check_keys, is_loopback, keys_in
 from polyhead.serve.settings import ServeSettings
 
 SECRET, ADMIN = "s3cret-0123456789", "r00t-9876543210"
@@ -66,7 +66,7 @@ class WithChanges:
 def client(root):
     with FORMATS.temporary():
         register_format(WithChanges())
-        app = application(service_of(root), keys=Keys(keys_in(FILE, source="keys")))
+        app = application(service_of(root), keys=AccessKeys(keys_in(FILE, source="keys")))
         with TestClient(app) as own:
             yield own
 
@@ -160,7 +160,7 @@ def test_a_key_is_refused_before_the_body_is_read(client):
 def test_a_server_with_keys_exempts_nobody_at_home(root):
     """A program of this machine changes tasks without a key only where there are no keys at all."""
     settings, statuses = ServeSettings(admin=True, watch_seconds=0), []
-    for keys in (NO_KEYS, Keys(keys_in("predict:a", source="keys"))):
+    for keys in (NO_KEYS, AccessKeys(keys_in("predict:a", source="keys"))):
         app = application(service_of(root, settings), keys=keys)
         with TestClient(app, base_url="http://127.0.0.1:8000", client=("127.0.0.1", 4)) as own:
             statuses.append([own.get("/v1/changes", headers=given).status_code for given in ({}, bearer("a"))])
@@ -225,7 +225,7 @@ def test_a_host_that_is_no_address_is_a_wrong_request(asked_by_name, name):
 
 
 def test_a_key_is_proof_enough_whatever_the_name(root):
-    with TestClient(application(service_of(root), keys=Keys(keys_in(SECRET, source="keys")), hosts=HOSTS)) as own:
+    with TestClient(application(service_of(root), keys=AccessKeys(keys_in(SECRET, source="keys")), hosts=HOSTS)) as own:
         headers = {**bearer(SECRET), "Host": "evil.example", "Origin": "https://evil.example"}
         assert own.get("/v1/tasks", headers=headers).status_code == 200
 
@@ -235,7 +235,7 @@ def test_health_names_no_task_and_no_label(root):
     service = service_of(root, ServeSettings(admin=True, watch_seconds=0))
     refusal = Refusal(at=1.0, error="task 'layoffs' labels 'secret' and 'fired', and its arrays are cut")
     service.changes._tell(refused=1, refusal=refusal)
-    app = application(service, keys=Keys(keys_in(FILE, source="keys")))
+    app = application(service, keys=AccessKeys(keys_in(FILE, source="keys")))
     with TestClient(app) as own:
         told = own.get("/health")
         assert told.json()["changes"]["refusal"]["at"] == 1.0 and told.json()["changes"]["refused"] == 1
@@ -275,7 +275,7 @@ def test_every_key_is_compared_in_constant_time(monkeypatch):
         return plain(one, other)
 
     monkeypatch.setattr(hmac, "compare_digest", counted)
-    keys = Keys(keys_in(FILE, source="keys"))
+    keys = AccessKeys(keys_in(FILE, source="keys"))
     for given in (SECRET, ADMIN, "x", "y" * 5000):
         compared.clear()
         try:
@@ -287,7 +287,7 @@ def test_every_key_is_compared_in_constant_time(monkeypatch):
 
 def test_no_key_is_ever_shown_or_logged(client, caplog, capfd):
     caplog.set_level(logging.DEBUG)
-    keys = Keys(keys_in(FILE, source="keys"))
+    keys = AccessKeys(keys_in(FILE, source="keys"))
     for key in (SECRET, ADMIN, "wr0ng-5555555"):
         answer = client.get("/v1/tasks", headers=bearer(key))
         told = answer.text + repr(vars(keys)) + caplog.text + "".join(capfd.readouterr())
@@ -295,12 +295,12 @@ def test_no_key_is_ever_shown_or_logged(client, caplog, capfd):
 
 
 def test_a_server_that_others_reach_has_keys_or_says_that_it_has_none():
-    keys = Keys(keys_in("predict:a\nadmin:b", source="keys"))
+    keys = AccessKeys(keys_in("predict:a\nadmin:b", source="keys"))
     for host in ("0.0.0.0", "::", "192.168.1.7", "example.org"):
         with pytest.raises(ConfigError, match="needs keys"):
             check_keys(NO_KEYS, host=host, admin=False, no_keys=False)
         with pytest.raises(ConfigError, match="needs keys"):  # a key for admin alone leaves the rest open
-            check_keys(Keys(keys_in("admin:b", source="keys")), host=host, admin=False, no_keys=False)
+            check_keys(AccessKeys(keys_in("admin:b", source="keys")), host=host, admin=False, no_keys=False)
         check_keys(NO_KEYS, host=host, admin=False, no_keys=True)
         check_keys(keys, host=host, admin=True, no_keys=False)
     for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
@@ -308,7 +308,7 @@ def test_a_server_that_others_reach_has_keys_or_says_that_it_has_none():
 
 
 def test_changes_need_a_key_of_their_own():
-    predict = Keys(keys_in("predict:a", source="keys"))
+    predict = AccessKeys(keys_in("predict:a", source="keys"))
     for keys, host, no_keys in (
         (NO_KEYS, "127.0.0.1", False),
         (predict, "127.0.0.1", False),

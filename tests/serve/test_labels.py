@@ -4,7 +4,7 @@ import pytest
 
 from asked import TASKS, write_asked
 from polyhead.errors import ConfigError
-from polyhead.serve.labels import Renamed, check_labels, read_labels
+from polyhead.serve.labels import Renamed, check_served_labels, read_labels
 
 ALL = {task.name: task for task in TASKS}
 
@@ -21,7 +21,7 @@ def written(tmp_path):
 def test_file_gives_questions_to_tasks_and_options_to_labels(written):
     read = written('[tone]\ntask = "mood"\n[tone.labels]\nPleased = "good"\n["is it late?"]\ntask = "urgency"\n')
     assert read == {"tone": Renamed(task="mood", labels={"Pleased": "good"}), "is it late?": Renamed(task="urgency")}
-    check_labels(read, ALL)
+    check_served_labels(read, ALL)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_file_that_is_not_there_is_refused(tmp_path):
 )
 def test_names_that_the_bundle_does_not_have_are_refused(entry, got, do):
     with pytest.raises(ConfigError) as error:
-        check_labels({"tone": entry}, ALL)
+        check_served_labels({"tone": entry}, ALL)
     assert str(error.value.got).startswith(got) and do in error.value.do and error.value.allowed
 
 

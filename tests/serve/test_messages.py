@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from polyhead.errors import BadValue
-from polyhead.serve.formats.messages import Item, text_of
+from polyhead.serve.formats.messages import Item, conversation_text
 
 CALL = {"type": "function_call", "call_id": "1", "name": "find", "arguments": '{"id": 3}'}
 OUTPUT = {"type": "function_call_output", "call_id": "1", "output": "not there"}
 
 
 def text(*items):
-    return text_of(msgspec.convert(items, list[Item]))
+    return conversation_text(msgspec.convert(items, list[Item]))
 
 
 def test_only_message_is_read_as_its_text():

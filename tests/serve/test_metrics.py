@@ -18,7 +18,7 @@ from polyhead.serve.access_log import WAITING, AccessLog
 from polyhead.serve.app import application
 from polyhead.serve.exchange import Exchange
 from polyhead.serve.exposition import families_of
-from polyhead.serve.keys import Keys, keys_in
+from polyhead.serve.keys import AccessKeys, keys_in
 from polyhead.serve.metrics import Histogram, TaskCounts
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.tracing import Tracing
@@ -168,7 +168,7 @@ def logged(root, ask_all, **more):
 
 
 def test_a_line_says_what_a_request_cost_and_neither_its_text_nor_its_key(root):
-    keys = Keys(keys_in("predict:s3cret-key # web shop", source="keys"))
+    keys = AccessKeys(keys_in("predict:s3cret-key # web shop", source="keys"))
     headers = {"Authorization": "Bearer s3cret-key"}
 
     def ask_all(client):

@@ -8,15 +8,15 @@ from asked import TASKS
 from polyhead.errors import BadValue
 from polyhead.serve.labels import Renamed
 from polyhead.serve.questions import (
-    Asked,
+    DecisionQuestion,
     Option,
-    best,
     choice_confidence,
     expectation,
+    json_text,
+    most_probable,
     reading_of,
     score_confidence,
     true_label,
-    words_of,
 )
 from polyhead.tasks.task import Task
 
@@ -25,7 +25,9 @@ YES_NO = (True, False)
 
 
 def asked(name, form, values=YES_NO):
-    return Asked(name=name, form=form, instructions="", options=tuple(Option(value=value) for value in values))
+    return DecisionQuestion(
+        name=name, form=form, instructions="", options=tuple(Option(value=value) for value in values)
+    )
 
 
 def shares(question, answer, renamed=None):
@@ -181,22 +183,22 @@ def test_confidence_follows_the_formulas_of_the_conformance_suite():
         assert choice_confidence(spread) == pytest.approx(validate.choice_confidence(list(spread)), abs=1e-12)
         assert score_confidence(spread) == pytest.approx(validate.score_confidence(list(spread)), abs=1e-12)
     assert choice_confidence((0.5, 0.5)) == 0 and score_confidence((1.0, 0.0, 0.0)) == 1
-    assert best((0.25, 0.5, 0.5)) == 1
+    assert most_probable((0.25, 0.5, 0.5)) == 1
 
 
 def test_words_of_json_are_lines():
     value = {"subject": "Late", "tags": ["a", None, "b"], "by": {"vip": True, "age": 3}, "none": None}
-    assert words_of(value) == "subject: Late\ntags: a\nb\nby: vip: true\nage: 3"
-    assert words_of([1.5, False, []]) == "1.5\nfalse\n"
+    assert json_text(value) == "subject: Late\ntags: a\nb\nby: vip: true\nage: 3"
+    assert json_text([1.5, False, []]) == "1.5\nfalse\n"
 
 
 def test_words_of_deep_json_are_refused():
     deep = "x"
     for _ in range(33):
         deep = [deep]
-    assert words_of(deep[0]) == "x"
+    assert json_text(deep[0]) == "x"
     with pytest.raises(BadValue, match="nested too deeply"):
-        words_of(deep)
+        json_text(deep)
 
 
 def test_probabilities_of_a_number_sum_to_one_at_any_place():

@@ -11,7 +11,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.certify import verify
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.serve.settings import ServeSettings
-from polyhead.serve.shadow import FAILURES, FLIPS, difference_of, is_same, wilson
+from polyhead.serve.shadow import FAILURES, FLIPS, difference_of, is_same, wilson_or_none
 
 
 @pytest.fixture
@@ -288,10 +288,12 @@ def test_what_cannot_have_a_candidate_is_said(root, tmp_path):
 
 
 def test_the_interval_is_wilsons_by_hand():
-    assert wilson(0, 0) is None
-    low, high = wilson(8, 10)  # by hand: (0.8 + 0.19207) / 1.38415 -+ 1.95996 / 1.38415 * sqrt(0.016 + 0.0096036)
+    assert wilson_or_none(0, 0) is None
+    low, high = wilson_or_none(
+        8, 10
+    )  # by hand: (0.8 + 0.19207) / 1.38415 -+ 1.95996 / 1.38415 * sqrt(0.016 + 0.0096036)
     assert (low, high) == pytest.approx((0.49016, 0.94332), abs=1e-4)
-    assert wilson(10, 10)[1] == pytest.approx(1.0) and wilson(0, 10)[0] == 0.0
+    assert wilson_or_none(10, 10)[1] == pytest.approx(1.0) and wilson_or_none(0, 10)[0] == 0.0
 
 
 def test_answers_are_equal_by_their_kind():

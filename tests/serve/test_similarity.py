@@ -9,7 +9,7 @@ import pytest
 from asked import PROBES, TEXT, service_of, write_asked
 from polyhead.engine.receipt import Receipt
 from polyhead.errors import BadValue
-from polyhead.serve.questions import Asked, Option
+from polyhead.serve.questions import DecisionQuestion, Option
 from polyhead.serve.similarity import (
     CENTRE,
     UNFITTED,
@@ -18,8 +18,8 @@ from polyhead.serve.similarity import (
     Similarity,
     _cosines,
     fitted_to,
-    said,
-    softmax,
+    option_text,
+    order_free_softmax,
     words_read,
 )
 
@@ -92,9 +92,9 @@ def test_service_fits_on_its_tasks_with_labels_over_one_text(tmp_path):
 
 def test_softmax_has_the_same_bits_in_any_order():
     numbers = (0.1, 3.7, -2.0, 3.6999, 1e-9)
-    wanted = dict(zip(numbers, softmax(numbers), strict=True))
+    wanted = dict(zip(numbers, order_free_softmax(numbers), strict=True))
     for order in itertools.permutations(numbers):
-        assert dict(zip(order, softmax(order), strict=True)) == wanted
+        assert dict(zip(order, order_free_softmax(order), strict=True)) == wanted
 
 
 @pytest.mark.parametrize("width", [16, 384, 1000])
@@ -110,12 +110,12 @@ def test_cosine_has_the_same_bits_alone_and_among_others(width):
 
 def choice(*options, instructions="Which one?"):
     given = tuple(Option(value=value, words=words) for value, words in options)
-    return Asked(name="q", form="choice", instructions=instructions, options=given)
+    return DecisionQuestion(name="q", form="choice", instructions=instructions, options=given)
 
 
 def predicate(instructions, holds="", fails=""):
     sides = (Option(value=True, words=holds), Option(value=False, words=fails))
-    return Asked(name="q", form="predicate", instructions=instructions, options=sides)
+    return DecisionQuestion(name="q", form="predicate", instructions=instructions, options=sides)
 
 
 def test_words_of_options_follow_the_instructions():
@@ -126,7 +126,7 @@ def test_words_of_options_follow_the_instructions():
     assert words_read(predicate("Is it late?", "late", "in time")) == ("Is it late? late", "Is it late? in time")
     assert words_read(predicate("", fails="in time")) == ("in time",)
     assert words_read(choice(("ill-humoured", ""), ("-1", ""), instructions="")) == ("ill humoured", "-1")
-    assert said("", "", "x") == "x"
+    assert option_text("", "", "x") == "x"
 
 
 @pytest.mark.parametrize(
@@ -183,19 +183,21 @@ def test_vectors_of_another_trunk_are_not_used():
 
 def test_options_are_read_once_and_the_text_each_time(tmp_path):
     """Receipts: one pass of the text for all questions; options cost passes only at first."""
-    from polyhead.serve.decide import decided
+    from polyhead.serve.decide import decide_request
 
     service = service_of(write_asked(tmp_path / "bundle"), unknown="similarity")
     questions = [
-        Asked(name="mood.good", form="predicate", instructions="", options=(Option(value=True), Option(value=False))),
+        DecisionQuestion(
+            name="mood.good", form="predicate", instructions="", options=(Option(value=True), Option(value=False))
+        ),
         choice(("bill", ""), ("card", "")),
         choice(("bill", ""), ("phone", "")),
     ]
 
     async def twice():
         await service.start()
-        first = await decided(service, TEXT, questions)
-        second = await decided(service, TEXT, questions)
+        first = await decide_request(service, TEXT, questions)
+        second = await decide_request(service, TEXT, questions)
         await service.stop()
         return first, second
 

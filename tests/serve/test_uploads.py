@@ -13,7 +13,7 @@ from bundle.groups import add as add_group
 from changing import TRUNK, add, draft, labelled, make, sha, upload
 from cli.commands import run
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.packed import packed, tar_header
+from polyhead.bundle.packed import tar_header, upload_bytes
 from polyhead.bundle.read import Bundle
 from polyhead.errors import BundleError, CorruptFile, PolyheadError, WrongTrunk
 from polyhead.serve.http import HttpError
@@ -88,14 +88,14 @@ def test_families_travel_along_and_a_group_does_not(tmp_path):
     write_bundle(root, TRUNK)
     add_group(root, adapters(TRUNK.digest, shape=TRUNK.architecture))
     add_group(root, group(TRUNK.digest, shape=TRUNK.architecture))
-    content = b"".join(packed(Bundle.open(root), "short"))
+    content = b"".join(upload_bytes(Bundle.open(root), "short"))
     folder = f"families/{ADAPTERS.partition(':')[2]}"
     assert {f"{folder}/family.json", f"{folder}/part.safetensors"} < set(members(content))
     read(tmp_path / "in", content, name="short")
     upload = staged(tmp_path / "in", "short", root)
     assert upload.record == Bundle.open(root).record("short")
     with pytest.raises(BundleError, match="prompts of other tasks"):
-        b"".join(packed(Bundle.open(root), "sad"))
+        b"".join(upload_bytes(Bundle.open(root), "sad"))
 
 
 def link(name, target="/etc/passwd", kind=tarfile.SYMTYPE):
@@ -207,7 +207,7 @@ def a_family(tmp_path):
     root = tmp_path / "of families"
     write_bundle(root, TRUNK)
     add_group(root, adapters(TRUNK.digest, shape=TRUNK.architecture))
-    return {n: raw for n, raw in members(b"".join(packed(Bundle.open(root), "short"))).items() if "/" in n}
+    return {n: raw for n, raw in members(b"".join(upload_bytes(Bundle.open(root), "short"))).items() if "/" in n}
 
 
 def test_a_task_of_another_trunk_is_refused_and_both_are_named(tmp_path, target):
@@ -243,7 +243,7 @@ def test_a_staged_folder_is_private_unguessable_and_swept_once_its_server_is_gon
 def test_pack_writes_what_is_uploaded_and_refuses_what_is_damaged(tmp_path, target):
     out = tmp_path / "topics.tar"
     done = run("tasks", "pack", target, "topics", "-o", out)
-    assert out.read_bytes() == b"".join(packed(Bundle.open(target), "topics"))
+    assert out.read_bytes() == b"".join(upload_bytes(Bundle.open(target), "topics"))
     assert done.code == 0 and "topics (v0001)" in done.out
     part = target / "tasks" / "topics" / "v0001" / "part.safetensors"
     part.write_bytes(part.read_bytes()[:-1] + b"\7")

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from operated import TASKS, service_of, tiny_root
 from polyhead.serve.app import application
 from polyhead.serve.formats.own import PredictAnswer, StageLine
-from polyhead.serve.http import ErrorAnswer
+from polyhead.serve.http import ErrorReply
 
 QUICK = settings(
     max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
@@ -76,7 +76,7 @@ def test_anything_else_is_refused_with_its_reason(client, body):
     answer = client.post("/v1/predict", content=json.dumps(body))
     assert answer.status_code in (200, 400, 404, 422), answer.text
     if answer.status_code != 200:
-        told = msgspec.json.decode(answer.content, type=ErrorAnswer).error
+        told = msgspec.json.decode(answer.content, type=ErrorReply).error
         assert told.message and told.type in ("HttpError", "BadValue", "EmptyData", "UnknownTask")
 
 

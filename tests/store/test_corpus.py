@@ -17,7 +17,7 @@ from polyhead.store.corpus import plain, versions
 from polyhead.store.corpus.base import FeatureColumn, IdIndex, PackedRows, ResultFacts, Schema, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
-from polyhead.store.corpus.versions import Version
+from polyhead.store.corpus.versions import StoreVersion
 from polyhead.values import from_json, to_json
 
 ONE = FeatureColumn(digest="one", layers=1, width=8, codec=Codec(name="sign"))
@@ -492,7 +492,7 @@ def test_a_version_that_names_files_outside_the_store_is_refused(tmp_path, name)
     store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
     store.append(*documents(range(2)))
     path = tmp_path / "store/versions/00000001.json"
-    version = from_json(path.read_text().replace(store.fragments[0].name, name).encode(), Version, source="")
+    version = from_json(path.read_text().replace(store.fragments[0].name, name).encode(), StoreVersion, source="")
     path.write_bytes(to_json(version.sealed()))
     with pytest.raises(StoreError, match="outside the store"):
         PlainStore.open(str(tmp_path / "store"))
@@ -604,7 +604,7 @@ def test_numbers_that_lead_nowhere_are_refused_though_every_digest_fits(tmp_path
     content = path.read_bytes()[:-4] + b"\xff\xff\xff\x7f"
     path.write_bytes(content)
     version = tmp_path / "store/versions/00000001.json"
-    stored = from_json(version.read_bytes(), Version, source="")
+    stored = from_json(version.read_bytes(), StoreVersion, source="")
     stored.fragments[0].files[name] = hashlib.sha256(content).hexdigest()
     version.write_bytes(to_json(stored.sealed()))
     with pytest.raises(StoreError, match=name):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polyhead.errors import MissingExtra, StoreError
-from polyhead.store.corpus.arrow import ABOUT, arrow_schema, table_of
+from polyhead.store.corpus.arrow import ABOUT, arrow_schema, rows_table
 from polyhead.store.corpus.base import PackedRows
 from polyhead.store.corpus.lance import LanceStore, modules
 from store.test_corpus import SCHEMA, documents, labels
@@ -60,7 +60,7 @@ def test_a_dataset_of_somebody_elses_is_no_store(tmp_path):
 def test_lengths_that_do_not_fit_are_named(store, monkeypatch):
     def longer(pa, schema, ids, features):
         field, wrong = arrow_schema(pa, SCHEMA).field(1), pa.array(np.array([9] * len(ids), np.uint32))
-        return table_of(pa, schema, ids, features).set_column(1, field, wrong)
+        return rows_table(pa, schema, ids, features).set_column(1, field, wrong)
 
     monkeypatch.setattr("polyhead.store.corpus.lance.table_of", longer)
     store.append(*documents(range(3, 6)))

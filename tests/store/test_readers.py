@@ -9,7 +9,7 @@ from polyhead.plan.coding import decode
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
-from polyhead.store.corpus.readers import features_of, packed_of, results_of
+from polyhead.store.corpus.readers import features_of, packed_of, results_reader
 
 pa = pytest.importorskip("pyarrow")
 
@@ -65,7 +65,7 @@ def test_answers_have_names_and_what_is_not_done_is_null(store):
     put(store, "urgency", {"value": SCORE})
     for column in ("mood", "topics", "all", "urgency"):
         store.describe(column, facts())
-    table = results_of(store).read_all()
+    table = results_reader(store).read_all()
     rows = {each.pop("id"): each for each in table.to_pylist()}
     assert list(rows) == [each for number in range(3) for each in ids_of(number)]
     for number in range(3):
@@ -84,7 +84,7 @@ def test_answers_have_names_and_what_is_not_done_is_null(store):
 
 def test_what_nobody_described_is_given_as_numbers(store):
     put(store, "mine", {"label": LABEL, "scores": SHARES.astype(np.float32), "flag": LABEL > 0})
-    table = results_of(store).read_all()
+    table = results_reader(store).read_all()
     assert table.column("mine__label").to_pylist() == [*LABEL, *[None] * 3, *LABEL[:4]]
     assert table.column("mine__flag").to_pylist() == [*(LABEL > 0), *[None] * 3, *(LABEL[:4] > 0)]
     assert table.column("mine__scores")[0].as_py() == [0.5, 0.25, 0.25]
@@ -93,16 +93,16 @@ def test_what_nobody_described_is_given_as_numbers(store):
 def test_columns_are_chosen_and_strangers_refused(store):
     put(store, "mood", {"label": LABEL})
     put(store, "urgency", {"value": SCORE})
-    assert results_of(store, ["urgency"]).schema.names == ["id", "urgency__value"]
-    assert results_of(store, []).read_all().column_names == ["id"]
+    assert results_reader(store, ["urgency"]).schema.names == ["id", "urgency__value"]
+    assert results_reader(store, []).read_all().column_names == ["id"]
     with pytest.raises(StoreError, match="no results") as raised:
-        results_of(store, ["urgency", "moood"])
+        results_reader(store, ["urgency", "moood"])
     assert "Got: moood" in str(raised.value) and "mood, urgency" in str(raised.value)
 
 
 def test_a_store_without_documents_or_results_gives_tables_without_rows(tmp_path):
     store = PlainStore.create(str(tmp_path / "store"), Schema(features=(ONE,)))
-    assert results_of(store).read_all().num_rows == 0
+    assert results_reader(store).read_all().num_rows == 0
     assert features_of(store, "one").read_all().num_rows == packed_of(store, "one").read_all().num_rows == 0
     with pytest.raises(StoreError, match="keeps no features"):
         features_of(store, "two")
@@ -115,7 +115,7 @@ def test_arrays_that_differ_from_fragment_to_fragment_are_refused(tmp_path):
     put(store, "mood", {"label": LABEL}, fragments=(0,))
     put(store, "mood", {"label": LABEL, "score": SCORE}, fragments=(1,))
     with pytest.raises(StoreError, match="other arrays"):
-        results_of(store).read_all()
+        results_reader(store).read_all()
 
 
 @pytest.mark.parametrize("column", [ONE, TWO], ids=["sign", "two layers"])
@@ -156,7 +156,7 @@ def test_ids_and_packed_features_of_plain_files_are_not_copied(tmp_path):
     assert batch.column(2).buffers()[2].address == mapped.ctypes.data
     name = store.fragments[0].name
     store.put_results(name, "mood", {"score": SCORE})
-    (batch,) = list(results_of(store))
+    (batch,) = list(results_reader(store))
     assert batch.column(0).buffers()[1].size == 16 * SIZES[0]
 
 
@@ -174,7 +174,7 @@ def test_duckdb_counts_labels_and_joins_by_id(store, tmp_path):
 
     described(store)
     database = duckdb.connect()
-    database.register("results", results_of(store).read_all())
+    database.register("results", results_reader(store).read_all())
     counts = database.sql("SELECT mood__label, count(*) FROM results GROUP BY 1").fetchall()
     assert dict(counts) == {"good": 3, "bad": 2, LABELS[2]: 2, None: 5}
     topics = database.sql("SELECT unnest(topics__labels) AS topic, count(*) FROM results GROUP BY 1").fetchall()
@@ -193,7 +193,7 @@ def test_duckdb_counts_labels_and_joins_by_id(store, tmp_path):
 def test_polars_reads_results_and_features(store):
     polars = pytest.importorskip("polars", reason="Polars is not installed")
     described(store)
-    frame = polars.from_arrow(results_of(store).read_all())
+    frame = polars.from_arrow(results_reader(store).read_all())
     counts = dict(frame.group_by("mood__label").len().iter_rows())
     assert counts == {"good": 3, "bad": 2, LABELS[2]: 2, None: 5}
     assert frame["topics__labels"].explode().drop_nulls().len() == 2 * SEVERAL[:4].sum() + SEVERAL[4].sum()

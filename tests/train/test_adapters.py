@@ -350,10 +350,10 @@ def test_answers_that_are_not_those_of_transformers_are_refused(name, tmp_path, 
     """Arrays that a faulty reader would give: the proof must fail, and nothing may be written."""
 
     def faulty(*given):
-        arrays = imported.arrays_of(*given)
+        arrays = imported.foreign_arrays(*given)
         return arrays | {name: arrays[name] * np.float32(1.05)}
 
-    monkeypatch.setattr(importing, "arrays_of", faulty)
+    monkeypatch.setattr(importing, "foreign_arrays", faulty)
     adapters.adapter(tmp_path / "mood")
     refused(tmp_path / "b", tmp_path / "mood", match="would not answer")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from polyhead.data.read import Examples, ReadReport
-from polyhead.deep.heads.choice import best_of, of_best_rounds, score_of, standard_error
+from polyhead.deep.heads.choice import best_of, choosing_score, of_best_rounds, paired_error
 from polyhead.tasks.task import Task
 
 TASK = Task(name="t", kind="single_label", labels=("no", "yes"))
@@ -39,14 +39,14 @@ def test_a_clearly_better_one_takes_the_place_of_the_simplest():
 def test_one_row_more_is_chance():
     targets = [i % 2 for i in range(100)]
     several = [right_in(targets, 70), right_in(targets, 71)]
-    assert score_of(TASK, examples(targets), several[1]) > score_of(TASK, examples(targets), several[0])
+    assert choosing_score(TASK, examples(targets), several[1]) > choosing_score(TASK, examples(targets), several[0])
     assert best_of(TASK, examples(targets), several) == 0
 
 
 def test_equal_outputs_differ_by_no_error_and_the_first_is_kept():
     targets = [0, 1] * 10
     same = right_in(targets, 15)
-    assert standard_error(TASK, examples(targets), same, same) == 0.0
+    assert paired_error(TASK, examples(targets), same, same) == 0.0
     assert best_of(TASK, examples(targets), [same, list(same), list(same)]) == 0
 
 
@@ -62,7 +62,7 @@ def test_the_standard_error_is_about_that_of_a_paired_difference():
     targets = rng.integers(0, 2, 2000)
     first, second = ((rng.random(2000) < share).astype(int) for share in (0.7, 0.75))
     answers = [np.where(side, targets, 1 - targets) for side in (first, second)]
-    estimated = standard_error(TASK, examples(targets), *map(outputs, answers))
+    estimated = paired_error(TASK, examples(targets), *map(outputs, answers))
     expected = np.std(second - first) / np.sqrt(2000)
     assert 0.4 * expected < estimated < 2 * expected
 
@@ -73,8 +73,8 @@ def test_the_best_of_many_rounds_of_chance_is_no_better_than_chance():
     for _ in range(40):
         rounds = [outputs(generator.integers(0, 2, 16).tolist()) for _ in range(30)]
         unseen = of_best_rounds(TASK, examples(targets), rounds, [4, 3, 3, 3, 3])
-        found.append(score_of(TASK, examples(targets), unseen))
-        best.append(max(score_of(TASK, examples(targets), one) for one in rounds))
+        found.append(choosing_score(TASK, examples(targets), unseen))
+        best.append(max(choosing_score(TASK, examples(targets), one) for one in rounds))
     assert np.mean(best) > 0.7
     assert abs(np.mean(found) - 0.5) < 0.08
 

@@ -7,12 +7,12 @@ import torch
 
 import tiny
 from pair import Job, learn
-from polyhead.deep.loop.devices import Place
+from polyhead.deep.loop.devices import ProcessRank
 from polyhead.project.recipes import Joint, Weighting
 from polyhead.project.strategies import Adapter, InLayer, Prompted
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no graphics processor here")
-CARD = Place(device="cuda:0")
+CARD = ProcessRank(device="cuda:0")
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4)
 RECIPE = Joint(micro_batches=4, steps=2, layer_dropout=0.0, weighting=Weighting(kind="uncertainty"))
@@ -37,7 +37,7 @@ def job(home, strategy=None, **changes):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_card_learns_what_the_processor_does(home, name):
-    on_processor, on_card = (learn(place, job(home, STRATEGIES[name])) for place in (Place(), CARD))
+    on_processor, on_card = (learn(place, job(home, STRATEGIES[name])) for place in (ProcessRank(), CARD))
     assert on_card["arrays"].keys() == on_processor["arrays"].keys() and on_card["seen"] == on_processor["seen"]
     for array, values in on_processor["arrays"].items():
         if not array.endswith("key.bias"):  # softmax does not see them: their gradient is rounding
@@ -64,7 +64,9 @@ def test_a_run_on_a_card_goes_on_where_it_stopped(home, tmp_path):
             np.testing.assert_allclose(again["arrays"][array], values, rtol=0, atol=1e-4, err_msg=array)
 
 
-@pytest.mark.parametrize(("first", "then"), [(Place(), CARD), (CARD, Place())], ids=["to a card", "from a card"])
+@pytest.mark.parametrize(
+    ("first", "then"), [(ProcessRank(), CARD), (CARD, ProcessRank())], ids=["to a card", "from a card"]
+)
 def test_a_run_goes_on_on_another_kind_of_device(home, tmp_path, first, then):
     stopped = stopped_inside(home, tmp_path)
     assert learn(first, stopped) is None

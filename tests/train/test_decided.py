@@ -21,7 +21,7 @@ from polyhead.project.recipes import FineTune, Joint, SearchGrid
 from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepare import prepare
-from polyhead.train.record.decided import Decisions, TrainOptions, choices
+from polyhead.train.record.decided import TrainOptions, VersionDecisions, choices
 from polyhead.train.run import train_project
 
 GOOD = msgspec.structs.replace(tiny.TRAINING, epochs=20, patience=20, learning_rate=2e-2)
@@ -342,7 +342,7 @@ CASES = {
 @cases("case", CASES)
 def test_what_a_run_trains_and_what_it_leaves(case):
     lines, attempts, removed, wish, todo, left = CASES[case]
-    decisions = Decisions(lines=lines, removed=removed, attempts=attempts)
+    decisions = VersionDecisions(lines=lines, removed=removed, attempts=attempts)
     found = choices(
         {"a", "b"},
         (),
@@ -359,7 +359,7 @@ def test_what_a_run_trains_and_what_it_leaves(case):
 @cases("held", ["", "u", "v", "uv"])
 @cases("named", ["", "u", "v", "uv"])
 def test_a_unit_is_trained_whole_or_not_at_all(new, held, named):
-    decisions = Decisions(lines=dict.fromkeys(held, PINNED), removed=(), attempts={})
+    decisions = VersionDecisions(lines=dict.fromkeys(held, PINNED), removed=(), attempts={})
     tags = dict.fromkeys("auv", "tag")
     found = choices({"a", *new}, [("u", "v")], tags, decisions, TrainOptions(retrain=tuple(named)), {})
     asked, stays = bool(new) or bool(named), bool(set(held) - set(named))

@@ -9,7 +9,7 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 import tiny
 from cases import cases
 from polyhead.deep.branch.run import _noisy
-from polyhead.deep.examples import outputs_of
+from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import tap_examples
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED, distilled
 from polyhead.deep.sharing.make import arrays_of_part
@@ -250,10 +250,10 @@ def test_the_first_loss_of_a_student_is_the_formula_on_both_models_outputs(home,
     """The whole way: states, teacher's answers by example, targets, and the loss, against numpy."""
     branches, teacher = with_teacher(home, kept, name, depth=3, dropout=0.0, temperature=3.0)
     examples = tap_examples(branches.prepared, branches.prepared.train, teacher.path, kept, precision="float32")
-    soft = outputs_of(teacher.module, examples)
+    soft = module_outputs(teacher.module, examples)
     path = branches.path(1, tap=0)
     start = branches._module(path, None, teacher.arrays, head=True).eval()
-    hard = outputs_of(start, examples)
+    hard = module_outputs(start, examples)
     targets = branches.prepared.train.examples.targets
     kind = kind_of(branches.prepared.task)
     if kind.per_word:

@@ -13,7 +13,7 @@ import tiny
 from cli.commands import environment, run
 from pair import LIMIT, Job, Pair, course_of, learn, refused
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.devices import Place, from_first, place_in
+from polyhead.deep.loop.devices import ProcessRank, from_first, place_in
 from polyhead.deep.recipes.learned import lineage_of
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Sampling, Smoothing, Weighting
@@ -52,7 +52,7 @@ def alone(one):
     same = msgspec.structs.replace(one, recipe=msgspec.structs.replace(one.recipe, parallel="ddp"))
     key = repr(same)
     if key not in ALONE:
-        ALONE[key] = learn(Place(), same)
+        ALONE[key] = learn(ProcessRank(), same)
     return ALONE[key]
 
 
@@ -137,7 +137,7 @@ def test_prompts_and_adapters_refuse_sharded_layers(pair, home):
 def test_gradients_are_the_mean_over_the_micro_batches_of_all_processes(pair, home, parallel):
     """And missing where no process has one: nothing decays. The key bias of a pooler gets zeros at most."""
     one = job(home, recipe=recipe(parallel=parallel, sampling=Sampling(kind="round_robin"), micro_batches=2))
-    single, both = graded(Place(), one), pair.run(graded, one)
+    single, both = graded(ProcessRank(), one), pair.run(graded, one)
     for found in both:
         missing = {name for name in single if name not in found}
         added = {name for name in found if name not in single}
@@ -242,7 +242,7 @@ def questions(home, name, seed):
 def test_a_task_that_no_process_draws_keeps_its_bits(pair, home, parallel):
     only = Sampling(kind="schedule", schedule=({"mood": 0.5, "same": 0.5},))
     both = job(home, recipe=recipe(parallel=parallel, sampling=only))
-    before = course_of(both, Place()).module.model.parts
+    before = course_of(both, ProcessRank()).module.model.parts
     after = on_both(pair, both)["arrays"]
     kept = {task for task in NAMES if all(_same(after, task, before[task]))}
     assert kept == {"urgency", "names"}
@@ -309,12 +309,12 @@ def test_a_run_stopped_inside_an_epoch_goes_on_to_the_same_numbers(pair, home, t
 
 
 def _run(pair, one, *, alone):
-    return learn(Place(), one) if alone else pair.run(learn, one)[0]
+    return learn(ProcessRank(), one) if alone else pair.run(learn, one)[0]
 
 
 def test_the_first_process_alone_tells_and_counts_everything(pair, home, tmp_path):
     events = tmp_path / "events.jsonl"
-    learn(Place(), job(home, events=str(tmp_path / "alone.jsonl")))
+    learn(ProcessRank(), job(home, events=str(tmp_path / "alone.jsonl")))
     pair.run(learn, job(home, events=str(events)))
     told, single = (
         [json.loads(line) for line in path.read_text().splitlines()] for path in (events, tmp_path / "alone.jsonl")
@@ -365,8 +365,8 @@ def held(place, one):
 
 
 def test_torchruns_environment_says_which_process_this_is():
-    assert place_in({}, "cpu") == Place()
-    assert place_in({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, "cpu") == Place(rank=5, world=8)
+    assert place_in({}, "cpu") == ProcessRank()
+    assert place_in({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, "cpu") == ProcessRank(rank=5, world=8)
     with pytest.raises(ConfigError, match="torchrun"):
         place_in({"RANK": "first"}, "cpu")
     with pytest.raises(ConfigError, match="rank 2 of 2"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.deep.examples import FeatureExamples, TextExamples, outputs_of, stacked
+from polyhead.deep.examples import FeatureExamples, TextExamples, module_outputs, stacked
 from polyhead.deep.extract import Extractor
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED
@@ -63,7 +63,7 @@ def test_outputs_come_in_the_order_of_the_examples_without_padding(features):
 
     words = [np.zeros(n, np.int64) for n in LENGTHS]
     for batch in (1, 2, 256):
-        found = outputs_of(Echo(), FeatureExamples(features, words), batch=batch)
+        found = module_outputs(Echo(), FeatureExamples(features, words), batch=batch)
         assert [len(o) for o in found] == list(LENGTHS)
         for i, output in enumerate(found):
             assert output.tobytes() == features.take([i]).values[0][:, 0].tobytes()
@@ -87,7 +87,7 @@ def frozen_and_live(name, pool, tmp_path):
     part = PooledPart(path, 16).eval()
     part.load_state_dict(live.model.parts[name].state_dict())
     texts = TextExamples(Tokenizer(data.tokenizer, data.settings), TEXTS, targets, words)
-    return outputs_of(part, kept), outputs_of(live.bound(name), texts), live, texts
+    return module_outputs(part, kept), module_outputs(live.bound(name), texts), live, texts
 
 
 @pytest.mark.parametrize(

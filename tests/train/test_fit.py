@@ -10,7 +10,7 @@ from torch import nn
 from polyhead.deep.loop import checkpoint as checkpoints
 from polyhead.deep.loop import fit as fitting
 from polyhead.deep.loop.events import Meter
-from polyhead.deep.loop.feed import SORTED_CHUNK, Batch, LengthSorted, Passes, stream
+from polyhead.deep.loop.feed import SORTED_CHUNK, LengthSorted, TaskSchedule, TrainingBatch, stream
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED, cross_entropy
 from polyhead.deep.loop.optimizer import groups_of, rate_at
@@ -36,7 +36,7 @@ class Points(LengthSorted):
     def batch(self, members):
         self.seen.append(members)
         values = torch.from_numpy(self.values[members])
-        return Batch(arguments=(values,), targets=torch.from_numpy(self.targets[members]), members=members)
+        return TrainingBatch(arguments=(values,), targets=torch.from_numpy(self.targets[members]), members=members)
 
 
 def line(seed=0):
@@ -128,7 +128,7 @@ def test_gradients_are_scaled_down_to_the_clip_and_smaller_ones_left_alone(monke
         torch.testing.assert_close(gradient, parameter.grad, rtol=1e-6, atol=0)
     naive = line()
     torch.manual_seed(stream(TRAINING.seed, "dropout", 0))
-    batch = next(iter(Passes(Points(), TRAINING).updates(0)))[0][1]
+    batch = next(iter(TaskSchedule(Points(), TRAINING).updates(0)))[0][1]
     cross_entropy(naive(*batch.arguments), batch.targets, None).backward()
     several = [p for group in groups_of(naive, 0.0, lambda name: 1.0) for p in group["params"]]
     assert all(torch.equal(p.grad, found) for p, found in zip(several, seen[1e9][0], strict=True))

@@ -13,21 +13,21 @@ import torch
 import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.data.split import folds
-from polyhead.deep.examples import outputs_of
+from polyhead.deep.examples import module_outputs
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import wanted
 from polyhead.deep.heads import linear
 from polyhead.deep.heads import run as choosing
 from polyhead.deep.heads import select as heads
-from polyhead.deep.heads.baseline import candidates, paths_of
-from polyhead.deep.heads.choice import score_of
+from polyhead.deep.heads.baseline import candidate_paths, candidates
+from polyhead.deep.heads.choice import choosing_score
 from polyhead.deep.heads.folds import rounds_of
 from polyhead.deep.heads.run import train_task
 from polyhead.deep.heads.select import FOLDS, Trials
 from polyhead.deep.loop import events as telling
 from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
-from polyhead.deep.nn.runtime import one_thread
+from polyhead.deep.nn.runtime import single_thread
 from polyhead.engine.session import Session
 from polyhead.plan import Codec
 from polyhead.project.recipes import Training
@@ -121,13 +121,13 @@ def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypat
     prepared = prepare(project, home)[0]
     data = load_trunk(str(home / "trunk"))
     extractor = Extractor(data, folder=home / "cache" / "features", precision="float32")
-    paths = paths_of(prepared, extractor, Codec(name="float32"))
+    paths = candidate_paths(prepared, extractor, Codec(name="float32"))
     extractor.fill([feature for path in paths for feature in wanted(prepared, path, extractor)])
     trials = Trials(prepared, extractor, checkpoints=None, events=Events())
     linear, *_, attention = (
         trials.tried(candidate, path) for candidate, path in zip(candidates(prepared, extractor), paths, strict=True)
     )
-    scores = [score_of(prepared.task, trials.held, trial.outputs) for trial in (linear, attention)]
+    scores = [choosing_score(prepared.task, trials.held, trial.outputs) for trial in (linear, attention)]
     assert scores[0] > scores[1]
     assert len(attention.fitted.history) == rounds
 
@@ -137,7 +137,7 @@ def attention_of(home):
     training = msgspec.structs.replace(tiny.TRAINING, epochs=4, dropout=0.3)
     prepared = prepare(tiny.project(home, "mood", strategy=AUTO, training=training, validation=0.3), home)[0]
     extractor = Extractor(load_trunk(str(home / "trunk")), folder=home / "cache" / "features", precision="float32")
-    paths = paths_of(prepared, extractor, Codec(name="float32"))
+    paths = candidate_paths(prepared, extractor, Codec(name="float32"))
     extractor.fill([feature for path in paths for feature in wanted(prepared, path, extractor)])
     candidate, path = list(zip(candidates(prepared, extractor), paths, strict=True))[-1]
     assert candidate.solver != "linear"
@@ -147,7 +147,7 @@ def attention_of(home):
 def test_folds_in_several_threads_are_those_of_one_that_draws_from_torchs_generator(home, monkeypatch):
     """To the bit, dropout included; torch's generator stays as it was."""
     prepared, extractor, candidate, path, _ = attention_of(home)
-    with one_thread():
+    with single_thread():
         with monkeypatch.context() as plain:
             plain.setattr("polyhead.deep.heads.folds.own_generator", nullcontext)
             in_turn = Trials(prepared, extractor, checkpoints=None, events=Events()).tried(candidate, path)
@@ -168,7 +168,7 @@ def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_compute
 
     def outputs(*given):
         seen.append((threading.current_thread().name.partition("_")[0], torch.get_num_threads()))
-        return outputs_of(*given)
+        return module_outputs(*given)
 
     monkeypatch.setattr(heads, "rounds_of", rounds)
     monkeypatch.setattr("polyhead.deep.heads.folds.outputs_of", outputs)

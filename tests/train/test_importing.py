@@ -17,7 +17,7 @@ import checkpoints
 from disk import run_forking
 from polyhead import files
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.remove import sweep
+from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.whole import BUILDING
 from polyhead.certify import checked
 from polyhead.convert import run as importing
@@ -444,11 +444,11 @@ def test_answers_that_are_not_those_of_transformers_are_refused(tmp_path, monkey
     """Arrays that a faulty reader would give: the proof must fail, and nothing may be written."""
 
     def faulty(*given):
-        arrays = {name: array.copy() for name, array in imported.arrays_of(*given).items()}
+        arrays = {name: array.copy() for name, array in imported.foreign_arrays(*given).items()}
         edit(arrays)
         return arrays
 
-    monkeypatch.setattr(importing, "arrays_of", faulty)
+    monkeypatch.setattr(importing, "foreign_arrays", faulty)
     folders = [checkpoints.trained(task, frozen=2, seed=3), checkpoints.trained("mood", frozen=2, seed=4)]
     refused(
         tmp_path / "b",
@@ -464,12 +464,12 @@ def shifted(shift, monkeypatch):
     """A reader that makes a regression's values larger by this."""
 
     def faulty(model, path):
-        arrays = dict(imported.arrays_of(model, path))
+        arrays = dict(imported.foreign_arrays(model, path))
         low, high = model.task.range
         arrays["head.output.bias"] = arrays["head.output.bias"] + np.float32(shift / (high - low))
         return arrays
 
-    monkeypatch.setattr(importing, "arrays_of", faulty)
+    monkeypatch.setattr(importing, "foreign_arrays", faulty)
 
 
 @pytest.mark.parametrize("high", [5.0, 10000.0])
@@ -505,17 +505,17 @@ def test_outputs_that_overflow_prove_nothing(tmp_path, monkeypatch):
         arrays["classifier.bias"][:2] = torch.tensor([3e38, -3e38])
 
     def faulty(*given):
-        arrays = imported.arrays_of(*given)
+        arrays = imported.foreign_arrays(*given)
         return arrays | {"head.output.weight": np.zeros_like(arrays["head.output.weight"])}
 
-    monkeypatch.setattr(importing, "arrays_of", faulty)
+    monkeypatch.setattr(importing, "foreign_arrays", faulty)
     folder = edited(checkpoints.trained("mood"), tmp_path / "spoilt", spoil)
     refused(tmp_path / "b", folder, error=TrunkError, match="would not answer.*Allowed: inf")
 
 
 def test_a_failed_import_leaves_an_existing_bundle_as_it_was(grown, monkeypatch):
     before = {p: p.read_bytes() for p in grown.rglob("*") if p.is_file()}
-    monkeypatch.setattr(importing, "card_of", lambda *given: "\ud800")  # fails when the second file is written
+    monkeypatch.setattr(importing, "import_card", lambda *given: "\ud800")  # fails when the second file is written
     with pytest.raises(BundleError):
         import_folders(wanted(checkpoints.trained("mood", frozen=3, seed=9)), grown, TEXTS)
     assert {p: p.read_bytes() for p in grown.rglob("*") if p.is_file()} == before
@@ -586,7 +586,7 @@ def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_p
         assert found.findings == () and found.uncertified != (out == new)
         left = [path.name for path in out.parent.iterdir() if path.name.startswith(".")]
         assert set(left) == {f".importing-{out.name}", *([f".new-{out.name}"] if out == new else [])}
-        sweep(out)  # as every operation with a certificate does
+        sweep_bundle(out)  # as every operation with a certificate does
         assert not [path for path in out.parent.iterdir() if path.name.startswith(".")]
 
 

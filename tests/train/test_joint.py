@@ -19,7 +19,7 @@ from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse, text_examples
 from polyhead.deep.recipes.joint import joint_outlook
-from polyhead.deep.recipes.learned import alone, lineage_of
+from polyhead.deep.recipes.learned import lineage_of, writing_alone
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.deep.recipes.sampling import MixedFeed
 from polyhead.encoder.data import arrays_digest
@@ -387,7 +387,7 @@ def test_a_place_that_is_no_bundle_is_refused_before_training(home, tmp_path):
 
 def test_two_trainings_of_one_bundle_do_not_meet(home, tmp_path):
     made = project(home, "mood", bundle=str(tmp_path / "learned"))
-    with alone(tmp_path / "learned"), pytest.raises(BundleError, match="another training"):
+    with writing_alone(tmp_path / "learned"), pytest.raises(BundleError, match="another training"):
         train_project(made, folder=home)
     train_project(made, folder=home)
     assert {entry.name for entry in tmp_path.iterdir()} <= {"learned", "learned-cache"}

@@ -11,7 +11,7 @@ from polyhead.deep.examples import batch_targets, option_rows
 from polyhead.deep.heads import linear
 from polyhead.deep.heads.choice import best_penalty
 from polyhead.deep.heads.linear import PENALTIES, RISES, Inputs, Swept, inputs_of, solutions, swept
-from polyhead.deep.loop.feed import Batch, LengthSorted
+from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.tasks.task import Task
 
 RNG = np.random.default_rng(5)
@@ -249,7 +249,7 @@ class Questions(LengthSorted):
         self.right, self.options = [np.asarray(row.argmax()) for row in far], np.full(count, OPTIONS)
 
     def batch(self, members):
-        return Batch(
+        return TrainingBatch(
             arguments=(torch.from_numpy(self.values[option_rows(members, self.options)]),),
             targets=batch_targets(self.right, members, None, self.options),
             members=members,

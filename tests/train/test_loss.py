@@ -13,7 +13,7 @@ from polyhead.deep.loop.loss import (
     by_example,
     competing,
     options_of,
-    places_of,
+    place_counts,
     ranking_each,
     span_each,
 )
@@ -76,7 +76,7 @@ def test_span_is_the_mean_of_two_cross_entropies_over_the_places_that_were_read(
     outputs, targets, sizes = passages()
     each, counted = span_each(outputs, targets)
     assert counted.tolist() == [True, True, True, False, False]
-    assert places_of(targets).tolist() == [4, 3, 4, 5, 3]
+    assert place_counts(targets).tolist() == [4, 3, 4, 5, 3]
     for row in range(3):
         read = [place for place in range(sizes[row]) if place not in UNREAD[row]]
         first, last = ANSWERS[row][0][:2]

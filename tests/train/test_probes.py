@@ -17,7 +17,7 @@ from polyhead.tasks.task import Task
 from polyhead.text.question import Question
 from polyhead.text.words import boundary_places, words_of
 from polyhead.train.data.prepared import Prepared, Split
-from polyhead.train.record.draft import PROBES, probes_of
+from polyhead.train.record.draft import PROBES, validation_probes
 
 LABELS = tuple(f"l{i:03d}" for i in range(200))
 TASKS = {
@@ -82,7 +82,7 @@ def test_probes_are_enough_and_hold_what_they_must(kind, rows):
     texts, drawn = [text for text, _ in rows], [labels for _, labels in rows]
     inputs = numbered(texts)
     words = [np.zeros((len(d), 2), np.int32) for d in drawn] if kind == "tagging" else None
-    found = rows_of(probes_of(prepared(TASKS[kind], inputs, [target(kind, d) for d in drawn], words)))
+    found = rows_of(validation_probes(prepared(TASKS[kind], inputs, [target(kind, d) for d in drawn], words)))
     assert found == sorted(set(found))  # the order of the file, none twice
     assert len(found) >= min(PROBES, len(rows))
     if len(rows) <= PROBES:
@@ -98,13 +98,13 @@ def test_probes_are_enough_and_hold_what_they_must(kind, rows):
 def test_more_labels_than_probes_are_all_there_and_nothing_else():
     drawn = [[i // 3] for i in range(450)]
     targets = [target("single_label", d) for d in drawn]
-    found = rows_of(probes_of(prepared(TASKS["single_label"], numbered(["x"] * 450), targets)))
+    found = rows_of(validation_probes(prepared(TASKS["single_label"], numbered(["x"] * 450), targets)))
     assert found == list(range(0, 450, 3))  # the first is the longest too: all are of one length
 
 
 def test_rows_that_nothing_asks_for_are_spread_over_the_file():
     targets = [target("regression", [0])] * 6400
-    found = rows_of(probes_of(prepared(TASKS["regression"], numbered(["x"] * 6400), targets)))
+    found = rows_of(validation_probes(prepared(TASKS["regression"], numbered(["x"] * 6400), targets)))
     assert len(found) == PROBES and found[0] == 0  # 0: the first of the longest
     assert {row // (6400 // 8) for row in found} == set(range(8))
     gaps = np.diff(found[1:])
@@ -115,7 +115,7 @@ def test_negative_labels_of_a_row_are_not_shown_by_it():
     """Each row has one of 100 labels; a row where a label is 0 must not count as one that shows it."""
     drawn = [[i % 100] for i in range(200)]
     targets = [target("multi_label", d) for d in drawn]
-    found = probes_of(prepared(TASKS["multi_label"], numbered(["x"] * 200), targets))
+    found = validation_probes(prepared(TASKS["multi_label"], numbered(["x"] * 200), targets))
     assert rows_of(found) == list(range(100))
 
 
@@ -132,10 +132,10 @@ def test_both_texts_of_a_pair_count(long):
     with_side(1001, " and so on" * 5)
     with_side(1003, " caf\u00e9")
     targets = [target("single_label", [0])] * count
-    plain = rows_of(probes_of(prepared(PAIR, list(inputs), targets)))
+    plain = rows_of(validation_probes(prepared(PAIR, list(inputs), targets)))
     assert {1001, 1003} <= set(plain)
     with_side(1490, " cafe\u0301")
-    probes = probes_of(prepared(PAIR, inputs, targets))
+    probes = validation_probes(prepared(PAIR, inputs, targets))
     assert {1001, 1490} <= set(rows_of(probes)) and len(probes) == PROBES
     assert probes[rows_of(probes).index(1490)]["text"] == inputs[1490]
 
@@ -144,21 +144,21 @@ def test_a_tagging_probe_holds_the_words_of_its_text():
     texts = [f"word {i}" for i in range(5)]
     words = [np.array([[5, 9], [10, 11 + len(str(i))]], np.int32) for i in range(5)]
     targets = [np.array([0, 1], np.int64)] * 5
-    probes = probes_of(prepared(TASKS["tagging"], numbered(texts), targets, words))
+    probes = validation_probes(prepared(TASKS["tagging"], numbered(texts), targets, words))
     assert [probe["words"] for probe in probes] == [tuple(map(tuple, w.tolist())) for w in words]
 
 
 def test_a_question_is_pinned_with_its_options_and_its_context():
     task = Task(name="t", kind="multiple_choice")
     inputs = [Question(text=f"{i:04d}", options=("a", "b", "c"), context="x" * (i % 2)) for i in range(5)]
-    probes = probes_of(prepared(task, inputs, [np.asarray(i % 3, np.int64) for i in range(5)]))
+    probes = validation_probes(prepared(task, inputs, [np.asarray(i % 3, np.int64) for i in range(5)]))
     assert [msgspec.convert(probe, Probe).input for probe in probes] == inputs
     count = 30 * PROBES
     inputs = [Question(text=f"{i:04d}", options=("a", "b")) for i in range(count)]
     inputs[1001] = Question(text="1001", options=("a", "b " * 9))
     inputs[1490] = Question(text="1490", options=("a", "cafe\u0301"))
     targets = [np.asarray(i == 1203, np.int64) for i in range(count)]
-    assert {0, 1001, 1203, 1490} <= set(rows_of(probes_of(prepared(task, inputs, targets))))
+    assert {0, 1001, 1203, 1490} <= set(rows_of(validation_probes(prepared(task, inputs, targets))))
 
 
 def test_probes_of_a_span_task_show_an_answer_and_none():
@@ -167,7 +167,7 @@ def test_probes_of_a_span_task_show_an_answer_and_none():
     answers = [np.array([[1, 2, 0, 3]]), np.array([[2, 2, 2, 3], [1, 1, 0, 1]])]
     targets = [np.zeros((1, 4), np.int64) if i in (1001, 1003) else answers[i % 2] for i in range(count)]
     words = [boundary_places("a b")] * count
-    probes = probes_of(prepared(task, inputs, targets, words))
+    probes = validation_probes(prepared(task, inputs, targets, words))
     assert len(probes) == PROBES and {0, 1001} <= set(rows_of(probes)) and 1003 not in rows_of(probes)
     one = msgspec.convert(probes[0], Probe)
     assert (one.input, one.words) == (inputs[0], ((-1, -1), (0, 1), (2, 3))) and one.fits(task)
@@ -182,5 +182,5 @@ def test_a_probe_has_the_words_that_answers_have_where_gold_cut_them():
     made = prepared(task, [(text,)], [np.array([0, 1, 0, 0])], [cut])
     split = made.validation
     split = msgspec.structs.replace(split, examples=msgspec.structs.replace(split.examples, gold=[gold]))
-    (line,) = probes_of(msgspec.structs.replace(made, validation=split))
+    (line,) = validation_probes(msgspec.structs.replace(made, validation=split))
     assert len(cut) == 4 and [list(word) for word in line["words"]] == words_of(text).tolist()

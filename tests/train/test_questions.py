@@ -10,10 +10,10 @@ import torch
 import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.deep.branch.run import Branches
-from polyhead.deep.examples import TextExamples, outputs_of
+from polyhead.deep.examples import TextExamples, module_outputs
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import examples_of, wanted, wanted_taps
-from polyhead.deep.heads.baseline import paths_of
+from polyhead.deep.heads.baseline import candidate_paths
 from polyhead.deep.heads.run import train_task
 from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED
@@ -96,7 +96,7 @@ def filled(home, folder, prepared, *, max_tokens=None):
     """An extractor that keeps the features of the task, and the task's path."""
     data = load_trunk(str(home / "trunk"), max_tokens=max_tokens)
     extractor = Extractor(data, folder=folder, precision="float32")
-    (path,) = paths_of(prepared, extractor, Codec(name="float32"))
+    (path,) = candidate_paths(prepared, extractor, Codec(name="float32"))
     extractor.fill(wanted(prepared, path, extractor))
     return extractor, path
 
@@ -124,10 +124,10 @@ def test_kept_features_and_live_texts_give_the_same_outputs_batches_and_losses(h
     examples = prepared.train.examples
     part, live = both(extractor, name, path)
     texts = TextExamples(extractor.tokenizer, examples.inputs, examples.targets, examples.words)
-    whole = outputs_of(part, kept)
-    equal(whole, outputs_of(live, texts))
-    equal(whole, outputs_of(part, kept, batch=7))
-    equal(outputs_of(live, texts), outputs_of(live, texts, batch=5))
+    whole = module_outputs(part, kept)
+    equal(whole, module_outputs(live, texts))
+    equal(whole, module_outputs(part, kept, batch=7))
+    equal(module_outputs(live, texts), module_outputs(live, texts, batch=5))
     members = np.array([5, 2, 17, 40])
     loss = LOSSES[kind_of(prepared.task).loss]
     values = []
@@ -149,11 +149,11 @@ def test_each_option_is_read_once_and_belongs_to_its_question(home, tmp_path):
     extractor, path = filled(home, tmp_path, prepared)
     kept = examples_of(prepared, prepared.train, path, extractor)
     module, live = both(extractor, "choice", path)
-    whole = outputs_of(module, kept)
+    whole = module_outputs(module, kept)
     assert [row.shape for row in whole] == [(len(question.options),) for question in examples.inputs]
     turned = [msgspec.structs.replace(question, options=question.options[::-1]) for question in examples.inputs]
     texts = TextExamples(extractor.tokenizer, turned, [np.zeros((), np.int64)] * len(turned))
-    equal([row[::-1] for row in outputs_of(live, texts)], whole)
+    equal([row[::-1] for row in module_outputs(live, texts)], whole)
     batch = kept.batch(np.array([3, 0]))
     sizes = [len(examples.inputs[i].options) for i in (3, 0)]
     assert batch.targets[:, 0].tolist() == [0] * sizes[0] + [1] * sizes[1]

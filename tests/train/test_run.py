@@ -601,15 +601,15 @@ def test_a_bundle_of_another_trunk_is_not_replaced_where_something_else_lies_in_
     from polyhead.bundle.create import write_bundle
     from polyhead.errors import WrongTrunk
     from polyhead.testing import tiny_trunk
-    from polyhead.train.job import opened
+    from polyhead.train.job import open_or_create
 
     root = write_bundle(tmp_path / "bundle", tiny_trunk(seed=5)).root
     (root / theirs).parent.mkdir(exist_ok=True)
     (root / theirs).write_text("mine")
     with pytest.raises(WrongTrunk, match="another trunk"):
-        opened(root, tiny_trunk().facts, [], load=tiny_trunk)
+        open_or_create(root, tiny_trunk().facts, [], load=tiny_trunk)
     assert (root / theirs).read_text() == "mine"
     (root / theirs).unlink()
     if theirs.startswith("tasks"):
         (root / "tasks").rmdir()
-    assert opened(root, tiny_trunk().facts, [], load=tiny_trunk).digest == tiny_trunk().digest
+    assert open_or_create(root, tiny_trunk().facts, [], load=tiny_trunk).digest == tiny_trunk().digest

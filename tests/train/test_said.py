@@ -22,7 +22,7 @@ from polyhead.project.strategies import Branch
 from polyhead.project.tables import DataFile, Project
 from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare, single_inputs
-from polyhead.train.record.draft import PROBES, probes_of
+from polyhead.train.record.draft import PROBES, validation_probes
 from polyhead.train.record.lines import outlook, skipped
 
 
@@ -134,7 +134,7 @@ def test_probes_are_at_most_as_many_as_said_with_every_label_and_the_longest_tex
     tiny.write_trunk(tmp_path / "trunk")
     tiny.write_data(tmp_path / "data", other=200)
     (one,) = prepare(tiny.project(tmp_path, "names"), tmp_path)
-    probes = probes_of(one)
+    probes = validation_probes(one)
     texts = [probe["text"][0] for probe in probes]
     given = [text for (text,) in one.validation.examples.inputs]
     assert len(probes) == PROBES and len(set(texts)) == PROBES

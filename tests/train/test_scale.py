@@ -16,9 +16,9 @@ from pair import Job, course_of, learn
 from polyhead import progress
 from polyhead.deep.loop import events as telling
 from polyhead.deep.loop.checkpoint import draw_on, generator_state
-from polyhead.deep.loop.devices import Place, on
+from polyhead.deep.loop.devices import ProcessRank, on
 from polyhead.deep.loop.events import Events, Meter, Update, tensorboard
-from polyhead.deep.loop.feed import SORTED_CHUNK, Batch, LengthSorted
+from polyhead.deep.loop.feed import SORTED_CHUNK, LengthSorted, TrainingBatch
 from polyhead.deep.recipes.sampling import MixedFeed
 from polyhead.errors import ConfigError, MissingExtra
 from polyhead.project.recipes import Joint, Sampling
@@ -48,7 +48,7 @@ def with_(**changes):
 
 def passed(home, *, again):
     """One update's gradients, and how many tensors its forward passes kept for them."""
-    made = course_of(job(home, recipe=with_(checkpointing=again), strategies={"mood": BRANCH}), Place())
+    made = course_of(job(home, recipe=with_(checkpointing=again), strategies={"mood": BRANCH}), ProcessRank())
     learning = made.loss.train()
     torch.manual_seed(5)
     kept = []
@@ -68,12 +68,12 @@ def test_layers_that_are_computed_again_give_the_same_gradients_and_keep_less(ho
 
 
 def test_a_run_that_computes_layers_again_learns_the_same_to_the_bit(home):
-    one, other = (learn(Place(), job(home, recipe=with_(checkpointing=again))) for again in (False, True))
+    one, other = (learn(ProcessRank(), job(home, recipe=with_(checkpointing=again))) for again in (False, True))
     assert {n: a.tobytes() for n, a in one["arrays"].items()} == {n: a.tobytes() for n, a in other["arrays"].items()}
 
 
 def test_layers_are_not_computed_again_where_nothing_learns(home):
-    made = course_of(job(home, recipe=with_(checkpointing=True)), Place())
+    made = course_of(job(home, recipe=with_(checkpointing=True)), ProcessRank())
     texts, calls = made.examples["mood"].batch(np.arange(4)).arguments[0], []
     for layer in made.module.model.trunk.layers:
         layer.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -126,17 +126,17 @@ def test_batches_are_as_full_as_their_budget_lets_them():
 
 def test_a_run_under_a_budget_stays_within_it_and_goes_on_where_it_stopped(home, tmp_path):
     both = job(home, recipe=with_(tokens=40))
-    made = course_of(both, Place())
+    made = course_of(both, ProcessRank())
     feed = MixedFeed(made.examples, made.mixture, TRAINING, tokens=40)
     batches = [batch for update in feed.updates(0) for _, batch in update]
     texts = [batch.arguments[0] for batch in batches]
     assert all(t.ids.numel() <= 40 or len(t.ids) == 1 for t in texts) and any(len(t.ids) > 1 for t in texts)
     assert [batch.tokens for batch in batches] == [int(t.mask.sum()) for t in texts]
     assert feed.seen(1) == sum(len(batch.members) for batch in batches)
-    straight = learn(Place(), both)
+    straight = learn(ProcessRank(), both)
     kept = msgspec.structs.replace(both, checkpoint=str(tmp_path / "one.pt"))
-    assert learn(Place(), msgspec.structs.replace(kept, stop=1)) is None
-    again = learn(Place(), kept)
+    assert learn(ProcessRank(), msgspec.structs.replace(kept, stop=1)) is None
+    again = learn(ProcessRank(), kept)
     assert again["seen"] == straight["seen"] and again["epochs"] == 1
     assert all(again["arrays"][n].tobytes() == a.tobytes() for n, a in straight["arrays"].items())
 
@@ -144,7 +144,7 @@ def test_a_run_under_a_budget_stays_within_it_and_goes_on_where_it_stopped(home,
 def test_what_is_expected_before_training_counts_what_a_budget_gives(home):
     """Against the passes that a run really reads; by `batch` alone they would be overstated more than twice."""
     turns = with_(tokens=40, sampling=Sampling(kind="round_robin"), steps=30)
-    made = course_of(job(home, recipe=turns), Place())
+    made = course_of(job(home, recipe=turns), ProcessRank())
     feed = MixedFeed(made.examples, made.mixture, TRAINING, tokens=40)
     for epoch in range(TRAINING.epochs):
         list(feed.updates(epoch))
@@ -161,7 +161,7 @@ def test_what_is_expected_before_training_counts_what_a_budget_gives(home):
 def test_an_epoch_under_a_budget_reads_every_example_once(home):
     """Without `steps` it read less than a third of them: updates were counted by `batch` alone."""
     whole = with_(tokens=40, sampling=Sampling(kind="shuffled"), steps=None, micro_batches=1)
-    made = course_of(job(home, recipe=whole), Place())
+    made = course_of(job(home, recipe=whole), ProcessRank())
     feed = MixedFeed(made.examples, made.mixture, TRAINING, tokens=40)
     list(feed.updates(0))
     read = {name: feed.state()[name][2] for name in NAMES}
@@ -169,14 +169,14 @@ def test_an_epoch_under_a_budget_reads_every_example_once(home):
 
 
 def test_without_a_budget_a_pass_is_counted_by_examples(home):
-    mixture, training = course_of(job(home), Place()).mixture, TRAINING
+    mixture, training = course_of(job(home), ProcessRank()).mixture, TRAINING
     examples = {one.task: one.examples for one in mixture.expected()}
     assert mixture.in_a_pass == {name: -(-count // training.batch) for name, count in examples.items()}
 
 
 def test_bf16_computes_the_trunk_and_stores_nothing(home):
     """Parameters, gradients and moments are float32; a layer's output is bf16, and so is the pooled text before it."""
-    made = course_of(job(home, precision="bfloat16"), Place())
+    made = course_of(job(home, precision="bfloat16"), ProcessRank())
     seen = []
     made.module.model.trunk.layers[0].feed_forward.outer.register_forward_hook(
         lambda module, given, out: seen.append(out.dtype)
@@ -185,8 +185,8 @@ def test_bf16_computes_the_trunk_and_stores_nothing(home):
     assert seen == [torch.bfloat16]
     assert {p.dtype for p in made.module.parameters()} == {torch.float32}
     assert {p.grad.dtype for p in made.module.parameters() if p.grad is not None} == {torch.float32}
-    low = learn(Place(), job(home, precision="bfloat16"))
-    exact = learn(Place(), job(home))
+    low = learn(ProcessRank(), job(home, precision="bfloat16"))
+    exact = learn(ProcessRank(), job(home))
     for name, array in exact["arrays"].items():
         assert low["arrays"][name].dtype == np.float32
         assert np.abs(low["arrays"][name] - array).max() < 0.05, name
@@ -201,7 +201,7 @@ def test_a_training_tells_of_losses_rates_and_scores(home, tmp_path, monkeypatch
     """With an event for each update; by hand: tasks in turn, so each head is in one micro-batch of four."""
     monkeypatch.setattr(telling.Meter.__init__, "__kwdefaults__", {"seconds": 0.0})
     turns = with_(sampling=Sampling(kind="round_robin"))
-    learned = learn(Place(), job(home, recipe=turns, events=str(tmp_path / "e.jsonl")))
+    learned = learn(ProcessRank(), job(home, recipe=turns, events=str(tmp_path / "e.jsonl")))
     told = told_in(tmp_path / "e.jsonl")
     assert [one["event"] for one in told] == [*["training"] * 3, "epoch"] * 2
     steps = [one for one in told if one["event"] == "training"]
@@ -220,7 +220,7 @@ def test_a_training_tells_of_losses_rates_and_scores(home, tmp_path, monkeypatch
 
 def test_rare_events_hold_the_means_of_all_updates_between_them(home, tmp_path):
     """An epoch takes less than ten seconds, so it ends with the only one."""
-    learn(Place(), job(home, events=str(tmp_path / "e.jsonl")))
+    learn(ProcessRank(), job(home, events=str(tmp_path / "e.jsonl")))
     told = told_in(tmp_path / "e.jsonl")
     assert [one["event"] for one in told] == ["training", "epoch"] * 2
     assert [one["step"] for one in told] == [3, 3, 6, 6]
@@ -229,10 +229,10 @@ def test_rare_events_hold_the_means_of_all_updates_between_them(home, tmp_path):
 
 def test_what_a_head_has_learned_from_is_counted_across_a_stop(home, tmp_path):
     straight = tmp_path / "straight.jsonl"
-    learn(Place(), job(home, events=str(straight)))
+    learn(ProcessRank(), job(home, events=str(straight)))
     stopped = {"checkpoint": str(tmp_path / "one.pt"), "events": str(tmp_path / "again.jsonl")}
-    assert learn(Place(), job(home, stop=1, **stopped)) is None
-    learn(Place(), job(home, **stopped))
+    assert learn(ProcessRank(), job(home, stop=1, **stopped)) is None
+    learn(ProcessRank(), job(home, **stopped))
     one, other = told_in(straight)[-2], told_in(tmp_path / "again.jsonl")[-2]
     for name in ("micro_batches", "effective_steps", "loss", "learning_rate"):
         assert one[name] == other[name], name
@@ -259,7 +259,7 @@ def test_progress_shows_loss_tokens_and_time_left(home, monkeypatch):
     monkeypatch.setattr(progress, "EARLY", 0.0)
     monkeypatch.setattr(telling.Events, "_progress", lambda this, text, force=False: this._show(text))
     shown = []
-    made = course_of(job(home), Place())
+    made = course_of(job(home), ProcessRank())
     made.events = Events(show=shown.append)
     made.learn("together")
     steps = [line for line in shown if "tokens a second" in line]
@@ -281,7 +281,7 @@ def test_epochs_of_a_long_run_leave_their_validation_scores_in_the_log(home, mon
     """Twenty epochs went by without a score: what was shown in place was gone before it was read."""
     monkeypatch.setattr(telling, "LAP_SECONDS", -1.0)
     said = []
-    made = course_of(job(home), Place())
+    made = course_of(job(home), ProcessRank())
     made.events = Events(say=said.append)
     learned = made.learn("together")
     lines = [line for line in said if line.startswith("together: epoch ")]
@@ -318,7 +318,7 @@ def test_tensorboard_gets_every_number_under_its_path(home, tmp_path, monkeypatc
     fake = types.ModuleType("torch.utils.tensorboard")
     fake.SummaryWriter = Writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
-    made = course_of(job(home), Place())
+    made = course_of(job(home), ProcessRank())
     made.events = Events(listeners=[tensorboard(tmp_path / "board")])
     learned = made.learn()
     writer = Writer.made
@@ -338,18 +338,18 @@ def test_tensorboard_without_its_package_is_refused_with_the_line_that_installs_
 
 
 def test_a_place_is_checked_and_shares_evenly():
-    places = [Place(rank=rank, world=3) for rank in range(3)]
+    places = [ProcessRank(rank=rank, world=3) for rank in range(3)]
     assert [[i for i in range(6) if place.owns(i)] for place in places] == [[0, 3], [1, 4], [2, 5]]
     places[0].check(6)
     with pytest.raises(ConfigError, match="4 micro-batches, 3 processes"):
         places[0].check(4)
     with pytest.raises(ConfigError):
-        Place(rank=3, world=3)
+        ProcessRank(rank=3, world=3)
 
 
 def test_a_batch_goes_to_another_device_whole():
     """To torch's device without memory, since there is no other here."""
-    batch = Batch(arguments=((torch.ones(2), [torch.ones(1)]),), targets=torch.ones(3), members=np.arange(3))
+    batch = TrainingBatch(arguments=((torch.ones(2), [torch.ones(1)]),), targets=torch.ones(3), members=np.arange(3))
     moved = on(batch, "meta")
     assert {t.device.type for t in (moved.targets, moved.arguments[0][0], moved.arguments[0][1][0])} == {"meta"}
     assert moved.members is batch.members and on(batch, "cpu") is batch
@@ -366,7 +366,7 @@ def test_the_state_of_another_device_is_no_state_of_this_ones_generator():
     """A CUDA generator has 16 bytes; the processor's has thousands, and draws on from them."""
     torch.manual_seed(1)
     kept, first = generator_state("cpu"), float(torch.rand(()))
-    draw_on([torch.zeros(16, dtype=torch.uint8)], Place())
+    draw_on([torch.zeros(16, dtype=torch.uint8)], ProcessRank())
     assert float(torch.rand(())) != first
-    draw_on([kept], Place())
+    draw_on([kept], ProcessRank())
     assert float(torch.rand(())) == first

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cases import cases
-from polyhead.deep.branch.run import Candidate, grid, halving, spread
+from polyhead.deep.branch.run import DepthCandidate, grid, halving, seed_spread
 from polyhead.deep.loop import fit as fitting
 from polyhead.project.strategies import Branch
 from tiny_branch import branches_of, bytes_of, extractor_of, home_in, seeded, untimed
@@ -255,11 +255,11 @@ def test_the_spread_of_a_depth_is_that_of_its_seeds_scores():
     chance = np.random.default_rng(0)
     scores = {layers: chance.random(5 if layers > 1 else 4).tolist() for layers in (3, 1, 2)}
     candidates = tuple(
-        Candidate(layers=layers, seed=seed, epochs=3, score=score)
+        DepthCandidate(layers=layers, seed=seed, epochs=3, score=score)
         for layers, several in scores.items()
         for seed, score in enumerate(several)
     )
-    found = spread(candidates)
+    found = seed_spread(candidates)
     assert list(found) == [1, 2, 3]
     for layers, row in found.items():
         several = np.array(scores[layers])
@@ -269,6 +269,6 @@ def test_the_spread_of_a_depth_is_that_of_its_seeds_scores():
 
 
 def test_one_seed_has_no_spread():
-    candidates = (Candidate(layers=2, seed=1, epochs=1, score=0.25),)
-    found = spread(candidates)
+    candidates = (DepthCandidate(layers=2, seed=1, epochs=1, score=0.25),)
+    found = seed_spread(candidates)
     assert found == {2: {"max": 0.25, "mean": 0.25, "median": 0.25, "spread": 0.0}}

@@ -12,10 +12,10 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from cases import cases
-from polyhead.deep.loop.feed import Batch
+from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.loss import UNLABELLED
 from polyhead.deep.loop.smooth import Noise, normalise_heads, settle_heads, smoothed, symmetric_kl, without_dropout
-from polyhead.deep.nn.ends import Head
+from polyhead.deep.nn.ends import OutputHead
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.project.recipes import Smoothing
 from polyhead.tasks.kinds import KINDS
@@ -46,7 +46,7 @@ SHAPES = {
 TASK = Task(name="mood", kind="single_label", labels=("bad", "good", "none"))
 TEXTS = torch.tensor([[2, 9, 10, 11, 3], [2, 12, 13, 3, 0]])
 MASK = TEXTS != 0
-BATCH = Batch(arguments=(), targets=torch.tensor([0, 2]), members=np.arange(2))
+BATCH = TrainingBatch(arguments=(), targets=torch.tensor([0, 2]), members=np.arange(2))
 
 
 def drawn(loss, seed):
@@ -136,7 +136,7 @@ class Net(nn.Module):
         super().__init__()
         self.trunk = Trunk.from_data(tiny_trunk(), dropout=dropout)
         width = self.trunk.architecture.width
-        self.head = Head(width, 3, dropout=dropout, generator=torch.Generator().manual_seed(1))
+        self.head = OutputHead(width, 3, dropout=dropout, generator=torch.Generator().manual_seed(1))
         self.runs = []
         self.train()
 
@@ -264,7 +264,7 @@ def test_the_gradient_flows_through_the_answers_that_the_recipe_says(both):
 
 def heads():
     generator = torch.Generator().manual_seed(2)
-    return nn.ModuleList([Head(6, 5, generator=generator), Head(6, 1, hidden=4, generator=generator)])
+    return nn.ModuleList([OutputHead(6, 5, generator=generator), OutputHead(6, 1, hidden=4, generator=generator)])
 
 
 def test_heads_use_and_keep_a_matrix_of_spectral_norm_one():
@@ -324,7 +324,7 @@ def test_normalised_heads_go_on_from_a_saved_state():
 
 
 def test_a_matrix_of_zeros_stays_one():
-    made = Head(6, 5)
+    made = OutputHead(6, 5)
     nn.init.zeros_(made.output.weight)
     normalise_heads(made)
     assert parametrize.is_parametrized(made.output, "weight")

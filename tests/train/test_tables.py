@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from polyhead.deep.loop.devices import Devices
-from polyhead.deep.loop.feed import Batch
-from polyhead.deep.loop.optimizer import Tables
+from polyhead.deep.loop.feed import TrainingBatch
+from polyhead.deep.loop.optimizer import EmbeddingTables
 
 
 def module(seed=0):
@@ -25,7 +25,7 @@ def backward(model, *several):
 
 def test_one_backward_pass_gives_the_same_bits_and_several_the_same_sums():
     plain, ours = module(), module()
-    tables = Tables(ours)
+    tables = EmbeddingTables(ours)
     for update in range(3):
         for count in (1, 3):
             several = [ids(4, 5, seed=10 * update + n) for n in range(count)]
@@ -45,7 +45,7 @@ def test_one_backward_pass_gives_the_same_bits_and_several_the_same_sums():
 def test_the_array_stays_and_what_was_changed_in_it_is_gone_at_the_next_update():
     """Clipping scales gradients where they lie."""
     ours = module()
-    tables = Tables(ours)
+    tables = EmbeddingTables(ours)
     with tables.learning():
         backward(ours, ids(9))
     first = ours[0].weight.grad
@@ -60,7 +60,7 @@ def test_the_array_stays_and_what_was_changed_in_it_is_gone_at_the_next_update()
 
 def test_what_is_not_learned_has_no_gradient_and_what_is_held_is_added_to():
     ours, plain = module(), module()
-    tables = Tables(ours)
+    tables = EmbeddingTables(ours)
     ours[0].weight.requires_grad_(False)
     with tables.learning():
         backward(ours, ids(9))
@@ -82,7 +82,7 @@ def test_what_is_not_learned_has_no_gradient_and_what_is_held_is_added_to():
 def test_a_table_that_is_used_as_a_matrix_too_gets_both_gradients():
     """As the output layer of a decoder is its table."""
     both = [module(), module()]
-    for model, tables in zip(both, (Tables(both[0]), Tables(nn.Module())), strict=True):
+    for model, tables in zip(both, (EmbeddingTables(both[0]), EmbeddingTables(nn.Module())), strict=True):
         with tables.learning():
             (model[0](ids(9)) @ model[0].weight.T).square().sum().backward()
     torch.testing.assert_close(both[0][0].weight.grad, both[1][0].weight.grad)
@@ -94,7 +94,7 @@ def test_a_processor_learns_with_it(micro_batches):
     devices = Devices(model, lambda task, batch: model(*batch.arguments).square().mean())
     for seed in (1, 2):
         batches = [
-            Batch(arguments=(ids(7, seed=10 * seed + n),), targets=torch.zeros(7), members=None)
+            TrainingBatch(arguments=(ids(7, seed=10 * seed + n),), targets=torch.zeros(7), members=None)
             for n in range(micro_batches)
         ]
         model.zero_grad(set_to_none=True)

@@ -8,11 +8,11 @@ import torch
 import tiny
 from polyhead import plan
 from polyhead.deep.branch.run import Branches
-from polyhead.deep.examples import TextExamples, outputs_of
+from polyhead.deep.examples import TextExamples, module_outputs
 from polyhead.deep.extract import TOKEN_BUDGET, Extractor
 from polyhead.deep.features import tap_examples, wanted_taps
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED
-from polyhead.deep.model import Model
+from polyhead.deep.model import MultiTaskModel
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.encoder.data import arrays_digest
@@ -142,7 +142,7 @@ def model_outputs(extractor, prepared, path, part):
         for inputs in single_inputs(examples.inputs, prepared.task)
     ]
     name = prepared.task.name
-    model, whole = Model(extractor.trunk, {name: part}).eval(), plan.merge({name: path})
+    model, whole = MultiTaskModel(extractor.trunk, {name: part}).eval(), plan.merge({name: path})
     members = np.arange(len(examples.targets))
     with torch.inference_mode():
         taken = [side.batch(members) for side in sides]
@@ -169,7 +169,7 @@ def test_a_branch_on_kept_states_answers_as_the_model_on_the_live_text(home, kep
     path = path_at(branches, tap)
     module, _ = branches.course(path)
     module.eval()
-    found = outputs_of(
+    found = module_outputs(
         module, tap_examples(branches.prepared, branches.prepared.train, path, kept, precision="float32")
     )
     expected = model_outputs(kept, branches.prepared, path, module.part)
@@ -187,7 +187,7 @@ def test_a_bfloat16_branch_on_kept_states_answers_as_the_model_on_the_live_text_
     served = module.served(torch.bfloat16)
     examples = tap_examples(prepared, prepared.train, path, extractor, precision="bfloat16")
     live = TextExamples(extractor.tokenizer, prepared.train.examples.inputs, prepared.train.examples.targets)
-    model = Model(extractor.trunk, {"mood": served.part})
+    model = MultiTaskModel(extractor.trunk, {"mood": served.part})
     with torch.inference_mode():
         texts = live.batch(np.arange(32))
         (kept_batch,) = examples.batch(texts.members).arguments
@@ -210,7 +210,7 @@ def test_gradients_on_kept_states_are_those_on_the_live_text(home, kept, name):
         module.eval()
         if live:
             sides = single_inputs(examples.inputs, prepared.task)
-            model = Model(kept.trunk, {name: module.part})
+            model = MultiTaskModel(kept.trunk, {name: module.part})
             values = []
             for inputs in sides:
                 one = TextExamples(kept.tokenizer, inputs, examples.targets, words=examples.words)
@@ -291,9 +291,9 @@ def test_a_served_copy_answers_as_the_branch_and_leaves_it_alone(home, kept):
     course.advance(1)
     before, mode = weights_of(module), module.training
     examples = tap_examples(prepared, prepared.validation, path, kept, precision="float32")
-    served = outputs_of(module.served(torch.float32), examples)
+    served = module_outputs(module.served(torch.float32), examples)
     assert weights_of(module) == before and module.training == mode
-    for one, other in zip(served, outputs_of(module.eval(), examples), strict=True):
+    for one, other in zip(served, module_outputs(module.eval(), examples), strict=True):
         assert np.array_equal(one, other)
 
 
@@ -390,5 +390,5 @@ def test_words_that_no_token_stands_for_teach_nothing_and_have_no_answer(home, t
         cut += unread.sum()
     assert cut > 0
     module, _ = branches.course(path)
-    for row, outputs in enumerate(outputs_of(module.eval(), examples)):
+    for row, outputs in enumerate(module_outputs(module.eval(), examples)):
         assert np.isnan(outputs).any(axis=1).tolist() == examples.unread(row).tolist()

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from cases import cases
-from polyhead.deep.loop.feed import Batch
-from polyhead.deep.loop.loss import LOSSES, UNLABELLED, options_of, places_of
+from polyhead.deep.loop.feed import TrainingBatch
+from polyhead.deep.loop.loss import LOSSES, UNLABELLED, options_of, place_counts
 from polyhead.deep.recipes.weighting import Objective, log_outcomes, scaled_loss, spread_of, weights_of
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Weighting
@@ -71,7 +71,7 @@ SHAPES = {
 
 
 def batch_of(targets):
-    return Batch(arguments=(), targets=targets, members=np.arange(len(targets)))
+    return TrainingBatch(arguments=(), targets=targets, members=np.arange(len(targets)))
 
 
 def objective(*kinds, weighting=None, sizes=None, **arguments):
@@ -133,7 +133,7 @@ def test_each_context_is_scaled_by_its_own_places_and_cut_answers_do_not_count()
             for column, right in ((0, first), (1, last))
         ]
         by_hand.append(np.mean(ends) / math.log(places))
-    assert places_of(PLACES).tolist() == [3, 5, 2]
+    assert place_counts(PLACES).tolist() == [3, 5, 2]
     found = scaled_loss("span_cross_entropy", outputs, PLACES, None)
     assert float(found) == pytest.approx(np.mean(by_hand), rel=1e-5)
 

@@ -13,7 +13,7 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.data.read import Examples, ReadReport
 from polyhead.deep.branch.run import Branches
-from polyhead.deep.examples import outputs_of, outputs_of_each, tell_unread
+from polyhead.deep.examples import module_outputs, outputs_of_each, tell_unread
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import examples_of, tap_examples, wanted, wanted_taps
 from polyhead.deep.loop.events import Events
@@ -135,7 +135,7 @@ def test_windows_together_read_every_word_and_merge_to_one_output_a_text(name):
         found = np.unique(np.concatenate([texts.windows.read[i] for i in mine]))
         goes_on = np.append(False, words[1:, 0] == words[:-1, 1])  # spaces stand between all words but these
         assert found.tolist() == np.flatnonzero(~goes_on).tolist()
-    whole = outputs_of(lambda batch: torch.zeros(*batch.words.shape, 2), texts)
+    whole = module_outputs(lambda batch: torch.zeros(*batch.words.shape, 2), texts)
     assert [len(one) for one in whole] == [len(words) for words in examples.words]
 
 
@@ -171,7 +171,7 @@ def live(folder, task):
         DATA, {task.name: path}, training=TRAINING, recipe=Joint(layer_dropout=0.0), bfloat16=False
     ).eval()
     texts = text_examples(drawn(task), task, TOKENISER)
-    return path, module.model.parts[task.name], outputs_of(module.bound(task.name), texts, batch=5)
+    return path, module.model.parts[task.name], module_outputs(module.bound(task.name), texts, batch=5)
 
 
 def kept(folder, task):
@@ -179,7 +179,7 @@ def kept(folder, task):
     path = tiny_path(task, DATA, pool=POOL)
     extractor.fill(wanted(prepared, path, extractor))
     part = PooledPart(path, 16, generator=torch.Generator().manual_seed(3)).eval()
-    return path, part, outputs_of(part, examples_of(prepared, prepared.train, path, extractor))
+    return path, part, module_outputs(part, examples_of(prepared, prepared.train, path, extractor))
 
 
 def tapped(folder, task):
@@ -189,7 +189,7 @@ def tapped(folder, task):
     extractor.fill(wanted_taps(prepared, path, extractor))
     module, _ = Branches(prepared, strategy, extractor, precision="float32").course(path)
     examples = tap_examples(prepared, prepared.train, path, extractor, precision="float32")
-    return path, module.part, outputs_of(module.eval(), examples)
+    return path, module.part, module_outputs(module.eval(), examples)
 
 
 @pytest.mark.parametrize("way", [live, kept, tapped])

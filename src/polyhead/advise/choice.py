@@ -39,7 +39,7 @@ class Budget(Value):
         return self.amount * scale_of(price)
 
 
-class Step(Value):
+class Improvement(Value):
     """A better choice than the one taken, and what it would cost."""
 
     score: float  # mean over the tasks on validation, points
@@ -70,7 +70,7 @@ class Advice(Value):
     unit: Unit
     budget: float | None
     retrained: str  # when a task is added
-    next: Step | None
+    next: Improvement | None
     left_out: tuple[str, ...]
     seconds: float  # of work
 
@@ -112,12 +112,12 @@ def _compared(curve: LearningCurve, layers: float) -> str:
 
 def next_step(
     options: Sequence[AllocationOption], price: LayerPrice, chosen: Allocation, *, score: float, cost: int
-) -> Step | None:
+) -> Improvement | None:
     """The cheapest choice that scores better than `score`; None where none does."""
     for point in frontier(options, price):
         if point.score > score + 1e-9 and point.cost > cost:
             changes = {
                 task: option.name for task, option in point.chosen.items() if option.name != chosen.chosen[task].name
             }
-            return Step(score=round(point.score, 3), cost=(point.cost - cost) / scale_of(price), changes=changes)
+            return Improvement(score=round(point.score, 3), cost=(point.cost - cost) / scale_of(price), changes=changes)
     return None

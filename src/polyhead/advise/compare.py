@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from polyhead.advise.clock import Clock
-from polyhead.advise.measure import COUNTS, Costs, counted_costs, measured_speed
+from polyhead.advise.measure import COUNTS, WayCosts, counted_costs, measured_speed
 from polyhead.advise.prices import Corrections, Sizes, rates_of, seconds_of, sizes_of
-from polyhead.advise.rows import Kept, Row, TaskScore, data_digest, key_of
+from polyhead.advise.rows import FinishedRun, Kept, TaskScore, data_digest, key_of
 from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
@@ -60,12 +60,12 @@ class Compared(Value):
     tasks: dict[str, float]  # each one's mean over seeds, points
     seconds: float  # to train once, mean
     retrained: str
-    costs: Costs | None
+    costs: WayCosts | None
     on_frontier: bool = False
     stood_in: dict[str, str] = {}
 
 
-class Comparison(Value):
+class WayComparison(Value):
     """All ways that have a row, by cost."""
 
     project: str
@@ -100,7 +100,7 @@ class Comparing:
         self.refused: dict[str, str] = {}  # ways that cannot be trained on these tasks: why
         self._prepared: dict[str, list[Prepared]] = {}
 
-    def run(self) -> Comparison:
+    def run(self) -> WayComparison:
         """Makes the runs that are not there yet, the cheapest first and seed by seed, as far as the minutes go."""
         clock, runs = Clock(), self.runs()
         left = [run for run in runs if self.kept.row(run.way.name, run.seed, run.key) is None]
@@ -123,7 +123,7 @@ class Comparing:
             self.events.line(f"{run.way.name}, seed {run.seed}: {row.quality:.2f} points, in {duration(row.seconds)}")
         return self.comparison(runs)
 
-    def known(self) -> Comparison:
+    def known(self) -> WayComparison:
         """What the rows that are there say; nothing is priced or run."""
         return self.comparison(self._planned(dict.fromkeys((way.name for way in self.ways), 0.0)))
 
@@ -182,7 +182,7 @@ class Comparing:
         price = f"price: {counted(len(left), 'run')} in about {duration(seconds)}{done}{within}"
         return [price, f"of one seed: {names}"]
 
-    def trained(self, run: Run) -> Row:
+    def trained(self, run: Run) -> FinishedRun:
         """Trains and scores a run, counts and times its way where that was not done, and keeps its row."""
         clock, way = Clock(), run.way
         projects = self.folder / PROJECTS
@@ -192,11 +192,11 @@ class Comparing:
         train_project(run.project, folder=self.home, cache=(self.folder / CACHE).resolve(), events=Events())
         seconds = clock.seconds
         roots = [self.home / bundle for bundle in bundles_of(run.project)]
-        row = Row(
+        row = FinishedRun(
             way=way.name,
             seed=run.seed,
             key=run.key,
-            tasks=scores_of(roots),
+            tasks=trained_scores(roots),
             seconds=round(seconds, 1),
             estimated=run.estimated,
             stood_in={e.name: why for e in self.tasks.project.tasks if (why := unfit(way, e))},
@@ -219,7 +219,7 @@ class Comparing:
                     self.events.line(f"{way.name}: timed again")
                     break
 
-    def known_costs(self, way: Way) -> Costs | None:
+    def known_costs(self, way: Way) -> WayCosts | None:
         """What the way costs over this trunk and these texts, if it is known."""
         return self.kept.costs(way.name, self._key(way))
 
@@ -231,7 +231,7 @@ class Comparing:
         """Of the way, whatever its seed."""
         return key_of(self.declared(way, 0), self.digest)
 
-    def costs(self, way: Way, roots: Sequence[Path]) -> Costs:
+    def costs(self, way: Way, roots: Sequence[Path]) -> WayCosts:
         """Counted and measured costs of a trained set."""
         apart = way.kind == "fine_tune"
         counted = counted_costs(roots, self.tokens, self.settings.counts, apart=apart)
@@ -244,9 +244,9 @@ class Comparing:
         measured = {str(count): speed for count, speed in speeds.items()}
         return msgspec.structs.replace(counted, measured=measured, backend=label)
 
-    def comparison(self, runs: Sequence[Run]) -> Comparison:
+    def comparison(self, runs: Sequence[Run]) -> WayComparison:
         """What the rows that are there say."""
-        rows: dict[str, list[Row]] = {}
+        rows: dict[str, list[FinishedRun]] = {}
         lacking: dict[str, tuple[str, ...]] = {}
         for run in runs:
             row = self.kept.row(run.way.name, run.seed, run.key)
@@ -255,9 +255,9 @@ class Comparing:
                 lacking[seed] = (*lacking.get(seed, ()), run.way.name)
             else:
                 rows.setdefault(run.way.name, []).append(row)
-        ways = [compared(way, rows[way.name], self.known_costs(way)) for way in self.ways if way.name in rows]
+        ways = [compare_ways(way, rows[way.name], self.known_costs(way)) for way in self.ways if way.name in rows]
         first = self.prepared(self.ways[0])
-        return Comparison(
+        return WayComparison(
             project=self.name,
             trunk=self.tasks.project.trunk.name,
             tasks={p.task.name: kind_of(p.task).default_metric(p.task) for p in first},
@@ -274,7 +274,7 @@ class Comparing:
         return Corrections(done)
 
 
-def scores_of(roots: Sequence[Path]) -> dict[str, TaskScore]:
+def trained_scores(roots: Sequence[Path]) -> dict[str, TaskScore]:
     """Each task's own metric, in points, from bundles that were trained."""
     scores = {}
     for root in roots:
@@ -290,7 +290,7 @@ def scores_of(roots: Sequence[Path]) -> dict[str, TaskScore]:
     return scores
 
 
-def compared(way: Way, rows: Sequence[Row], costs: Costs | None) -> Compared:
+def compare_ways(way: Way, rows: Sequence[FinishedRun], costs: WayCosts | None) -> Compared:
     """A way's rows of all seeds as one."""
     qualities = [row.quality for row in rows]
     return Compared(

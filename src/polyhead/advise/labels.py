@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from polyhead.deep.features import wanted
-from polyhead.deep.heads.choice import score_of
+from polyhead.deep.heads.choice import choosing_score
 from polyhead.deep.heads.select import Trials
 from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.feed import stream
-from polyhead.deep.nn.runtime import one_thread
+from polyhead.deep.nn.runtime import single_thread
 from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
@@ -67,13 +67,13 @@ def _scores(
     prepared: Prepared, source: FeatureSource, candidate: HeadCandidate, path: Path, rows: int, share: int
 ) -> list[float]:
     scores = []
-    with one_thread():
+    with single_thread():
         for draw in range(DRAWS if share > 1 else 1):
             seed = stream(prepared.training.seed, "curve", prepared.task.name, draw, rows)
             several = msgspec.structs.replace(prepared, train=_drawn(prepared.train, rows, seed))
             trials = Trials(several, source, checkpoints=None, events=Events())
             trial = trials.tried(candidate, path)
-            scores.append(score_of(prepared.task, trials.held, trial.outputs))
+            scores.append(choosing_score(prepared.task, trials.held, trial.outputs))
     return scores
 
 

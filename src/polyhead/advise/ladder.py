@@ -9,7 +9,7 @@ import msgspec
 
 from polyhead.advise.choice import MARGIN, MICRO, UNITS, WORTH, Advice, Budget, next_step, scale_of, task_advice
 from polyhead.advise.clock import Clock
-from polyhead.advise.compare import scores_of
+from polyhead.advise.compare import trained_scores
 from polyhead.advise.labels import LearningCurve, curve_of
 from polyhead.advise.measure import measured_speed
 from polyhead.advise.prices import rates_of, seconds_of, sizes_of
@@ -153,7 +153,7 @@ class Ladder:
         self.events.line(f"{way.title}: about {duration(self._estimated(way))}")
         train_project(project, folder=self.home, cache=(self.folder / "cache").resolve(), events=Events())
         self._last = Path(project.bundle)
-        scores = scores_of([self._last])
+        scores = trained_scores([self._last])
         mean = sum(score.validation for score in scores.values()) / len(scores)
         self.events.line(f"{way.title}: {mean:.2f} points on validation, in {duration(clock.seconds)}")
         return scores

@@ -46,7 +46,7 @@ class Speed(Value):
     texts_a_second: float
 
 
-class Costs(Value):
+class WayCosts(Value):
     """Of one way: what a task adds, and what so many tasks cost."""
 
     added_parameters: float  # of one more task, mean
@@ -74,7 +74,7 @@ class Costs(Value):
 
 def counted_costs(
     bundles: Sequence[Path], tokens: int, counts: Sequence[int] = COUNTS, *, apart: bool = False
-) -> Costs:
+) -> WayCosts:
     """The costs of a trained set; `apart`: each task has a trunk and a bundle of its own."""
     opened = [Bundle.open(root, verify=False) for root in bundles]
     shape = opened[0].architecture
@@ -87,7 +87,7 @@ def counted_costs(
         made = [copied.record for copied in copies(records, count).values()]
         groups = [[record] for record in made] if apart else [made]
         of_counts[str(count)] = _counted([_plan_cost(group, shape, tokens) for group in groups])
-    return Costs(
+    return WayCosts(
         added_parameters=added / len(records),
         stored_bytes=sum(each.stored_bytes for each in costs),
         tokens=tokens,

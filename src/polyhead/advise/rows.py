@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from polyhead.advise.measure import Costs
+from polyhead.advise.measure import WayCosts
 from polyhead.advise.ways import TaskSet
 from polyhead.errors import ConfigError
 from polyhead.files import replace_file
@@ -31,7 +31,7 @@ class TaskScore(Value):
         return self.validation if self.test is None else self.test
 
 
-class Row(Value):
+class FinishedRun(Value):
     """A finished run: one way under one seed."""
 
     way: str
@@ -62,33 +62,33 @@ class Kept:
         for name in (ROWS, COSTS):
             (folder / name).mkdir(parents=True, exist_ok=True)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[FinishedRun]:
         """All that are there; raises ConfigError for a file that is none."""
-        return list(self._all(ROWS, Row))
+        return list(self._all(ROWS, FinishedRun))
 
-    def row(self, way: str, seed: int, key: str) -> Row | None:
+    def row(self, way: str, seed: int, key: str) -> FinishedRun | None:
         """The row of this run over this data, if it has ended."""
         file = self._file(ROWS, f"{way}-{seed}")
-        row = from_json(file.read_bytes(), Row, source=str(file)) if file.exists() else None
+        row = from_json(file.read_bytes(), FinishedRun, source=str(file)) if file.exists() else None
         return row if row is not None and row.key == key else None
 
-    def keep(self, row: Row) -> None:
+    def keep(self, row: FinishedRun) -> None:
         """Writes a row, in place of an older one of its run."""
         replace_file(self._file(ROWS, f"{row.way}-{row.seed}"), to_json(row))
 
-    def costs(self, way: str, key: str) -> Costs | None:
+    def costs(self, way: str, key: str) -> WayCosts | None:
         """What the way costs, if it is known of this key."""
         file = self._file(COSTS, f"{way}-{key}")
-        return from_json(file.read_bytes(), Costs, source=str(file)) if file.exists() else None
+        return from_json(file.read_bytes(), WayCosts, source=str(file)) if file.exists() else None
 
-    def keep_costs(self, way: str, key: str, costs: Costs) -> None:
+    def keep_costs(self, way: str, key: str, costs: WayCosts) -> None:
         """Writes what the way costs."""
         replace_file(self._file(COSTS, f"{way}-{key}"), to_json(costs))
 
     def _file(self, section: str, name: str) -> Path:
         return self.folder / section / f"{name}.json"
 
-    def _all(self, section: str, kind: type[Row]) -> Iterator[Row]:
+    def _all(self, section: str, kind: type[FinishedRun]) -> Iterator[FinishedRun]:
         for file in sorted((self.folder / section).glob("*.json")):
             yield from_json(file.read_bytes(), kind, source=str(file))
 

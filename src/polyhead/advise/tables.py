@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from polyhead.advise.compare import AT, Compared, Comparison, cost_at
+from polyhead.advise.compare import AT, Compared, WayComparison, cost_at
 from polyhead.advise.measure import Counted
 from polyhead.advise.plot import Point, plot_points
 from polyhead.errors import MissingExtra
@@ -26,7 +26,7 @@ HEADINGS = (
 )
 
 
-def table_rows(comparison: Comparison) -> list[list[str]]:
+def table_rows(comparison: WayComparison) -> list[list[str]]:
     """The table, its heading first; a star marks what no cheaper way equals."""
     rows = [[heading or "way" for heading, _ in HEADINGS]]
     for way in comparison.ways:
@@ -34,7 +34,7 @@ def table_rows(comparison: Comparison) -> list[list[str]]:
     return rows
 
 
-def speed_rows(comparison: Comparison) -> list[list[str]]:
+def speed_rows(comparison: WayComparison) -> list[list[str]]:
     """Milliseconds of one text and texts a second by number of tasks."""
     counts = sorted({count for way in comparison.ways if way.costs for count in way.costs.timed})
     rows = [["way", *(f"{count} tasks" if count > 1 else "1 task" for count in counts)]]
@@ -45,7 +45,7 @@ def speed_rows(comparison: Comparison) -> list[list[str]]:
     return rows
 
 
-def task_rows(comparison: Comparison) -> list[list[str]]:
+def task_rows(comparison: WayComparison) -> list[list[str]]:
     """Each task's points by way."""
     rows = [["way", *(f"{name} ({metric})" for name, metric in comparison.tasks.items())]]
     for way in comparison.ways:
@@ -54,7 +54,7 @@ def task_rows(comparison: Comparison) -> list[list[str]]:
     return rows
 
 
-def notes(comparison: Comparison) -> list[str]:
+def notes(comparison: WayComparison) -> list[str]:
     """What a reader must know beside the numbers."""
     several = []
     backends = sorted({way.costs.backend for way in comparison.ways if way.costs and way.costs.backend})
@@ -80,7 +80,7 @@ def notes(comparison: Comparison) -> list[str]:
     return several
 
 
-def points_of(comparison: Comparison) -> list[Point]:
+def points_of(comparison: WayComparison) -> list[Point]:
     """The points of the plot, in GFLOP."""
     return [
         Point(
@@ -96,7 +96,7 @@ def points_of(comparison: Comparison) -> list[Point]:
     ]
 
 
-def drawn(comparison: Comparison, path: str | None = None) -> str:
+def plot_svg(comparison: WayComparison, path: str | None = None) -> str:
     """The plot as SVG, drawn into `path` too; raises MissingExtra without matplotlib."""
     return plot_points(
         points_of(comparison),
@@ -107,10 +107,10 @@ def drawn(comparison: Comparison, path: str | None = None) -> str:
     )
 
 
-def page(comparison: Comparison) -> str:
+def comparison_page(comparison: WayComparison) -> str:
     """The comparison as one HTML file."""
     try:
-        svg = drawn(comparison)
+        svg = plot_svg(comparison)
         plot = svg[svg.index("<svg") :]
     except MissingExtra as error:
         plot = f"<p>No plot: {escape(str(error))}</p>"

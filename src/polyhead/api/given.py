@@ -10,7 +10,7 @@ import numpy as np
 from polyhead.data.guess import is_missing
 from polyhead.data.tables.hub import with_names
 from polyhead.engine.inputs import Passage
-from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, nearest
+from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, suggestion
 from polyhead.text.question import Question
 
 SEQUENCES = (list, tuple, np.ndarray)
@@ -31,7 +31,7 @@ class Frame:
                 f"the table has no column '{name}'",
                 got=name,
                 allowed=list(self.names),
-                do=nearest(name, self.names) or "name the column",
+                do=suggestion(name, self.names) or "name the column",
             )
         return [None if is_missing(cell) else cell for cell in self._column(name)]
 

@@ -41,7 +41,7 @@ from polyhead.data.tables.memory import in_memory
 from polyhead.engine.answers import AnswerTable
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Result, Session
-from polyhead.errors import BadValue, BundleError, ConfigError, UnknownTask, nearest
+from polyhead.errors import BadValue, BundleError, ConfigError, UnknownTask, suggestion
 from polyhead.evaluate.scores import evaluation_of
 from polyhead.progress import ProgressDisplay
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
@@ -51,7 +51,7 @@ from polyhead.values import to_value
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
-    from polyhead.train.training import Outcome
+    from polyhead.train.training import TrainingResult
 
 NOT_IN_A_BUNDLE = (".lock", "*.tmp")
 
@@ -333,7 +333,7 @@ class Model:
     def _known(self, task: str) -> Task:
         if task not in self.tasks:
             raise UnknownTask(
-                f"the model has no task '{task}'", got=task, allowed=sorted(self.tasks), do=nearest(task, self.tasks)
+                f"the model has no task '{task}'", got=task, allowed=sorted(self.tasks), do=suggestion(task, self.tasks)
             )
         return self.tasks[task]
 
@@ -360,7 +360,7 @@ class Model:
         record = Bundle.open(self.folder, verify=False).lines[task].record
         return FilePath(self._cache or FilePath(self._work, "cache"), "rows", f"{record}.jsonl")
 
-    def _train(self, entry: TaskEntry, *, if_better: bool, allow_lost_labels: bool) -> Outcome:
+    def _train(self, entry: TaskEntry, *, if_better: bool, allow_lost_labels: bool) -> TrainingResult:
         from polyhead import train_project
         from polyhead.deep.loop.events import Events
 

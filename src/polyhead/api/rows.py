@@ -19,7 +19,7 @@ from polyhead.data.guess import kind_of_labels, plain, separator_between
 from polyhead.data.tables.memory import ADDRESS, in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
-from polyhead.errors import BadValue, ConfigError, PolyheadError, nearest
+from polyhead.errors import BadValue, ConfigError, PolyheadError, suggestion
 from polyhead.files import replace_file
 from polyhead.project.declare import InitOptions, declare
 from polyhead.project.tables import DataFile, Project
@@ -334,7 +334,7 @@ def with_data(project: Project, data: Mapping[str, Mapping[str, Any]]) -> Iterat
     """
     names = [entry.name for entry in project.tasks]
     if unknown := sorted(set(data) - set(names)):
-        raise ConfigError("the project has no such task", got=unknown, allowed=names, do=nearest(unknown[0], names))
+        raise ConfigError("the project has no such task", got=unknown, allowed=names, do=suggestion(unknown[0], names))
     entries = []
     with ExitStack() as held:
         for entry in project.tasks:

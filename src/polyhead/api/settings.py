@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from polyhead.data.columns import Columns
 from polyhead.encoder.summarizer import Summarizer
-from polyhead.errors import ConfigError, nearest
+from polyhead.errors import ConfigError, suggestion
 from polyhead.project.names import MEANT, other_name
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Strategy
@@ -37,7 +37,7 @@ def settings_of(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in SETTINGS:
             what = f"task '{task}' has no setting '{name}'"
-            raise ConfigError(what, got=given[name], allowed=SETTINGS, do=_meant(name) or nearest(name, SETTINGS))
+            raise ConfigError(what, got=given[name], allowed=SETTINGS, do=_meant(name) or suggestion(name, SETTINGS))
     spelled = {name: value for name, value in given.items() if name in Tables.__struct_fields__}
     if isinstance(spelled.get("strategy"), str):
         spelled["strategy"] = {"kind": spelled["strategy"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path as FilePath
 
-from polyhead.bundle.files import write_arrays, writing
+from polyhead.bundle.files import write_arrays, writing_bundle
 from polyhead.bundle.format import BUNDLE, FORMAT, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
 from polyhead.bundle.manifest import BundleFile, TrunkRecord
 from polyhead.bundle.read import Bundle
@@ -33,7 +33,7 @@ def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
         _check_empty(root)  # before a lock file is left in a folder that is not ours
     except OSError as error:
         raise BundleError(what, got=error.strerror, do="give a folder that can be written") from error
-    with writing(root, what):
+    with writing_bundle(root, what):
         _check_empty(root)
         remove_leftovers(root)
         remove_files(root / TRUNK, (TRUNK_RECORD, WEIGHTS, TOKENIZER))

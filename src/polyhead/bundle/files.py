@@ -79,7 +79,7 @@ def check_hash(path: FilePath, actual: str, expected: str) -> None:
 
 
 @contextmanager
-def writing(root: FilePath, what: str, *, patience: float = 60.0) -> Iterator[None]:
+def writing_bundle(root: FilePath, what: str, *, patience: float = 60.0) -> Iterator[None]:
     """Holds the bundle's lock; a system error inside becomes a BundleError that begins with `what`."""
     busy = BundleError(
         f"another process has been writing to {root} for {patience:.0f} seconds", do="wait for it, or end it"

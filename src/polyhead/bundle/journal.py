@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path as FilePath
 
-from polyhead.bundle.files import read_inside, writing
+from polyhead.bundle.files import read_inside, writing_bundle
 from polyhead.bundle.format import BEGUN, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded, read_bundle_file
 from polyhead.bundle.models import read_models_file
@@ -60,7 +60,7 @@ def start_operation(
     versions = dict(wanted())
     before = {name: lines[name] for name in versions if name in lines}
     begun = StartedOperation(operation=operation, arguments=tuple(arguments), before=before, wanted=versions)
-    with writing(root, f"'{operation}' on {root} failed, and nothing was changed"):
+    with writing_bundle(root, f"'{operation}' on {root} failed, and nothing was changed"):
         replace_file(root / BEGUN, to_json(begun), root=root)
     return OperationStart(begun=begun, is_done=False)
 
@@ -117,7 +117,7 @@ def read_attempts(root: FilePath) -> dict[str, Attempt]:
 
 def keep_attempts(root: FilePath, new: Mapping[str, Attempt]) -> None:
     """Notes attempts, by task; those that no longer count go."""
-    with writing(root, f"{FILE} cannot be written in {root}"):
+    with writing_bundle(root, f"{FILE} cannot be written in {root}"):
         replace_file(root / FILE, to_json(_File(attempts=_in_force(root, {**_read_attempts(root), **new}))))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.arguments import twice_in
-from polyhead.bundle.files import check_hash, open_inside, read_inside, write_shared, writing
+from polyhead.bundle.files import check_hash, open_inside, read_inside, write_shared, writing_bundle
 from polyhead.bundle.format import (
     CARD,
     CODEC,
@@ -45,7 +45,7 @@ from polyhead.bundle.manifest import (
     task_json,
 )
 from polyhead.bundle.models import Models, new_models, read_models_file, remove_models
-from polyhead.bundle.owners import Owned, is_family, listed, new_names, owner_named, place_of, task_names
+from polyhead.bundle.owners import Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import check_free, live_owned, replace_lines
 from polyhead.bundle.whole import check_absent, whole_bundle
@@ -128,14 +128,14 @@ def copy_tasks(
     """
     root = target.root
     if source.root.resolve() == root.resolve() and set(names) - set(called or {}):
-        raise BundleError(f"{root} cannot give {listed(names)} to itself under one name", do=ITSELF)
+        raise BundleError(f"{root} cannot give {tasks_text(names)} to itself under one name", do=ITSELF)
     _check_trunks([target, source])
     unknown = [name for name in names if name not in source.lines]
     if unknown:
         raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=sorted(source.lines))
     taken = _fitting(source.view({name: source.lines[name] for name in names}), target)
     owners = {owner_named(name): owner_named((called or {}).get(name, name)) for name in taken.lines}
-    with writing(root, f"{listed(names)} cannot be copied to {root}"):
+    with writing_bundle(root, f"{tasks_text(names)} cannot be copied to {root}"):
         bundle = read_bundle_file(root)
         _check_names(owners, source, root, bundle, replace=replace)
         owned = {owner: live_owned(root, bundle, owner) for owner in bundle.lines}
@@ -150,8 +150,8 @@ def copy_models(source: Models, names: Mapping[str, str], root: FilePath, *, rep
     `copy_tasks` does.
     """
     if source.root.resolve() == root.resolve() and any(old == new for old, new in names.items()):
-        raise BundleError(f"{root} cannot give {listed(list(names))} to itself under one name", do=ITSELF)
-    with writing(root, f"{listed(list(names))} cannot be copied to {root}"):
+        raise BundleError(f"{root} cannot give {tasks_text(list(names))} to itself under one name", do=ITSELF)
+    with writing_bundle(root, f"{tasks_text(list(names))} cannot be copied to {root}"):
         writers = {new: partial(_copy_model, source, old, new) for old, new in names.items()}
         return new_models(root, writers, replace=replace)
 
@@ -280,7 +280,7 @@ def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[ChosenTa
     models = {
         name: partial(_copy_model, choice.models, name, name) for choice in chosen for name in choice.models.lines
     }
-    with writing(root, f"{root} cannot be written"):
+    with writing_bundle(root, f"{root} cannot be written"):
         empty = BundleFile(format=FORMAT, trunk=standing[0].digest, tasks={})
         replace_lines(root, empty, {})
         new_models(root, models)

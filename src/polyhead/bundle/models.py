@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from polyhead.bundle.files import check_hash, hash_inside, read_arrays, writing
+from polyhead.bundle.files import check_hash, hash_inside, read_arrays, writing_bundle
 from polyhead.bundle.format import LIST, MODEL, MODELS, PROBES, SCORES, TASK, TOKENIZER
 from polyhead.bundle.manifest import Live, check_lines, read_bundle_file, read_list, read_record
 from polyhead.bundle.notes import LiveVersions, NotesDraft
-from polyhead.bundle.owners import MODEL_OF, listed, model_owner
+from polyhead.bundle.owners import MODEL_OF, model_owner, tasks_text
 from polyhead.bundle.versions import Writer, add_versions, sweep_section, version_on_disk, versions_in, was_trained
 from polyhead.encoder.data import arrays_digest
 from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
@@ -238,7 +238,7 @@ def add_model(root: FilePath | str, draft: ModelDraft, *, replace: bool = False)
     that is taken, unless `replace` is set.
     """
     root, name = FilePath(root), draft.task.name
-    with writing(root, f"task '{name}' cannot be added to {root}"):
+    with writing_bundle(root, f"task '{name}' cannot be added to {root}"):
         return new_models(root, {name: draft.write_version}, replace=replace)[name]
 
 
@@ -272,7 +272,7 @@ def set_models(root: FilePath | str, versions: Mapping[str, str]) -> None:
     A version that is not the newest of its task is pinned: training leaves it until it is asked by the task's name.
     """
     root = FilePath(root)
-    with writing(root, f"other versions of {listed(list(versions))} cannot be made live in {root}"):
+    with writing_bundle(root, f"other versions of {tasks_text(list(versions))} cannot be made live in {root}"):
         models = Models(root)
         for name in versions:
             models.version(name)  # UnknownTask for a name that is not a model's
@@ -289,7 +289,7 @@ def remove_models(root: FilePath | str, names: Sequence[str], *, removed: Sequen
     unasked; by default those it has, and those of `names` that training made.
     """
     root = FilePath(root)
-    with writing(root, f"{listed(names)} cannot be removed from {root}"):
+    with writing_bundle(root, f"{tasks_text(names)} cannot be removed from {root}"):
         before = read_models_file(root)
         unknown = [name for name in names if name not in before.models]
         if unknown:

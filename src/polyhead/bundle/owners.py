@@ -73,7 +73,7 @@ def titled(owner: str) -> str:
     return f"{'family' if kind == 'family' else 'task'} '{name}'"
 
 
-def listed(names: Sequence[str]) -> str:
+def tasks_text(names: Sequence[str]) -> str:
     """Tasks, as an error names them."""
     return f"task '{names[0]}'" if len(names) == 1 else f"tasks {', '.join(names)}"
 
@@ -94,7 +94,7 @@ def connected(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
     return list({id(group): group for group in group_of.values()}.values())
 
 
-def check_whole(
+def check_whole_owners(
     before: Mapping[str, Owned | None], after: Mapping[str, Owned | None], changed: Collection[str]
 ) -> None:
     """Raises BundleError, with the group's members, unless `after` meets all needs that a change of `changed` touches.

@@ -44,7 +44,7 @@ LIMITS: Mapping[str, int] = {
 FAMILY_LIMITS: Mapping[str, int] = {FAMILY: LARGEST_JSON, PART: 2**40}
 
 
-def packed(bundle: Bundle, name: str) -> Iterator[bytes]:
+def upload_bytes(bundle: Bundle, name: str) -> Iterator[bytes]:
     """The upload of a task's live version, with the families that it reads: equal bytes for equal files.
 
     With it goes what the bundle says of its trunk, so that a bundle of another can say in what they differ.

@@ -8,10 +8,18 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.bundle.files import check_no_links, writing
+from polyhead.bundle.files import check_no_links, writing_bundle
 from polyhead.bundle.format import FAMILIES, TASKS
 from polyhead.bundle.manifest import BundleFile, read_bundle_file
-from polyhead.bundle.owners import check_whole, is_family, listed, owner_at, owner_named, place_of, task_names
+from polyhead.bundle.owners import (
+    check_whole_owners,
+    is_family,
+    owner_at,
+    owner_named,
+    place_of,
+    task_names,
+    tasks_text,
+)
 from polyhead.bundle.versions import (
     check_known,
     families_on_disk,
@@ -33,7 +41,7 @@ def remove_tasks(root: FilePath, names: Sequence[str]) -> None:
     bundle.json keeps the names of those that training made, so that it does not make them again unasked.
     Raises UnknownTask, and BundleError where a task that stays reads arrays of one of them.
     """
-    with writing(root, f"{listed(names)} cannot be removed from {root}"):
+    with writing_bundle(root, f"{tasks_text(names)} cannot be removed from {root}"):
         _unlist(root, names)
         # From here on the tasks are gone; what cannot be removed now, the next writer removes.
         with suppress(OSError):
@@ -43,17 +51,17 @@ def remove_tasks(root: FilePath, names: Sequence[str]) -> None:
 
 
 def unlist(root: FilePath, names: Sequence[str]) -> None:
-    """Takes tasks' lines out of bundle.json, all at once; their folders stay until `sweep`, or `put_back`."""
-    with writing(root, f"{listed(names)} cannot be removed from {root}"):
+    """Takes tasks' lines out of bundle.json, all at once; their folders stay until `sweep_bundle`, or `put_back`."""
+    with writing_bundle(root, f"{tasks_text(names)} cannot be removed from {root}"):
         _unlist(root, names)
 
 
-def sweep(root: FilePath) -> None:
+def sweep_bundle(root: FilePath) -> None:
     """Removes what bundle.json does not name: removed tasks, adds that were killed, families that no version needs.
 
     Also what killed processes left beside the bundle.
     """
-    with writing(root, f"folders of removed tasks cannot be deleted in {root}"):
+    with writing_bundle(root, f"folders of removed tasks cannot be deleted in {root}"):
         for section in (TASKS, FAMILIES):
             _sweep(root, section)
     sweep_beside(root)
@@ -67,7 +75,7 @@ def put_back(
     Versions that were not there before are removed; `versions_before` says which were, by owner. Gives the tasks and
     families whose old version is no longer on disk, so that their lines cannot be put back.
     """
-    with writing(root, f"bundle.json of {root} could not be put back as it was"):
+    with writing_bundle(root, f"bundle.json of {root} could not be put back as it was"):
         try:
             current, is_read = read_bundle_file(root), True
         except BundleError:
@@ -81,7 +89,7 @@ def put_back(
         lines = {o: wanted[o] for o in {**old, **now} if o in wanted}  # each in its old place
         facts = {o: owned(root, o, live.version, live.record) for o, live in lines.items()}
         if undone or not is_read:  # a bundle that may not be written, and was not, needs no writing
-            check_whole({}, facts, undone)
+            check_whole_owners({}, facts, undone)
             removed = tuple(dict.fromkeys((*before.removed, *current.removed)))
             replace_lines(root, msgspec.structs.replace(before, removed=removed), lines)
         for owner, known in versions_before.items():

@@ -146,7 +146,7 @@ def check_special(config: Generation, vocabulary: int, name: str) -> None:
         )
 
 
-def decoded(raw: bytes, source: str) -> dict[str, Any]:
+def json_object(raw: bytes, source: str) -> dict[str, Any]:
     """A JSON object; raises TrunkError."""
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])

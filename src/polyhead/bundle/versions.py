@@ -16,7 +16,16 @@ import msgspec
 from polyhead.bundle.files import check_no_links, hash_inside, read_inside
 from polyhead.bundle.format import BUNDLE, FAMILIES, LARGEST_JSON, MODELS, TASK, TASKS
 from polyhead.bundle.manifest import VERSION, BundleFile, Live, read_bundle_file
-from polyhead.bundle.owners import Owned, check_whole, owner_at, owner_named, place_of, record_file, titled, unread
+from polyhead.bundle.owners import (
+    Owned,
+    check_whole_owners,
+    owner_at,
+    owner_named,
+    place_of,
+    record_file,
+    titled,
+    unread,
+)
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
 from polyhead.files import (
     is_temporary,
@@ -259,7 +268,7 @@ def without_reader(
     """
     before = {owner: live_owned(root, bundle, owner) for owner in bundle.lines}
     after = {owner: facts for owner, facts in {**before, **new}.items() if owner not in gone}
-    check_whole(before, after, {*new, *gone})
+    check_whole_owners(before, after, {*new, *gone})
     return unread(after)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path as FilePath
 
-from polyhead.bundle.files import writing
+from polyhead.bundle.files import writing_bundle
 from polyhead.bundle.format import LOCK, TEMPORARY
 from polyhead.errors import BundleError, ConfigError, LockError
 from polyhead.files import held, remove_tree, sync_folder
@@ -61,7 +61,7 @@ def workspace(folder: FilePath, what: str) -> Iterator[FilePath]:
         raise BundleError(f"{what}: {error.what}", got=error.got, allowed=error.allowed, do=do) from None
     except OSError as error:
         raise BundleError(what, got=error, do="give a folder that can be written") from error
-    with writing(folder, what, patience=PATIENCE):
+    with writing_bundle(folder, what, patience=PATIENCE):
         try:
             sweep(folder, BUILDING)
             remove_tree(folder / MADE, root=folder.parent)

@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 
-from polyhead.bundle.files import check_hash, read_arrays, write_arrays, writing
+from polyhead.bundle.files import check_hash, read_arrays, write_arrays, writing_bundle
 from polyhead.bundle.format import CODEC, FAMILY, PART, SEEN, TASK, TASKS
 from polyhead.bundle.manifest import (
     BundleFile,
@@ -27,7 +27,7 @@ from polyhead.bundle.manifest import (
 )
 from polyhead.bundle.models import check_no_models
 from polyhead.bundle.notes import NotesDraft
-from polyhead.bundle.owners import Owned, is_family, listed, owner_named, place_of, task_names, titled
+from polyhead.bundle.owners import Owned, is_family, owner_named, place_of, task_names, tasks_text, titled
 from polyhead.bundle.versions import (
     Writer,
     add_versions,
@@ -199,7 +199,7 @@ def add_tasks(
     it reads.
     """
     names = [draft.record.task.name for draft in drafts]
-    with writing(root, f"{listed(names)} cannot be added to {root}"):
+    with writing_bundle(root, f"{tasks_text(names)} cannot be added to {root}"):
         bundle = read_bundle_file(root)
         versions = new_versions(root, bundle, _to_write(root, bundle, drafts, families, replace=replace))
     return {name: versions[owner_named(name)] for name in names}
@@ -230,7 +230,7 @@ def set_versions(root: FilePath, wanted: Mapping[str, str], *, records: Mapping[
     `records` gives the SHA-256 that a version's task.json must have, by task, where a certificate noted it. Raises
     BundleError for a version that does not exist, or does not fit what stays live.
     """
-    with writing(root, f"other versions of {listed(list(wanted))} cannot be made live in {root}"):
+    with writing_bundle(root, f"other versions of {tasks_text(list(wanted))} cannot be made live in {root}"):
         bundle = read_bundle_file(root)
         shape = read_trunk_record(root).architecture
         new: dict[str, tuple[Live, Owned]] = {}

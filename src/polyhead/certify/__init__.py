@@ -7,7 +7,7 @@ them lie in the bundle.
 from polyhead.certify.certificate import Certificate, Operation
 from polyhead.certify.change import CertifiedChange, certified, certified_once
 from polyhead.certify.prover import Prover
-from polyhead.certify.verification import Finding, Verification, checked, verify
+from polyhead.certify.verification import Discrepancy, Verification, checked, verify
 from polyhead.engine.pinned import AnswerChange, ProbeAnswers, ProbeRunner, numerics_label
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "ProbeRunner",
     "Certificate",
     "CertifiedChange",
-    "Finding",
+    "Discrepancy",
     "Operation",
     "Prover",
     "Verification",

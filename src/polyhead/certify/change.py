@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from polyhead.bundle import remove
-from polyhead.bundle.files import check_no_links, writing
+from polyhead.bundle.files import check_no_links, writing_bundle
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.bundle.journal import StartedOperation, finish, start_operation
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
@@ -46,7 +46,7 @@ def certified(
     """
     root = FilePath(root)
     with locked(root, operation):
-        remove.sweep(root)
+        remove.sweep_bundle(root)
         return _certified(_State.of(root, changing, prover), operation, act, actor=actor)
 
 
@@ -76,7 +76,7 @@ def certified_once(
     """
     root = FilePath(root)
     with locked(root, operation):
-        remove.sweep(root)
+        remove.sweep_bundle(root)
         lines = {name: line for name, line in read_bundle_file(root).tasks.items() if name in changing}
         tried = start_operation(root, operation, arguments, lines=lines, wanted=wanted)
         begun = tried.begun
@@ -111,7 +111,7 @@ def _certified(state: _State, operation: Operation, act: Callable[[], object], *
         _put_back(state, operation, error)
         raise
     with suppress(BundleError, LockError):  # what cannot be deleted now, the next operation deletes
-        remove.sweep(state.root)
+        remove.sweep_bundle(state.root)
     return certificate
 
 
@@ -127,7 +127,7 @@ def locked(root: FilePath, operation: str) -> Iterator[None]:
         raise BundleError(
             f"{what}: there is no place for its certificate", got=error, do="check the folder's permissions"
         ) from None
-    with writing(root / CERTIFICATES, what):
+    with writing_bundle(root / CERTIFICATES, what):
         yield
 
 
@@ -307,4 +307,4 @@ def _put_back(state: _State, operation: str, error: BaseException) -> None:
             tasks=lost,
         ) from error
     with suppress(BundleError, LockError):
-        remove.sweep(state.root)
+        remove.sweep_bundle(state.root)

@@ -23,7 +23,7 @@ from polyhead.errors import BackendError, PolyheadError
 from polyhead.values import Value
 
 
-class Finding(Value):
+class Discrepancy(Value):
     """Something that is not as it was written or proven; without an owner it is about the trunk or the whole bundle."""
 
     what: str
@@ -35,7 +35,7 @@ class Finding(Value):
 class Verification(Value):
     """The result of a repeated proof. Nothing differs if there are no findings."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Discrepancy, ...]
     tasks: int
     certificates: int  # that were there
     equal: dict[str, str]  # task -> the certificate whose bits it answered again
@@ -46,7 +46,7 @@ class Verification(Value):
     written: str | None  # the certificate that was written for that reason
 
 
-def verify(root: FilePath | str) -> list[Finding]:
+def verify(root: FilePath | str) -> list[Discrepancy]:
     """Everything that differs from what was written or proven: the findings of `checked`."""
     return list(checked(root).findings)
 
@@ -69,7 +69,7 @@ def checked(root: FilePath | str, *, actor: str = "") -> Verification:
                 raise error
         touched = [_finding(root, error) for error in damages]
         old = [_finding(root, error) for error in (*_old_versions(bundle, ledger), *_old_families(bundle))]
-        edited = [Finding(what=w, file=f"{CERTIFICATES}/{file}") for file, w in ledger.problems()]
+        edited = [Discrepancy(what=w, file=f"{CERTIFICATES}/{file}") for file, w in ledger.problems()]
         proof = _Proof.of(bundle, ledger, touched)
         findings = tuple(dict.fromkeys((*touched, *old, *edited, *proof.differing())))
         last = next(ledger.sound(), None)
@@ -100,7 +100,7 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, BackendError]  # tasks whose answers are no finite numbers
 
     @classmethod
-    def of(cls, bundle: Bundle, ledger: Ledger, touched: Sequence[Finding]) -> _Proof:
+    def of(cls, bundle: Bundle, ledger: Ledger, touched: Sequence[Discrepancy]) -> _Proof:
         """Asks them; none where the trunk itself was touched, and none that reads arrays of an owner that was."""
         label, damaged = numerics_label(), {f.family if f.task is None else owner_named(f.task) for f in touched}
         lines = {
@@ -123,9 +123,9 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
         """Tasks that no certificate of these numerics has seen in this version."""
         return tuple(n for n, answered in self.now.items() if answered.probes and n not in self.known)
 
-    def differing(self) -> list[Finding]:
-        return [Finding(what=error.what, task=name) for name, error in self.refused.items()] + [
-            Finding(
+    def differing(self) -> list[Discrepancy]:
+        return [Discrepancy(what=error.what, task=name) for name, error in self.refused.items()] + [
+            Discrepancy(
                 what=f"task '{name}' answers its probes otherwise than {self.known[name][1].name} says, though no file "
                 "of it was touched: what computes has changed",
                 task=name,
@@ -198,12 +198,12 @@ def _old_families(bundle: Bundle) -> Iterator[PolyheadError]:
             yield from bundle.touched_family(owner, Live(version=version, record=record))
 
 
-def _finding(root: FilePath, error: PolyheadError) -> Finding:
+def _finding(root: FilePath, error: PolyheadError) -> Discrepancy:
     """The error with the file and the task or family that it is about; without one it is about the trunk."""
     path = error.facts.get("path")
     inside = str(FilePath(str(path)).relative_to(root)) if path is not None else None
     parts = FilePath(inside).parts if inside is not None else ()
-    return Finding(
+    return Discrepancy(
         what=error.what,
         file=inside,
         task=parts[1] if len(parts) > 1 and parts[0] in (TASKS, MODELS) else None,

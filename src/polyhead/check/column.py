@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from polyhead.check.finding import Finding
-from polyhead.check.part import Part, listed
+from polyhead.check.part import SplitRows, names_text
 from polyhead.data.guess import is_number, looks_like_labels
 from polyhead.data.guess_table import LABELS, LIKE_LABELS, Table
 from polyhead.data.guess_texts import is_asked
@@ -17,24 +17,24 @@ OFTEN = 5  # rows of each value on average
 TELLS, MOSTLY = 0.99, 0.95  # share of rows whose label a column's value tells, and of the most frequent label
 
 
-def columns(part: Part, table: Table, declared: Collection[str]) -> Iterator[Finding]:
+def columns(part: SplitRows, table: Table, declared: Collection[str]) -> Iterator[Finding]:
     """What other columns of the file are; `declared` are those that the tasks read of it."""
     others = [name for name in table.values if name not in declared]
     constant = [name for name in others if _is_constant(table, name)]
     if constant:
-        what = f"{part.file}: the same value in every row of {listed(constant)}"
+        what = f"{part.file}: the same value in every row of {names_text(constant)}"
         yield part.found("constant_column", "hint", what, do="leave the column out, or read the file anew")
     if part.has_classes and not part.kind.label_is_list:
         telling = [name for name in others if name not in constant and _tells(part, table, name)]
         if telling:
-            what = f"{part.file}: {listed(telling)} tells the label of nearly every row"
+            what = f"{part.file}: {names_text(telling)} tells the label of nearly every row"
             do = "keep it out of the text, or declare it if it is the label that is meant"
             yield part.found("telling_column", "hint", what, do=do)
     else:
         telling = []
     labels = [name for name in others if name not in (*constant, *telling) and _looks_like_labels(table, name)]
     if labels:
-        what = f"{part.file}: columns that look like labels, and belong to no task: {listed(labels)}"
+        what = f"{part.file}: columns that look like labels, and belong to no task: {names_text(labels)}"
         do = f"add a task of each with `polyhead init --label {labels[0]}`, or leave them"
         yield part.found("undeclared_label", "hint", what, do=do)
 
@@ -60,7 +60,7 @@ def _looks_like_labels(table: Table, name: str) -> bool:
     return different <= MOST_VALUES and len(items) >= OFTEN * different and not is_fraction and looks_like_labels(items)
 
 
-def _tells(part: Part, table: Table, name: str) -> bool:
+def _tells(part: SplitRows, table: Table, name: str) -> bool:
     """Whether the column's values recur, and nearly every row's label follows from them."""
     column = part.source.label or part.kind.label_key
     pairs = [(str(row[name]), str(row[column])) for row in table.rows if row.get(name) is not None and row.get(column)]

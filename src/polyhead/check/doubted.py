@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from polyhead.check.doubt import doubts, doubts_of_each, neighbours, trusted
-from polyhead.check.finding import Finding, Place
-from polyhead.check.part import Part, counted
+from polyhead.check.finding import Finding, RowRef
+from polyhead.check.part import SplitRows, counted
 from polyhead.data.read import Examples
 from polyhead.tasks.kinds.base import softmax
 from polyhead.tasks.kinds.multi_label import sigmoid
@@ -20,10 +20,10 @@ DRAWS, MOST_PLANTED = 5, 60  # trials, and labels that they change together
 ALL_BUT = 1  # neighbours that may have another label than the one that the rest have against the row's own
 
 
-class Rows(Value, eq=False):
+class LabelledRows(Value, eq=False):
     """The labelled rows of all splits of one task: where each stands, and all as one set of examples."""
 
-    places: list[tuple[Part, int]]
+    places: list[tuple[SplitRows, int]]
     examples: Examples
 
     @property
@@ -37,7 +37,7 @@ class Rows(Value, eq=False):
         return np.array([int(target) for target in self.examples.targets], np.int64)
 
 
-def can_be_doubted(parts: Sequence[Part]) -> bool:
+def can_be_doubted(parts: Sequence[SplitRows]) -> bool:
     """Whether held-out heads can check the labels: the task labels whole texts, and labels repeat.
 
     With one label a row, two labels must occur at least twice. With several labels a row, one label must be present in
@@ -52,7 +52,7 @@ def can_be_doubted(parts: Sequence[Part]) -> bool:
     return int(np.count_nonzero(counts >= 2)) >= 2
 
 
-def rows_of(parts: Sequence[Part]) -> Rows:
+def all_labelled_rows(parts: Sequence[SplitRows]) -> LabelledRows:
     """Every labelled row of the parts of one task."""
     places = [(part, index) for part in parts for index in range(len(part))]
     report = next(part.reading.examples.report for part in parts if part.reading.examples is not None)
@@ -63,7 +63,7 @@ def rows_of(parts: Sequence[Part]) -> Rows:
         rows=[part.rows[index] for part, index in places],
         report=report,
     )
-    return Rows(places=places, examples=examples)
+    return LabelledRows(places=places, examples=examples)
 
 
 class Planted(Value, eq=False):
@@ -73,7 +73,7 @@ class Planted(Value, eq=False):
     is_planted: np.ndarray
 
 
-def planted(rows: Rows) -> list[Planted]:
+def planted(rows: LabelledRows) -> list[Planted]:
     """The same rows with changed labels, drawn so often that `MOST_PLANTED` labels or `DRAWS` draws are had."""
     share = PLANTED * (np.stack(rows.examples.targets) >= 0.5).sum() if rows.is_list else PLANTED * len(rows.places)
     each = int(min(max(share, LEAST_PLANTED), len(rows.places) // 4))
@@ -81,7 +81,7 @@ def planted(rows: Rows) -> list[Planted]:
     return [_planted(rows, each, np.random.default_rng(seed)) for seed in range(draws)]
 
 
-def _planted(rows: Rows, count: int, generator: np.random.Generator) -> Planted:
+def _planted(rows: LabelledRows, count: int, generator: np.random.Generator) -> Planted:
     targets = np.stack(rows.examples.targets)
     is_planted = np.zeros(targets.shape, bool)
     flat = is_planted.reshape(-1)
@@ -96,7 +96,7 @@ def _planted(rows: Rows, count: int, generator: np.random.Generator) -> Planted:
     return Planted(examples=msgspec.structs.replace(rows.examples, targets=list(changed)), is_planted=is_planted)
 
 
-def trusted_up_to(rows: Rows, chosen: np.ndarray, trials: Sequence[tuple[Planted, np.ndarray]]) -> float:
+def trusted_up_to(rows: LabelledRows, chosen: np.ndarray, trials: Sequence[tuple[Planted, np.ndarray]]) -> float:
     """The quality up to which doubts can be believed: heads that learned from changed labels find these.
 
     Of each trial the outputs (rows, labels) are those for the `chosen` rows, which were held out.
@@ -119,7 +119,7 @@ def trusted_up_to(rows: Rows, chosen: np.ndarray, trials: Sequence[tuple[Planted
 
 
 def doubted(
-    rows: Rows, chosen: np.ndarray, outputs: np.ndarray, vectors: np.ndarray, *, up_to: float = 1.0
+    rows: LabelledRows, chosen: np.ndarray, outputs: np.ndarray, vectors: np.ndarray, *, up_to: float = 1.0
 ) -> list[Finding]:
     """Labels that held-out heads doubt, and labels that nearly all of the nearest neighbours speak against.
 
@@ -133,7 +133,7 @@ def doubted(
     names, probabilities = part.task.labels, softmax(outputs)
     by_heads = doubts(probabilities, labels)
     believed = by_heads.doubted[by_heads.quality[by_heads.doubted] <= up_to]
-    told, places = set(believed.tolist()), list[Place]()
+    told, places = set(believed.tolist()), list[RowRef]()
     for row in believed.tolist():
         label = int(by_heads.suggested[row])
         places.append(_place(rows, chosen[row], f"{names[label]} ({probabilities[row, label]:.2f})"))
@@ -154,7 +154,7 @@ def doubted(
     return findings
 
 
-def _doubted_lists(rows: Rows, chosen: np.ndarray, outputs: np.ndarray, up_to: float) -> list[Finding]:
+def _doubted_lists(rows: LabelledRows, chosen: np.ndarray, outputs: np.ndarray, up_to: float) -> list[Finding]:
     """Rows with labels that held-out heads would add or take away, the most doubtful first."""
     part = rows.places[0][0]
     has_label = np.stack([rows.examples.targets[row] for row in chosen.tolist()]) >= 0.5
@@ -172,12 +172,12 @@ def _doubted_lists(rows: Rows, chosen: np.ndarray, outputs: np.ndarray, up_to: f
     return [_found(part, "doubted_label", what, places, len(chosen))]
 
 
-def _place(rows: Rows, row: int, other: str) -> Place:
+def _place(rows: LabelledRows, row: int, other: str) -> RowRef:
     part, index = rows.places[row]
     return part.place(index, other=other)
 
 
-def _found(part: Part, kind: str, what: str, places: Sequence[Place], of: int) -> Finding:
+def _found(part: SplitRows, kind: str, what: str, places: Sequence[RowRef], of: int) -> Finding:
     do = "read these rows again, from the first on"
     return Finding(
         kind=kind, level="hint", what=what, do=do, task=part.task.name, rows=len(places), of=of, places=tuple(places)

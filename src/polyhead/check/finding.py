@@ -12,7 +12,7 @@ Level = Literal["fault", "hint"]
 LONGEST = 200  # characters of a text that are kept with its place
 
 
-class Place(Value):
+class RowRef(Value):
     """One row that shows what was found."""
 
     split: str
@@ -34,7 +34,7 @@ class Finding(Value):
     split: str = ""
     rows: int = 0  # that show it
     of: int = 0  # rows that were looked at
-    places: tuple[Place, ...] = ()
+    places: tuple[RowRef, ...] = ()
 
 
 def short(text: str, longest: int = LONGEST) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from polyhead.check.finding import Finding, Place
-from polyhead.check.part import WORD, Part, counted, listed
+from polyhead.check.finding import Finding, RowRef
+from polyhead.check.part import WORD, SplitRows, counted, names_text
 from polyhead.errors import BadValue, UnknownLabel
 from polyhead.tasks.gold import widened
 from polyhead.text.letters import letters_of
@@ -30,7 +30,7 @@ SHARE = 0.5  # of the rows whose class is given away, from which on it is told w
 FEW_CLASSES = 5
 
 
-def unknown(part: Part) -> Iterator[Finding]:
+def unknown(part: SplitRows) -> Iterator[Finding]:
     """Labels that the task does not declare, and rows that cannot be read."""
     wrong: dict[str, list[BadValue]] = {}
     unread = list[BadValue]()
@@ -49,19 +49,21 @@ def unknown(part: Part) -> Iterator[Finding]:
     if others := [label for label in wrong if label not in variants]:
         near = {label: difflib.get_close_matches(label, part.task.labels, n=1, cutoff=0.8) for label in others[:50]}
         meant = "; ".join(f"'{label}' may be '{names[0]}'" for label, names in near.items() if names)
-        what = f"labels that the task does not declare: {listed(others)}" + (f" ({meant})" if meant else "")
+        what = f"labels that the task does not declare: {names_text(others)}" + (f" ({meant})" if meant else "")
         do = "add them to the task's labels, or fix the rows"
         places = [place for label in others for place in _places(part, wrong[label], label, "")]
         yield part.found("unknown_label", "fault", what, do=do, places=places)
     if unread:
         what = f"{counted(len(unread), 'row')} cannot be used; the first: {unread[0].what}"
-        places = [Place(split=part.split, file=part.source.path, row=_row(error), other=error.what) for error in unread]
+        places = [
+            RowRef(split=part.split, file=part.source.path, row=_row(error), other=error.what) for error in unread
+        ]
         yield part.found("unreadable", "fault", what, do=unread[0].do or "fix the rows", places=places)
 
 
-def _places(part: Part, errors: Sequence[BadValue], label: str, other: str) -> list[Place]:
+def _places(part: SplitRows, errors: Sequence[BadValue], label: str, other: str) -> list[RowRef]:
     return [
-        Place(split=part.split, file=part.source.path, row=_row(error), label=label, other=other) for error in errors
+        RowRef(split=part.split, file=part.source.path, row=_row(error), label=label, other=other) for error in errors
     ]
 
 
@@ -84,7 +86,7 @@ def alike(labels: Sequence[str]) -> list[list[int]]:
     return [indices for indices in groups.values() if len(indices) > 1]
 
 
-def variants(part: Part) -> Iterator[Finding]:
+def variants(part: SplitRows) -> Iterator[Finding]:
     """Declared labels that differ in case, spaces or hyphens alone, or of which one looks like a slip of another."""
     if not part.has_classes or not part.is_train:
         return
@@ -106,7 +108,7 @@ def variants(part: Part) -> Iterator[Finding]:
         )
 
 
-def _slips(part: Part) -> list[tuple[int, int]]:
+def _slips(part: SplitRows) -> list[tuple[int, int]]:
     """(rare label, frequent label that is written nearly alike)."""
     names, counts = part.task.labels, part.counts
     frequent = [index for index in range(len(names)) if counts[index] >= TINY / RARELY]
@@ -123,7 +125,7 @@ def _slips(part: Part) -> list[tuple[int, int]]:
     return slips
 
 
-def rare(part: Part) -> Iterator[Finding]:
+def rare(part: SplitRows) -> Iterator[Finding]:
     """Classes of which training sees too few rows, none, or no other."""
     if not part.has_classes or not part.is_train or not len(part):
         return
@@ -134,18 +136,18 @@ def rare(part: Part) -> Iterator[Finding]:
         do = "give rows of other labels, or name another column"
         yield part.found("constant_label", "fault", what, do=do, indices=range(len(part)))
     if missing := [names[index] for index in np.flatnonzero(counts == 0)]:
-        what = f"train has no row of {counted(len(missing), 'label')}: {listed(missing)}"
+        what = f"train has no row of {counted(len(missing), 'label')}: {names_text(missing)}"
         yield part.found("absent_label", "fault", what, do="add rows of these labels, or remove them from the task")
     few = [int(index) for index in present if counts[index] < TINY]
     if few:
         what = f"train has fewer than {TINY} rows of {counted(len(few), 'label')}: "
-        what += listed([f"{names[index]} ({counts[index]})" for index in few])
+        what += names_text([f"{names[index]} ({counts[index]})" for index in few])
         indices = [row for row, labels in enumerate(part.labels) if set(few).intersection(labels)]
         do = "label more rows of them, or join them with others"
         yield part.found("tiny_class", "hint", what, do=do, indices=indices)
 
 
-def absent(train: Part, part: Part) -> Iterator[Finding]:
+def absent(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
     """Classes that a split should have rows of, going by train, and has none; and those that train alone lacks."""
     if not train.has_classes or not len(train) or not len(part):
         return
@@ -153,11 +155,11 @@ def absent(train: Part, part: Part) -> Iterator[Finding]:
     least = EXPECTED + math.log(len(train.task.labels))  # of many labels one is missing by chance sooner
     missing = [train.task.labels[i] for i in np.flatnonzero((part.counts == 0) & (expected >= least))]
     if missing:
-        what = f"{part.split} has no row of {counted(len(missing), 'label')} that train has: {listed(missing)}"
+        what = f"{part.split} has no row of {counted(len(missing), 'label')} that train has: {names_text(missing)}"
         yield part.found("absent_label", "fault", what, do="draw the split anew, so that it has every label")
 
 
-def gold_out_of_reach(part: Part) -> Iterator[Finding]:
+def gold_out_of_reach(part: SplitRows) -> Iterator[Finding]:
     """Rows with a labelled span that does not begin and end with words, so that no answer can give it."""
     examples = part.reading.examples
     if examples is None or examples.gold is None:
@@ -174,7 +176,7 @@ def gold_out_of_reach(part: Part) -> Iterator[Finding]:
         yield part.found("lost_span", "hint", what, do=do, indices=indices)
 
 
-def given_away(part: Part) -> Iterator[Finding]:
+def given_away(part: SplitRows) -> Iterator[Finding]:
     """Words that stand in nearly every text of a class and in nearly no other: the label may have got into the text."""
     if not part.has_classes or not part.is_train or part.kind.label_is_list or len(part.task.labels) < 2:
         return

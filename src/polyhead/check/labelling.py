@@ -21,7 +21,7 @@ class Text(Value):
     label: str | None = None
 
 
-def texts_in(path: str, text: str, label: str | None) -> list[Text]:
+def rows_with_text(path: str, text: str, label: str | None) -> list[Text]:
     """The rows of a file that have a text; raises MissingColumn, and what `Rows` raises."""
     rows, several = Rows(path, [text] + ([label] if label else [])), list[Text]()
     for row in rows:

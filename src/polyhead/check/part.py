@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.check.finding import Finding, Level, Place, short
+from polyhead.check.finding import Finding, Level, RowRef, short
 from polyhead.data.columns import Source
 from polyhead.data.read import Reading
 from polyhead.progress import counted as counted
@@ -22,7 +22,7 @@ WORD = re.compile(r"\w+")
 TRAIN = "train"
 
 
-class Part:
+class SplitRows:
     """One split of one task. Its examples are numbered from 0; `rows` says where they stand in the file."""
 
     def __init__(self, task: Task, split: str, source: Source, reading: Reading) -> None:
@@ -114,10 +114,10 @@ class Part:
             return ", ".join(self.task.labels[label] for label in self.labels[index])
         return ""
 
-    def place(self, index: int, *, other: str = "") -> Place:
+    def place(self, index: int, *, other: str = "") -> RowRef:
         """Where an example stands, with its text and label."""
         text = short(" | ".join(texts_of(self.inputs[index])))
-        return Place(
+        return RowRef(
             split=self.split,
             file=self.source.path,
             row=self.rows[index],
@@ -126,9 +126,9 @@ class Part:
             other=other,
         )
 
-    def at(self, rows: Iterable[int]) -> tuple[Place, ...]:
+    def at(self, rows: Iterable[int]) -> tuple[RowRef, ...]:
         """Places of rows by their number in the file."""
-        return tuple(Place(split=self.split, file=self.source.path, row=row) for row in rows)
+        return tuple(RowRef(split=self.split, file=self.source.path, row=row) for row in rows)
 
     def found(
         self,
@@ -138,7 +138,7 @@ class Part:
         *,
         do: str,
         indices: Sequence[int] = (),
-        places: Sequence[Place] | None = None,
+        places: Sequence[RowRef] | None = None,
     ) -> Finding:
         """A finding about these rows; `indices` are those of examples, unless `places` say where."""
         shown = tuple(map(self.place, indices)) if places is None else tuple(places)
@@ -160,15 +160,15 @@ class Part:
         return Path(self.source.path).name
 
 
-def by_task(parts: Sequence[Part]) -> list[list[Part]]:
+def by_task(parts: Sequence[SplitRows]) -> list[list[SplitRows]]:
     """The parts of each task, in their order."""
-    several: dict[str, list[Part]] = {}
+    several: dict[str, list[SplitRows]] = {}
     for part in parts:
         several.setdefault(part.task.name, []).append(part)
     return list(several.values())
 
 
-def listed(names: Sequence[str], most: int = 8) -> str:
+def names_text(names: Sequence[str], most: int = 8) -> str:
     """Names with commas, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(f"'{short(name, 40)}'" for name in names[:most]) + more

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from polyhead.check import column, label, same, shift, text
 from polyhead.check.finding import Finding
-from polyhead.check.part import TRAIN, Part, by_task
+from polyhead.check.part import TRAIN, SplitRows, by_task
 from polyhead.data.guess_table import Table, table_of
 from polyhead.data.read import read_each
 from polyhead.errors import BadValue, DataError, MissingColumn
@@ -20,12 +20,14 @@ def _silent(_: str) -> None:
     """Shows nothing."""
 
 
-def read_parts(entries: Sequence[TaskEntry], folder: Path, *, show: Show = _silent) -> tuple[list[Part], list[Finding]]:
+def read_parts(
+    entries: Sequence[TaskEntry], folder: Path, *, show: Show = _silent
+) -> tuple[list[SplitRows], list[Finding]]:
     """Every split of every task, and a finding for each file that cannot be read as its task reads it.
 
     Raises ConfigError for a task whose columns make no input and label.
     """
-    parts, findings = list[Part](), list[Finding]()
+    parts, findings = list[SplitRows](), list[Finding]()
     for entry in entries:
         task = entry.task()
         for split, file in ((TRAIN, entry.train), ("validation", entry.validation), ("test", entry.test)):
@@ -34,7 +36,7 @@ def read_parts(entries: Sequence[TaskEntry], folder: Path, *, show: Show = _sile
             source = entry.source(file, folder)
             show(f"reading {split} of task '{entry.name}'")
             try:
-                parts.append(Part(task, split, source, read_each(source, task)))
+                parts.append(SplitRows(task, split, source, read_each(source, task)))
             except DataError as error:
                 kind = "missing_column" if isinstance(error, MissingColumn) else "unreadable"
                 do = error.do or "correct the file"
@@ -48,7 +50,7 @@ def _columns(error: DataError) -> str:
     return ", ".join(map(str, allowed)) if isinstance(allowed, list | tuple) else str(allowed)
 
 
-def findings_in(parts: Sequence[Part], *, limit: int, show: Show = _silent) -> list[Finding]:
+def findings_in(parts: Sequence[SplitRows], *, limit: int, show: Show = _silent) -> list[Finding]:
     """What is wrong with the rows, faults first; `limit` is how many tokens the encoder reads of a text."""
     findings = list[Finding]()
     for task in by_task(parts):
@@ -59,7 +61,7 @@ def findings_in(parts: Sequence[Part], *, limit: int, show: Show = _silent) -> l
     return sorted(findings, key=lambda finding: finding.level != "fault")
 
 
-def _of_task(parts: Sequence[Part], limit: int) -> Iterator[Finding]:
+def _of_task(parts: Sequence[SplitRows], limit: int) -> Iterator[Finding]:
     for part in parts:
         for of_text in text.CHECKS:
             yield from of_text(part, limit)
@@ -76,10 +78,10 @@ def _of_task(parts: Sequence[Part], limit: int) -> Iterator[Finding]:
             yield from shift.texts(train, part)
 
 
-def _of_files(parts: Sequence[Part], show: Show) -> Iterator[Finding]:
+def _of_files(parts: Sequence[SplitRows], show: Show) -> Iterator[Finding]:
     """Columns of each file of training rows, which all tasks that read it declare together."""
     declared: dict[str, set[str]] = {}
-    first: dict[str, Part] = {}
+    first: dict[str, SplitRows] = {}
     for part in parts:
         source = part.source
         names = {source.text or part.kind.text_column, source.text_b or part.kind.context_column, source.label}
@@ -96,7 +98,7 @@ def _of_files(parts: Sequence[Part], show: Show) -> Iterator[Finding]:
             yield from column.columns(part, table, declared[path])
 
 
-def _table(path: str, part: Part) -> Table | None:
+def _table(path: str, part: SplitRows) -> Table | None:
     """Rows of the file to look at its columns; None where a row cannot be read, which is told already."""
     if len(part.reading.columns) < 3 and not path.lower().endswith(".parquet"):
         return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from polyhead.check.finding import Finding, Place
+from polyhead.check.finding import Finding, RowRef
 from polyhead.check.near import near_pairs
-from polyhead.check.part import TRAIN, Part, counted
+from polyhead.check.part import TRAIN, SplitRows, counted
 from polyhead.text.question import Question, texts_of
 
 APART = 0.25  # of a range, by which the numbers of two equal texts differ
@@ -17,10 +17,10 @@ LONG = 25  # letters of a text that two tasks have in common; shorter ones are t
 FEW = 20
 
 
-def repeated(parts: Sequence[Part]) -> Iterator[Finding]:
+def repeated(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows of one split with the same text and label."""
     for part in parts:
-        first, again = dict[str, int](), list[Place]()
+        first, again = dict[str, int](), list[RowRef]()
         for index, key in enumerate(part.keys):
             before = first.setdefault(key, index)
             if before != index and _agree(part, before, part, index):
@@ -31,9 +31,9 @@ def repeated(parts: Sequence[Part]) -> Iterator[Finding]:
             yield part.found("duplicate", "hint", what, do=do, places=again)
 
 
-def conflicting(parts: Sequence[Part]) -> Iterator[Finding]:
+def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows with the same text, but for case and spaces, and different labels."""
-    first, told = dict[str, tuple[Part, int]](), list[Place]()
+    first, told = dict[str, tuple[SplitRows, int]](), list[RowRef]()
     for part in parts:
         if not part.answers or part.answers[0] is None:
             continue
@@ -47,7 +47,7 @@ def conflicting(parts: Sequence[Part]) -> Iterator[Finding]:
         yield parts[0].found("conflict", "fault", what, do="decide for one label, or remove the rows", places=told)
 
 
-def _agree(first: Part, one: int, second: Part, other: int) -> bool:
+def _agree(first: SplitRows, one: int, second: SplitRows, other: int) -> bool:
     a, b = first.answers[one], second.answers[other]
     if isinstance(a, float) and isinstance(b, float):
         low, high = first.task.range or (0.0, 1.0)
@@ -55,11 +55,11 @@ def _agree(first: Part, one: int, second: Part, other: int) -> bool:
     return a == b
 
 
-def leaking(parts: Sequence[Part]) -> Iterator[Finding]:
+def leaking(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows of an evaluation split whose text stands in an earlier split too."""
-    known: dict[str, tuple[Part, int]] = {}
+    known: dict[str, tuple[SplitRows, int]] = {}
     for part in sorted(parts, key=lambda part: not part.is_train):
-        told = list[Place]()
+        told = list[RowRef]()
         sources = set[str]()
         for index, key in enumerate(part.keys):
             where = known.get(key)
@@ -74,17 +74,17 @@ def leaking(parts: Sequence[Part]) -> Iterator[Finding]:
             yield part.found("leak", "fault", what, do=do, places=told)
 
 
-def near(parts: Sequence[Part]) -> Iterator[Finding]:
+def near_duplicates(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows that are nearly the text of another one: in the same split a hint, across splits a fault."""
-    owners, texts, seen = list[tuple[Part, int]](), list[str](), set[str]()
+    owners, texts, seen = list[tuple[SplitRows, int]](), list[str](), set[str]()
     for part in sorted(parts, key=lambda part: not part.is_train):
         for index, key in enumerate(part.keys):
             if key not in seen:
                 seen.add(key)
                 owners.append((part, index))
                 texts.append(part.texts[index])
-    inside: dict[int, list[Place]] = {}
-    across: dict[int, list[Place]] = {}
+    inside: dict[int, list[RowRef]] = {}
+    across: dict[int, list[RowRef]] = {}
     told = set[int]()
     for first, second in near_pairs(texts):
         (one, i), (other, j) = owners[first], owners[second]
@@ -103,7 +103,7 @@ def near(parts: Sequence[Part]) -> Iterator[Finding]:
                 yield part.found(kind, "fault" if level == "fault" else "hint", what, do=do, places=places)
 
 
-def of_tasks(tasks: Sequence[Sequence[Part]]) -> Iterator[Finding]:
+def of_tasks(tasks: Sequence[Sequence[SplitRows]]) -> Iterator[Finding]:
     """Texts on which one task is evaluated and another one trains; training drops these rows."""
     trained = [{key for part in parts if part.split == TRAIN for key in part.keys} for parts in tasks]
     if len(tasks) < 2:
@@ -127,7 +127,7 @@ def _are_parallel(first: set[str], second: set[str]) -> bool:
     return len(first & second) >= PARALLEL * min(len(first), len(second)) if first and second else False
 
 
-def within(parts: Sequence[Part]) -> Iterator[Finding]:
+def within(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows whose own texts are the same: options of a question, or both texts of a pair."""
     for part in parts:
         options = [i for i, v in enumerate(part.inputs) if isinstance(v, Question) and _repeats(v.options)]
@@ -140,7 +140,7 @@ def _repeats(options: Sequence[str]) -> bool:
     return len({option.casefold().strip() for option in options}) < len(options)
 
 
-def equal_pairs(parts: Sequence[Part]) -> Iterator[Finding]:
+def equal_pairs(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     """A pair of columns that hold the same text in most rows: one of them is the wrong column."""
     for part in parts:
         pairs = [(i, texts_of(v)) for i, v in enumerate(part.inputs) if not isinstance(v, Question)]
@@ -150,4 +150,4 @@ def equal_pairs(parts: Sequence[Part]) -> Iterator[Finding]:
             yield part.found("same_pair", "fault", what, do="name the column of the second text", indices=equal)
 
 
-CHECKS = (repeated, conflicting, leaking, near, within, equal_pairs)
+CHECKS = (repeated, conflicting, leaking, near_duplicates, within, equal_pairs)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from polyhead.check.finding import Finding
-from polyhead.check.part import WORD, Part, counted
+from polyhead.check.part import WORD, SplitRows, counted
 
 FEW = 50  # rows: of fewer nothing is said of shares, and a score is hardly one
 LABELS_APART, BY_CHANCE = 0.2, 3.0  # half the sum of differences of shares, and how far above what chance makes
@@ -17,7 +17,7 @@ UNSEEN = 0.2  # share of words that train never has, above that of train's own s
 SAMPLE = 2000
 
 
-def small(part: Part) -> Iterator[Finding]:
+def small(part: SplitRows) -> Iterator[Finding]:
     """An evaluation split of too few rows."""
     if not part.is_train and 0 < len(part) < FEW:
         error = 50 / np.sqrt(len(part))
@@ -25,7 +25,7 @@ def small(part: Part) -> Iterator[Finding]:
         yield part.found("small_split", "hint", what, do="hold more rows out")
 
 
-def labels(train: Part, part: Part) -> Iterator[Finding]:
+def labels(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
     """Classes, or numbers, that are much more or less frequent than in train."""
     if min(len(train), len(part)) < FEW:
         return
@@ -50,7 +50,7 @@ def labels(train: Part, part: Part) -> Iterator[Finding]:
             yield part.found("label_shift", "hint", what, do=do)
 
 
-def texts(train: Part, part: Part) -> Iterator[Finding]:
+def texts(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
     """Lengths, capital letters, full stops, other alphabets and words that train does not have like that."""
     if min(len(train), len(part)) < FEW:
         return

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from polyhead.check.finding import Finding
-from polyhead.check.part import Part, counted
+from polyhead.check.part import SplitRows, counted
 from polyhead.text.question import texts_of
 
 # What cp1252 or Latin-1 makes of the first byte of a letter in UTF-8, and of the bytes after it.
@@ -29,7 +29,7 @@ LETTER = re.compile(r"[^\W\d_]")
 FEW = 20  # rows: of fewer nothing is said of shares
 
 
-def empty(part: Part, limit: int) -> Iterator[Finding]:
+def empty(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Rows without a text or a label."""
     if rows := part.reading.empty:
         what = f"{counted(len(rows), 'row')} without a text; training skips them"
@@ -44,7 +44,7 @@ def empty(part: Part, limit: int) -> Iterator[Finding]:
         yield part.found("overlapping_spans", "hint", what, do=do, places=part.at(rows))
 
 
-def too_long(part: Part, limit: int) -> Iterator[Finding]:
+def long_inputs(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Inputs of more words than the encoder reads tokens: the end of each is surely lost."""
     if part.task.long_texts == "windows" or part.kind.owns_model:
         return
@@ -61,7 +61,7 @@ def too_long(part: Part, limit: int) -> Iterator[Finding]:
         yield part.found("over_long", "hint", what, do=do, indices=cut)
 
 
-def misread(part: Part, limit: int) -> Iterator[Finding]:
+def misread(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Texts that were written in one encoding and read in another."""
     wrong = [i for i, text in enumerate(part.texts) if not text.isascii() and is_misread(text)]
     if wrong:
@@ -90,7 +90,7 @@ def _decodes(run: str) -> bool:
     return False
 
 
-def invisible(part: Part, limit: int) -> Iterator[Finding]:
+def invisible(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Characters that nobody sees and the tokenizer drops or splits words at."""
     wrong = [i for i, text in enumerate(part.texts) if INVISIBLE.search(text) is not None]
     if wrong:
@@ -98,7 +98,7 @@ def invisible(part: Part, limit: int) -> Iterator[Finding]:
         yield part.found("invisible", "hint", what, do="remove these characters", indices=wrong)
 
 
-def markup(part: Part, limit: int) -> Iterator[Finding]:
+def markup(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Tags and entities of HTML."""
     wrong = [i for i, t in enumerate(part.texts) if ("<" in t or "&" in t) and MARKUP.search(t) is not None]
     if len(wrong) >= max(2, MARKED * len(part)):
@@ -107,7 +107,7 @@ def markup(part: Part, limit: int) -> Iterator[Finding]:
         yield part.found("markup", "hint", what, do=do, indices=wrong)
 
 
-def cut_off(part: Part, limit: int) -> Iterator[Finding]:
+def cut_off(part: SplitRows, limit: int) -> Iterator[Finding]:
     """Many texts of exactly the greatest length: a column of a database, or an export, that cut them."""
     if part.kind.per_option or not len(part):
         return
@@ -123,7 +123,7 @@ def cut_off(part: Part, limit: int) -> Iterator[Finding]:
         yield part.found("cut_off", "hint", what, do="export the texts in full", indices=alike)
 
 
-def wordless(part: Part, limit: int) -> Iterator[Finding]:
+def wordless(part: SplitRows, limit: int) -> Iterator[Finding]:
     """A column that holds numbers, codes or marks in place of texts, or one text in every row."""
     if len(part) < FEW:
         return
@@ -136,4 +136,4 @@ def wordless(part: Part, limit: int) -> Iterator[Finding]:
         yield part.found("constant_text", "fault", what, do="name the column of the text", indices=range(len(part)))
 
 
-CHECKS = (empty, too_long, misread, invisible, markup, cut_off, wordless)
+CHECKS = (empty, long_inputs, misread, invisible, markup, cut_off, wordless)

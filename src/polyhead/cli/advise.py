@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable, table, writing
+from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable, text_table, writing_file
 
 if TYPE_CHECKING:
     from polyhead.advise.choice import Advice, Budget
@@ -71,9 +71,9 @@ def command(
     with stoppable("the same command goes on from there"):
         ladder = Ladder(tasks, home, budget, Events(say=printer.line, show=printer.show))
         advice = ladder.run()
-    with writing(str(target)) as out:
+    with writing_file(str(target)) as out:
         out.write(ladder.project_text(advice, f"{target.stem}-bundle").encode())
-    printer.lines(["", *lines_of(advice), "", f"project file: {target}"])
+    printer.lines(["", *advice_lines(advice), "", f"project file: {target}"])
     printer.json(advice)
 
 
@@ -88,14 +88,18 @@ def budget_of(layers: int | None, ms: float | None, size: float | None) -> Budge
     return Budget(amount=amounts[0][1], unit=amounts[0][0]) if amounts else Budget()
 
 
-def lines_of(advice: Advice) -> list[str]:
+def advice_lines(advice: Advice) -> list[str]:
     """The choices, their cost, and what would be better."""
     from polyhead.advise.choice import UNITS
 
     rows = [["task", "choice", "points"], *([n, t.chosen, f"{t.score:.2f}"] for n, t in advice.tasks.items())]
     unit = UNITS[advice.unit]
     within = "" if advice.budget is None else f" of {advice.budget:,g}"
-    lines = [*table(rows, left=2), "", f"mean {advice.score:.2f} points on validation, {advice.cost:,g}{within} {unit}"]
+    lines = [
+        *text_table(rows, left=2),
+        "",
+        f"mean {advice.score:.2f} points on validation, {advice.cost:,g}{within} {unit}",
+    ]
     for name, task in advice.tasks.items():
         lines += ["", f"{name}: {task.chosen}, since {task.why}"]
         lines += [f"  {task.says}"] if task.says else []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.options import backend_option, opened, precision_option
-from polyhead.cli.output import Printer, json_option, number, table
+from polyhead.cli.options import backend_option, open_session, precision_option
+from polyhead.cli.output import Printer, json_option, number, text_table
 
 if TYPE_CHECKING:
     from polyhead.engine.agreement import Agreement
@@ -30,7 +30,7 @@ def command(bundle: str, backend: str | None, precision: str | None, json_to: st
     from polyhead.engine.pinned import keep_agreements, numerics_of, on_probes, training_backend_here
 
     printer = Printer(json_to)
-    session = opened(bundle, (), backend=backend, precision=precision, deterministic=False)
+    session = open_session(bundle, (), backend=backend, precision=precision, deterministic=False)
     trained = ProbeRunner(session.bundle, backend=training_backend_here())
     agreements: dict[str, Agreement] = {}
     for name in session.bundle.tasks:
@@ -52,4 +52,4 @@ def agreement_lines(agreements: Mapping[str, Agreement]) -> list[str]:
     for name, agreement in agreements.items():
         equal = f"{100 * agreement.share:.1f} %" if agreement.difference is None else "-"
         rows.append([name, agreement.rows, equal, number(agreement.difference)])
-    return table(rows)
+    return text_table(rows)

@@ -12,7 +12,7 @@ import msgspec
 from click.core import ParameterSource
 
 from polyhead.cli.options import check_drawable, plot_option, tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, number, table
+from polyhead.cli.output import Printer, counted, in_bytes, json_option, number, text_table
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan.cost.allocate import (
@@ -207,7 +207,7 @@ def _task_lines(chosen: dict[str, AllocationOption], options_file: OptionsFile, 
         cells += [number(full, ".2f")] if options_file.full else []
         costs = {name: price.private * option.layers for name, price in _known(prices)}
         rows.append([*cells, *(_cost(costs[name], name) for name in names)])
-    return table(rows, left=2)
+    return text_table(rows, left=2)
 
 
 _TITLES = {"flops": "private FLOPs", "bytes": "private bytes"}
@@ -239,7 +239,7 @@ def _frontier_lines(points: Sequence[Allocation], price: LayerPrice, prices: Pri
         shown = [_cost(costs[name], name).removesuffix(" layers") for name in (price.unit, *others)]
         private = " ".join(f"{option.tap}+{option.layers}" for option in point.chosen.values())
         rows.append(["*" if is_chosen else "", *shown, point.depth, f"{point.score:.2f}", private])
-    return table(rows)
+    return text_table(rows)
 
 
 def _full(options_file: OptionsFile) -> float | None:
@@ -251,12 +251,14 @@ def _full(options_file: OptionsFile) -> float | None:
 
 
 def _baselines(options_file: OptionsFile, price: LayerPrice) -> list[Baseline]:
-    from polyhead.evaluate.report.frontier import apart
+    from polyhead.evaluate.report.frontier import separate_models
 
     if _full(options_file) is None:
         return []
     tasks = dict.fromkeys(option.task for option in options_file.options)
     layers = options_file.trunk.layers if options_file.trunk else max(o.tap + o.layers for o in options_file.options)
     return [
-        apart("full fine-tuning of one encoder a task", [options_file.full[t] for t in tasks], price, layers=layers)
+        separate_models(
+            "full fine-tuning of one encoder a task", [options_file.full[t] for t in tasks], price, layers=layers
+        )
     ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.options import DRAWN, backend_option, names_in, opened, precision_option, store_place
+from polyhead.cli.options import DRAWN, backend_option, names_in, open_session, precision_option, store_place
 from polyhead.cli.output import Printer, check_writable, counted, json_option, note, stoppable
 from polyhead.progress import duration, pace
 from polyhead.store.jobs.executors import EXECUTORS
@@ -128,7 +128,7 @@ def _sampled(
 
     printer.show(f"encoding {rows} texts of {source} anew")
     names = tuple(dict.fromkeys(column.task for column in done.columns))
-    session = opened(bundle, names, backend=backend, precision=precision, deterministic=False)
+    session = open_session(bundle, names, backend=backend, precision=precision, deterministic=False)
     rng = np.random.default_rng(0)
     return resampled(
         open_corpus(store), session, done.columns, source, roles=roles, rows=rows, rng=rng, show=printer.show
@@ -137,8 +137,8 @@ def _sampled(
 
 def _draw(bundle: str, store: str, done: BackfillSummary, picture: str) -> None:
     from polyhead.bundle.read import Bundle
-    from polyhead.evaluate.report.backfill import counted as counts_of
     from polyhead.evaluate.report.backfill import plot_counts
+    from polyhead.evaluate.report.backfill import row_counts as counts_of
     from polyhead.store.corpus.open import open_corpus
 
     tasks, read = Bundle.open(bundle).tasks, open_corpus(store)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyhead.bundle.format import LINEAGE
 from polyhead.bundle.format import TRUNK as TRUNK_FOLDER
-from polyhead.cli.output import Printer, counted, in_bytes, number, table
+from polyhead.cli.output import Printer, counted, in_bytes, number, text_table
 
 if TYPE_CHECKING:
     from polyhead.bundle.manifest import Live
@@ -77,7 +77,7 @@ def removed_lines(bundle: Bundle, models: Models) -> list[str]:
     return [f"removed, so that `train` leaves them: {', '.join(names)}"] if names else []
 
 
-def listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
+def owner_rows(tasks: dict[str, dict[str, Any]]) -> list[str]:
     """The rows as a table."""
     has_team = any(row["team"] for row in tasks.values())
     rows: list[list[object]] = [["task", "kind", "metric", "live", "versions", "labels", "score"]]
@@ -88,7 +88,7 @@ def listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
         depths = ["-" if row[key] is None else row[key] for key in ("tap", "own_layers")]
         cells += [len(row["labels"]) or "-", number(row["score"]), *depths, in_bytes(row["bytes"])]
         rows.append(cells + ([row["team"] or "-"] if has_team else []))
-    return table(rows, left=4)
+    return text_table(rows, left=4)
 
 
 def answers_changed(certificate: Certificate, name: str) -> list[str]:

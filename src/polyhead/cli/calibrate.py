@@ -11,7 +11,7 @@ from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.labelled import LabelledColumns, labelled_options, sources_of
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
-from polyhead.cli.output import Printer, json_option, section, table
+from polyhead.cli.output import Printer, json_option, section, text_table
 from polyhead.errors import DataError
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def command(
 
 
 def _lines(task: Task, made: CalibratedTask) -> list[str]:
-    from polyhead.evaluate.run import told
+    from polyhead.evaluate.run import measure_lines
 
-    calibration, lines = made.calibration, told(task, made.calibration)
+    calibration, lines = made.calibration, measure_lines(task, made.calibration)
     if not calibration.thresholds:
         return lines
     scores = calibration.measured["check"]["labels"]
@@ -127,7 +127,7 @@ def _lines(task: Task, made: CalibratedTask) -> list[str]:
         for label, needed in zip(task.labels, calibration.thresholds, strict=True)
     ]
     more = [f"and {len(rows) - LONG:,} labels more"] if len(rows) > LONG else []
-    return [*lines, *table([HEAD, *rows[:LONG]]), *more]
+    return [*lines, *text_table([HEAD, *rows[:LONG]]), *more]
 
 
 def _cell(value: Any) -> object:

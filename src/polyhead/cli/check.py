@@ -14,7 +14,7 @@ import msgspec
 
 from polyhead.cli.check_files import check_rows_file, write_places
 from polyhead.cli.options import names_in, store_place, tasks_option
-from polyhead.cli.output import Printer, counted, json_option, section, table
+from polyhead.cli.output import Printer, counted, json_option, section, text_table
 from polyhead.errors import ConfigError, DataError, UnknownTask
 from polyhead.progress import duration
 from polyhead.tasks.kinds import KINDS
@@ -22,7 +22,7 @@ from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.check.finding import Finding
-    from polyhead.check.part import Part
+    from polyhead.check.part import SplitRows
     from polyhead.project.tables import TaskEntry
 
 PROJECT = "polyhead.toml"
@@ -190,7 +190,7 @@ def _lines(findings: Sequence[Finding], shown: int) -> list[str]:
     rows: list[list[object]] = [["", "kind", "task", "split", "rows", "of"]]
     for each in findings:
         rows.append([each.level, each.kind, each.task, each.split, each.rows or "-", each.of or "-"])
-    lines = table(rows, left=4)
+    lines = text_table(rows, left=4)
     for each in findings:
         where = " ".join(part for part in (each.task, each.split) if part)
         body = [f"{each.what}.", f"Do: {each.do}."]
@@ -204,7 +204,7 @@ def _lines(findings: Sequence[Finding], shown: int) -> list[str]:
     return [*lines, ""]
 
 
-def _total(parts: Sequence[Part], rows: int, faults: int, hints: int, seconds: float) -> str:
+def _total(parts: Sequence[SplitRows], rows: int, faults: int, hints: int, seconds: float) -> str:
     names = {part.task.name for part in parts}
     looked = f"{counted(rows, 'row')} of {counted(len(names), 'task')} in {duration(seconds)}"
     if not faults and not hints:

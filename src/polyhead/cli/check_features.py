@@ -12,15 +12,21 @@ from polyhead.cli.output import Printer, counted, note
 
 if TYPE_CHECKING:
     from polyhead.check.finding import Finding
-    from polyhead.check.part import Part
+    from polyhead.check.part import SplitRows
     from polyhead.project.tables import Project
 
 
 def doubts_in(
-    parts: Sequence[Part], project: Project, folder: Path, *, store: str | None, cache: Path | None, printer: Printer
+    parts: Sequence[SplitRows],
+    project: Project,
+    folder: Path,
+    *,
+    store: str | None,
+    cache: Path | None,
+    printer: Printer,
 ) -> list[Finding]:
     """Doubted labels of every task that labels whole texts; a note for each task that is left out says why."""
-    from polyhead.check.doubted import can_be_doubted, doubted, planted, rows_of, trusted_up_to
+    from polyhead.check.doubted import all_labelled_rows, can_be_doubted, doubted, planted, trusted_up_to
     from polyhead.check.part import by_task
     from polyhead.deep.heads.held_out import features_for, held_out, whole_of
     from polyhead.deep.loop.events import Events
@@ -35,7 +41,7 @@ def doubts_in(
             continue
         source = source or features_for(project, folder, store=store, cache=cache)
         printer.show(f"holding out rows of task '{name}'")
-        rows = rows_of(task)
+        rows = all_labelled_rows(task)
         prepared = whole_of(project, entries[name], task[0].task, rows.examples)
         answered = held_out(prepared, source, Events(show=printer.show))
         trials, outputs = planted(rows), list[np.ndarray]()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from polyhead.cli.output import check_writable, writing
+from polyhead.cli.output import check_writable, writing_file
 
 if TYPE_CHECKING:
     from polyhead.check.finding import Finding
@@ -35,7 +35,7 @@ def write_places(path: str, findings: Sequence[Finding]) -> int:
         for finding in findings
         for place in finding.places
     ]
-    with writing(path) as file:
+    with writing_file(path) as file:
         if path.lower().endswith(".jsonl"):
             file.writelines(msgspec.json.encode({name: row[name] for name in NAMES}) + b"\n" for row in rows)
         else:

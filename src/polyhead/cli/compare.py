@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import check_drawable, plot_option
-from polyhead.cli.output import Printer, check_writable, json_option, stoppable, table, writing
+from polyhead.cli.output import Printer, check_writable, json_option, stoppable, text_table, writing_file
 
 if TYPE_CHECKING:
-    from polyhead.advise.compare import Comparison
+    from polyhead.advise.compare import WayComparison
 
 
-def listed(value: str | None) -> tuple[str, ...]:
+def comma_names(value: str | None) -> tuple[str, ...]:
     """The names between commas."""
     return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
 
@@ -61,7 +61,7 @@ def command(
     folder, for `polyhead train`, and so are the page and the report.
     """
     from polyhead.advise.compare import Comparing, Settings
-    from polyhead.advise.tables import drawn, page
+    from polyhead.advise.tables import comparison_page, plot_svg
     from polyhead.advise.ways import read_task_set
     from polyhead.deep.loop.events import Events
     from polyhead.progress import duration
@@ -73,30 +73,32 @@ def command(
         check_writable(html)
     tasks = read_task_set(project)
     home = Path(folder).resolve() if folder else file.with_name(f"{file.stem}-compare")
+    numbers = tuple(range(1, seeds + 1))
     settings = Settings(
-        only=listed(only), seeds=tuple(range(1, seeds + 1)), minutes=minutes, epochs=epochs, keep_bundles=keep_bundles
+        only=comma_names(only), seeds=numbers, minutes=minutes, epochs=epochs, keep_bundles=keep_bundles
     )
     comparing = Comparing(tasks, file.name, home, settings, Events(say=printer.line, show=printer.show))
     if list_:
         runs = comparing.runs()[: len(comparing.ways)]
         rows = [["way", "about", "what"], *([r.way.name, duration(r.estimated), r.way.title] for r in runs)]
-        printer.lines(table(rows, left=3))
+        printer.lines(text_table(rows, left=3))
         printer.json([{"name": r.way.name, "title": r.way.title, "seconds": r.estimated} for r in runs])
         return
     with stoppable("the same command goes on from there"):
         comparison = comparing.run()
-    printer.lines(["", *lines_of(comparison)])
+    printer.lines(["", *ways_lines(comparison)])
     target = html or str(home / "compare.html")
-    for name, content in ((target, page(comparison).encode()), (str(home / "compare.json"), to_json(comparison))):
-        with writing(name) as out:
+    pages = {target: comparison_page(comparison).encode(), str(home / "compare.json"): to_json(comparison)}
+    for name, content in pages.items():
+        with writing_file(name) as out:
             out.write(content)
     if plot is not None:
-        drawn(comparison, plot)
+        plot_svg(comparison, plot)
     printer.lines(["", f"page: {target}"])
     printer.json(comparison)
 
 
-def lines_of(comparison: Comparison) -> list[str]:
+def ways_lines(comparison: WayComparison) -> list[str]:
     """The tables, and what must be known beside them."""
     from polyhead.advise.tables import notes, speed_rows, table_rows, task_rows
 
@@ -104,16 +106,16 @@ def lines_of(comparison: Comparison) -> list[str]:
         return [*notes(comparison), "no way has a row yet"]
     rows = table_rows(comparison)
     return [
-        *table(rows),
+        *text_table(rows),
         "",
         "* no cheaper way equals it; the cost is FLOPs of 8 tasks. Two numbers are for 1 and 8 tasks.",
         *notes(comparison),
         "",
         "Each task, in points",
         "",
-        *table(task_rows(comparison)),
+        *text_table(task_rows(comparison)),
         "",
         "Milliseconds of one text / texts a second",
         "",
-        *table(speed_rows(comparison)),
+        *text_table(speed_rows(comparison)),
     ]

@@ -13,13 +13,13 @@ import click
 
 from polyhead.cli.evaluate import BASELINES
 from polyhead.cli.evaluate_lines import fact_lines
-from polyhead.cli.evaluate_where import Scored
-from polyhead.cli.output import Printer, counted, json_option, number, table
+from polyhead.cli.evaluate_where import EvaluatedTask
+from polyhead.cli.output import Printer, counted, json_option, number, text_table
 from polyhead.text.tokenize import Input
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
-    from polyhead.evaluate.scores import Score
+    from polyhead.evaluate.scores import SplitScore
     from polyhead.project.tables import Project
 
 MESSAGES = (
@@ -61,12 +61,12 @@ def command(folder: str, json_to: str | None) -> None:
         printer.lines(["", "2. Score the bundle on the whole test split, with fresh answers", ""])
         session = Session(project.bundle)
         scored = [
-            Scored(evaluation=evaluation, session=session)
+            EvaluatedTask(evaluation=evaluation, session=session)
             for evaluation in evaluations(session, project, folder=sample, show=printer.show)
         ]
         scores = [each.evaluation.score for each in scored]
         printer.show("")
-        printer.lines(table(_scores(scores, session.bundle)))
+        printer.lines(text_table(_scores(scores, session.bundle)))
         how = {"backend": session.backend.name, "precision": session.backend.precision}
         printer.lines([line for fact in fact_lines(scored, how) for line in ("", fact)])
     what = "3. Answer every task that fits an input, with one encoder pass a text (a small sample: some are wrong)"
@@ -104,7 +104,7 @@ def _counts(project: Project, sample: Path) -> list[str]:
     return counts
 
 
-def _scores(scores: Sequence[Score], bundle: Bundle) -> list[list[object]]:
+def _scores(scores: Sequence[SplitScore], bundle: Bundle) -> list[list[object]]:
     """Scores beside those of the baselines, which training measured on the same rows."""
     rows: list[list[object]] = [["task", "test rows", "metric", "score", *BASELINES]]
     for score in scores:

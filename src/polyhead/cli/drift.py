@@ -13,7 +13,7 @@ from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.labelled import LabelledColumns, labelled_options, sources_of
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
-from polyhead.cli.output import Printer, counted, indented, json_option, note, section, table
+from polyhead.cli.output import Printer, counted, indented, json_option, note, section, text_table
 from polyhead.data.rows import first_columns
 from polyhead.errors import DataError, EmptyData, MissingColumn
 
@@ -158,9 +158,9 @@ def _rows(
 
 def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
     from polyhead.certify.beside import keep_beside
-    from polyhead.evaluate.watch import beside
+    from polyhead.evaluate.watch import profile_of
 
-    wanted = {name: beside(session.tasks[name], summary.seen) for name, summary in rows.items()}
+    wanted = {name: profile_of(session.tasks[name], summary.seen) for name, summary in rows.items()}
     certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"kept what {counted(rows[name].rows.whole, 'row')} of {name} look like: {old} -> {new}")
@@ -168,17 +168,17 @@ def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summa
 
 
 def _tell(printer: Printer, data: str, made: Sequence[TaskDrift]) -> None:
-    from polyhead.evaluate.drift import ASPECTS, plain
+    from polyhead.evaluate.drift import ASPECTS, drift_facts
 
     head: list[object] = ["task", "rows", "known", "verdict", *ASPECTS, "unlike"]
     cells = [
         head,
         *([d.task, f"{d.rows:,}", f"{d.known:,}", _verdict(d), *_distances(d), f"{d.unlike:.3f}"] for d in made),
     ]
-    printer.lines(table(cells, left=1))
+    printer.lines(text_table(cells, left=1))
     for drift in made:
         printer.lines(section(drift.task, _lines(drift)) if _lines(drift) else [])
-    printer.json({"data": data, "tasks": [plain(drift) for drift in made]})
+    printer.json({"data": data, "tasks": [drift_facts(drift) for drift in made]})
 
 
 def _verdict(drift: TaskDrift) -> str:

@@ -12,10 +12,10 @@ import msgspec
 
 from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, fact_lines, label_lines, slice_lines
 from polyhead.cli.evaluate_more import More, comparisons, details_of_all, more_options, write_report
-from polyhead.cli.evaluate_where import Scored, homes, keeper_of, scored_on_files
+from polyhead.cli.evaluate_where import EvaluatedTask, homes, keeper_of, scored_on_files
 from polyhead.cli.labelled import LabelledColumns, check_errors_file, labelled_options, sources_of, write_errors
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
-from polyhead.cli.output import Printer, check_apart, counted, json_option, note, number, table
+from polyhead.cli.output import Printer, check_apart, counted, json_option, note, number, text_table
 from polyhead.errors import DataError, PolyheadError, summary_of
 from polyhead.values import Value
 
@@ -100,7 +100,7 @@ def command(
         raise click.UsageError("columns are named for BUNDLE and --data; a project file names its own.")
     else:
         outcome = _on_splits(project, bundle, data, asked, printer, written=(json_to, errors, more.report))
-    printer.lines(table(outcome.rows, left=4))
+    printer.lines(text_table(outcome.rows, left=4))
     outcome.check(errors)
     printer.lines(["", *outcome.facts] if outcome.facts else [])
     if by_label or data is not None:
@@ -159,7 +159,7 @@ class _Outcome(Value, eq=False):
     """What was scored: rows of the table under its head, evaluations, scores of training, how it was computed."""
 
     rows: list[list[object]]
-    scored: list[Scored]
+    scored: list[EvaluatedTask]
     from_training: dict[str, dict[str, float]]
     how: dict[str, str]
     facts: list[str] = []  # lines about the scores
@@ -216,7 +216,7 @@ def _on_a_file(folder: str, data: str | None, named: LabelledColumns, asked: _As
         cells = _row(name, "data", f"{score.rows:,}", score.metric, score.scores, {})
         before = before if metric == score.metric else None
         rows.append([*cells[: len(HEAD)], number(before), cells[-1]])
-        evaluated.append(Scored(evaluation=evaluation, session=session))
+        evaluated.append(EvaluatedTask(evaluation=evaluation, session=session))
     printer.show("")
     return _Outcome(rows=rows, scored=evaluated, from_training={}, how=_how(session))
 
@@ -238,7 +238,7 @@ def _on_splits(
     check_apart(written, data_files(plan, folder))
     cache, split = asked.cache_of(Path(bundle or folder / plan.bundle)), asked.split if data is None else "test"
     rows: list[list[object]] = [[*HEAD, *BASELINES, "other metrics"]]
-    scored, reasons = list[Scored](), list[PolyheadError]()
+    scored, reasons = list[EvaluatedTask](), list[PolyheadError]()
     from_training: dict[str, dict[str, float]] = {}
     for root, names in homes(plan, folder, bundle, asked.only).items():
         session = asked.session(root)
@@ -270,7 +270,7 @@ def _on_another_file(plan: Project, data: str) -> Project:
     return msgspec.structs.replace(plan, tasks=entries)
 
 
-def _baselines(each: Scored) -> dict[str, dict[str, float]]:
+def _baselines(each: EvaluatedTask) -> dict[str, dict[str, float]]:
     """Scores of simple answers on the same rows; none where training measured them on others."""
     evaluation, held = each.evaluation, each.held
     score, home = evaluation.score, keeper_of(each.session, evaluation.score.task)

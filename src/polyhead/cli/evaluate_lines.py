@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from polyhead.cli.output import counted, section, table
+from polyhead.cli.output import counted, section, text_table
 
 if TYPE_CHECKING:
-    from polyhead.cli.evaluate_where import Scored
+    from polyhead.cli.evaluate_where import EvaluatedTask
     from polyhead.evaluate.against import Comparison
     from polyhead.evaluate.bootstrap import Interval
     from polyhead.evaluate.details import Details
-    from polyhead.evaluate.scores import Score
+    from polyhead.evaluate.scores import SplitScore
 
 LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
 TASKS_NAMED = 4  # tasks in one line
 PAIRS, SURE, MISTAKES, CHANGES, CHARACTERS = 8, 5, 5, 10, 60
 
 
-def label_lines(score: Score) -> list[str]:
+def label_lines(score: SplitScore) -> list[str]:
     """The scores of each label; nothing for a kind without labels."""
     if not score.labels:
         return []
@@ -28,10 +28,10 @@ def label_lines(score: Score) -> list[str]:
         for one in score.labels
     ]
     wrong = "" if score.wrong is None else f", {score.wrong:,} of {counted(score.rows, 'row')} wrong"
-    return section(f"{score.task}: each label{wrong}", table([LABEL_HEAD, *cells]))
+    return section(f"{score.task}: each label{wrong}", text_table([LABEL_HEAD, *cells]))
 
 
-def fact_lines(scored: Sequence[Scored], how: Mapping[str, str]) -> list[str]:
+def fact_lines(scored: Sequence[EvaluatedTask], how: Mapping[str, str]) -> list[str]:
     """What to know of scores: who answered rows held out, and where fresh answers are computed as training's were not.
 
     `how` is the backend and precision of fresh answers.
@@ -72,7 +72,7 @@ def slice_lines(details: Details) -> list[str]:
     for each in details.slices:
         rows = [(one.value, f"{one.rows:,}", f"{one.score:.4f}", ranged(one.interval)) for one in each.slices]
         head = (each.column, "rows", each.metric, "95 % interval")
-        lines += section(f"{details.score.task}: by {each.column}", table([head, *rows]))
+        lines += section(f"{details.score.task}: by {each.column}", text_table([head, *rows]))
     return lines
 
 
@@ -80,7 +80,9 @@ def detail_lines(details: Details) -> list[str]:
     """Intervals, confusion, reliability and the worst mistakes."""
     score = details.score
     rows = [(name, f"{value:.4f}", ranged(details.intervals.get(name))) for name, value in score.scores.items()]
-    lines = section(f"{score.task}: {counted(score.rows, 'row')}", table([("metric", "score", "95 % interval"), *rows]))
+    lines = section(
+        f"{score.task}: {counted(score.rows, 'row')}", text_table([("metric", "score", "95 % interval"), *rows])
+    )
     sure, off, confusion = details.reliability, details.differences, details.confusion
     if sure is not None:
         lines += [
@@ -99,7 +101,7 @@ def detail_lines(details: Details) -> list[str]:
     wrong = [] if confusion is None else [cell for cell in confusion.cells if not cell.is_right]
     if confusion is not None and wrong:
         cells = [(cell.truth, cell.answer, f"{cell.count:,}") for cell in wrong[:PAIRS]]
-        lines += ["", *(f"  {line}" for line in table([("truth", "answer", confusion.of), *cells], left=2))]
+        lines += ["", *(f"  {line}" for line in text_table([("truth", "answer", confusion.of), *cells], left=2))]
     if details.mistakes:
         mistakes = [
             (
@@ -113,7 +115,7 @@ def detail_lines(details: Details) -> list[str]:
         ]
         first = "surest" if off is None else "farthest off"
         head = ("row", "truth", "answer", "score", f"mistakes, the {first} first")
-        lines += ["", *(f"  {line}" for line in table([head, *mistakes], left=5))]
+        lines += ["", *(f"  {line}" for line in text_table([head, *mistakes], left=5))]
     return lines
 
 
@@ -130,7 +132,7 @@ def comparison_lines(found: Comparison) -> list[str]:
         (f"{one.row:,}", brief(one.truth), brief(one.before), brief(one.after), brief(" | ".join(one.texts)))
         for one in found.changes[:CHANGES]
     ]
-    shown = table([("row", "truth", "before", "now", "text"), *rows], left=5) if rows else []
+    shown = text_table([("row", "truth", "before", "now", "text"), *rows], left=5) if rows else []
     return section(f"{found.task}: against {found.against}", [*lines, "", *shown] if shown else lines)
 
 
@@ -141,8 +143,8 @@ def ranged(interval: Interval | None) -> str:
 
 def brief(value: Any) -> str:
     """A value in one short line."""
-    from polyhead.evaluate.details import in_words
+    from polyhead.evaluate.details import answer_text
 
-    value = "-" if value is None else in_words(value)
+    value = "-" if value is None else answer_text(value)
     line = " ".join(value.split())
     return line if len(line) <= CHARACTERS else f"{line[: CHARACTERS - 1]}…"

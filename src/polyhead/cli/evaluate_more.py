@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.evaluate_where import Scored, keeper_of
-from polyhead.cli.output import check_writable, note, writing
+from polyhead.cli.evaluate_where import EvaluatedTask, keeper_of
+from polyhead.cli.output import check_writable, note, writing_file
 from polyhead.data.columns import no_column
 from polyhead.data.rows import first_columns
 from polyhead.errors import BundleError, DataError, MissingColumn, PolyheadError, UnknownTask, summary_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from polyhead.evaluate.against import Comparison
     from polyhead.evaluate.details import Details
     from polyhead.evaluate.explain import Explanation
-    from polyhead.evaluate.scores import Answered, Evaluation
+    from polyhead.evaluate.scores import Evaluation, SplitOutputs
 
 EXPLAINED, LONGEST = 5, 2000  # mistakes of a task that the report explains, characters of their texts
 
@@ -85,7 +85,7 @@ def more_options(command: click.decorators.FC) -> click.decorators.FC:
     return command
 
 
-def details_of_all(scored: Sequence[Scored], more: More, show: Callable[[str], None]) -> list[Details]:
+def details_of_all(scored: Sequence[EvaluatedTask], more: More, show: Callable[[str], None]) -> list[Details]:
     """The details of every evaluation, where they are asked; slices by each column that its file has.
 
     Raises MissingColumn for a column that no file has.
@@ -145,7 +145,7 @@ def _explanations(session: Session, evaluation: Evaluation) -> list[Explanation 
 
 
 def comparisons(
-    scored: Sequence[Scored],
+    scored: Sequence[EvaluatedTask],
     against: str | None,
     opened: Callable[[Any], Session],
     cache_of: Callable[[Path], Path],
@@ -156,7 +156,7 @@ def comparisons(
     Answers to rows held out are compared with the other version's, on the rows that both held out. Raises
     BundleError where no task is compared.
     """
-    from polyhead.evaluate.against import compared
+    from polyhead.evaluate.against import compare_versions
 
     if against is None:
         return []
@@ -173,7 +173,7 @@ def comparisons(
             reasons.append(error)
             note(f"{task} is not compared: {error}")
             continue
-        several.append(compared(*pair, against=against))
+        several.append(compare_versions(*pair, against=against))
     show("")
     if not several:
         raise BundleError(
@@ -186,15 +186,15 @@ def comparisons(
 
 
 def _both(
-    each: Scored, session: Session, cache_of: Callable[[Path], Path], show: Callable[[str], None]
-) -> tuple[Answered, Answered]:
+    each: EvaluatedTask, session: Session, cache_of: Callable[[Path], Path], show: Callable[[str], None]
+) -> tuple[SplitOutputs, SplitOutputs]:
     """What the task and its other version, which the session has, answered the same rows."""
     from polyhead.evaluate.held import answered_then, shared_rows
-    from polyhead.evaluate.scores import answered_by
+    from polyhead.evaluate.scores import outputs_of_split
 
     now, task = each.evaluation.answered, each.evaluation.score.task
     if each.held is None:
-        return now, answered_by(session, task, now.source, show=show)
+        return now, outputs_of_split(session, task, now.source, show=show)
     home = keeper_of(session, task)
     then = answered_then(session.tasks[task], now.source, cache_of(home.root), home.record(task).arrays)
     pair = shared_rows(now, then.answered)
@@ -226,5 +226,5 @@ def write_report(
         details=tuple(details),
         comparisons=tuple(comparisons),
     )
-    with writing(path) as file:
+    with writing_file(path) as file:
         file.write(page_of(reported).encode())

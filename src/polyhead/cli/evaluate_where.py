@@ -52,7 +52,7 @@ def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in tasks)
 
 
-class Scored(Value, eq=False):
+class EvaluatedTask(Value, eq=False):
     """An evaluation, and the session that has the task; `held` where training had answered."""
 
     evaluation: Any  # polyhead.evaluate.scores.Evaluation
@@ -70,7 +70,7 @@ class Scored(Value, eq=False):
 class OnSplits(Value, eq=False):
     """What a bundle's tasks score on a project's files, in the project's order."""
 
-    scored: list[Scored]
+    scored: list[EvaluatedTask]
     trained: dict[str, dict[str, float]]  # scores of training of tasks that cannot be scored
     reasons: list[PolyheadError]  # why
 
@@ -96,14 +96,14 @@ def scored_on_files(
             reasons.append(error)
             unscored.append(entry.name)
     scorable = tuple(name for name in only or names if name not in held and name not in unscored)
-    scored: dict[str, Scored] = {}
+    scored: dict[str, EvaluatedTask] = {}
     if scorable:
         for each in evaluations(session, plan, folder=folder, split=split, only=scorable, show=printer.show):
-            scored[each.score.task] = Scored(evaluation=each, session=session)
+            scored[each.score.task] = EvaluatedTask(evaluation=each, session=session)
     printer.show("")
     for name, then in held.items():
         evaluation = evaluation_from(then.answered, split=then.facts.split)
-        scored[name] = Scored(evaluation=evaluation, session=session, held=then)
+        scored[name] = EvaluatedTask(evaluation=evaluation, session=session, held=then)
     for name in unscored:
         scores = keeper_of(session, name).split_scores(name).get("validation")
         trained |= {} if scores is None else {name: scores}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.lines import Piece, lines_read
+from polyhead.cli.lines import LineChunk, lines_read
 from polyhead.cli.output import Printer, counted, note
 from polyhead.errors import EmptyData
 
@@ -42,7 +42,7 @@ def check_explained(explain: bool, json_to: str | None, **others: object) -> Non
 
 
 def explain_lines(
-    session: Session, names: Sequence[str], source: Iterable[Piece], printer: Printer, *, form: str
+    session: Session, names: Sequence[str], source: Iterable[LineChunk], printer: Printer, *, form: str
 ) -> None:
     """Prints the explanation of every line, and writes all as JSON where it is asked.
 

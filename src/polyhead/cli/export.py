@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import BY_DEFAULT, backend_option, names_in, tasks_option
-from polyhead.cli.output import Printer, in_bytes, json_option, note, table
+from polyhead.cli.output import Printer, in_bytes, json_option, note, text_table
 from polyhead.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _lines(export: Export, out: Path) -> list[str]:
             rows.append([*_row(files.compare, out), "", ""])
     compared = " ".join(export.checked_with.values())
     end = f"written to {out}; differences of logits from {compared}, at most {export.tolerance:g}"
-    return [*table(rows, left=2), end]
+    return [*text_table(rows, left=2), end]
 
 
 def _row(file: ModelFile, out: Path) -> list[object]:

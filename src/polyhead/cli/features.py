@@ -234,7 +234,7 @@ def _opened(
     from polyhead.engine.backends import open_backend
     from polyhead.engine.loaded import trained_precision
     from polyhead.engine.quantize.files import scales_for
-    from polyhead.store.jobs.taps import paths_of
+    from polyhead.store.jobs.taps import tapped_paths
 
     if Path(encoder, "bundle.json").exists() or tasks:
         if max_tokens is not None:
@@ -242,7 +242,7 @@ def _opened(
         bundle = Bundle.open(encoder)
         trunk, scales = bundle.trunk(), partial(scales_for, bundle)
         trained = None if precision else trained_precision(bundle.tasks)
-        paths = paths_of(bundle.tasks, tasks)
+        paths = tapped_paths(bundle.tasks, tasks)
         runs = open_backend(backend, trunk, {}, precision=precision, trained=trained, scales=scales)
     else:
         from polyhead.deep.nn.load import load_trunk

@@ -17,14 +17,14 @@ ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt", ".x
 LONGEST_PATH = 4096
 
 
-class Given(Value):
+class TextInput(Value):
     """Texts of the command line, or else a file; DASH is standard input."""
 
     texts: tuple[str, ...] = ()
     file: str = DASH
 
 
-def given_in(arguments: Sequence[str]) -> Given:
+def given_in(arguments: Sequence[str]) -> TextInput:
     """What the arguments are: one that names a file is that file, alone; others are texts.
 
     Raises DataError for what looks like the path of a file and is none, click's errors for folders and for several
@@ -43,7 +43,7 @@ def given_in(arguments: Sequence[str]) -> Given:
     files = [argument for argument in arguments if argument == DASH or os.path.exists(argument)]
     if files and len(arguments) > 1:
         raise click.UsageError(f"{files[0]} is a file: give one file alone, or texts.")
-    return Given(file=files[0]) if files else Given(texts=tuple(arguments))
+    return TextInput(file=files[0]) if files else TextInput(texts=tuple(arguments))
 
 
 def looks_like_a_path(argument: str) -> bool:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from polyhead.cli.actor import actor_option
-from polyhead.cli.output import Printer, counted, indented, json_option, table
+from polyhead.cli.output import Printer, counted, indented, json_option, text_table
 from polyhead.errors import DataError
 from polyhead.project.tables import LEAST_TOKENS
 
 if TYPE_CHECKING:
-    from polyhead.convert.run import Outcome
+    from polyhead.convert.run import ImportResult
     from polyhead.text.tokenize import Input
 
 SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
@@ -144,7 +144,7 @@ def _sample_texts(pair: str) -> list[Input]:
     return list(dict.fromkeys([*foreign, *spaced]))[:SAMPLE_TEXTS]
 
 
-def _shown(outcome: Outcome) -> list[str]:
+def _shown(outcome: ImportResult) -> list[str]:
     rows: list[list[object]] = [
         ["task", "kind", "version", "from", "tap", "own layers", "parameters", "difference", "allowed"]
     ]
@@ -157,7 +157,7 @@ def _shown(outcome: Outcome) -> list[str]:
     return [
         f"bundle {outcome.bundle} ({'new' if outcome.is_new else 'added to'}): {trunk}",
         "",
-        *indented(table(rows, left=4)),
+        *indented(text_table(rows, left=4)),
         "",
         *(f"{task.task}: {task.adapter}, in the trunk's layers" for task in outcome.tasks if task.adapter),
         f"difference: the largest from transformers {first.transformers} on {counted(first.texts, 'text')}, "

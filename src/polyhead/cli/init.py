@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from polyhead.cli.output import Printer, check_writable, json_option, writing
+from polyhead.cli.output import Printer, check_writable, json_option, writing_file
 from polyhead.errors import ConfigError
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import kinds_with
@@ -88,7 +88,7 @@ def command(output: str, json_to: str | None, replace: bool, data: tuple[str, ..
         raise click.UsageError("--task, --validation and --test go with one task; run init once for each DATA")
     draft = ProjectDraft(output, before, replace=replace)
     made = draft.add(groups, options, labels)
-    with writing(output) as file:
+    with writing_file(output) as file:
         file.write(draft.text.encode())
     printer.lines(summary(made, draft))
     facts = [

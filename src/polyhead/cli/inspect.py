@@ -9,7 +9,7 @@ import click
 from polyhead.cli.agree import agreement_lines
 from polyhead.cli.bundle_lines import removed_lines, shown_version, trunk_lines
 from polyhead.cli.options import tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, number, section, table
+from polyhead.cli.output import Printer, counted, in_bytes, json_option, number, section, text_table
 from polyhead.cli.quantize import change_lines
 from polyhead.values import Value
 
@@ -65,7 +65,7 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
             printer.lines(section(title, change_lines(change.of(opened))))
     if models.lines:
         title = "Models of their own: they share nothing with the trunk"
-        printer.lines(section(title, table(_model_rows(models), left=3)))
+        printer.lines(section(title, text_table(_model_rows(models), left=3)))
     printer.lines([line for removed in removed_lines(opened, models) for line in ("", removed)])
     own = {name: _of_model(models, name) for name in models.lines}
     more = {"models": own, "agreements": agreements, "calibration": calibration}
@@ -101,10 +101,10 @@ def _shown(bundle: Bundle, costs: _Costs, tokens: int) -> list[str]:
     from polyhead.tasks.kinds import kind_of
 
     lines = section("Plan: a line without a task name is computed once for all tasks below it", tree(costs.plan))
-    lines += section("Tasks", table(_task_rows(bundle, costs.added), left=3))
+    lines += section("Tasks", text_table(_task_rows(bundle, costs.added), left=3))
     if bundle.families:
         title = "Families: arrays that tasks share; where one task alone reads them, they count as its own above"
-        lines += section(title, table(_family_rows(bundle, costs.total), left=2))
+        lines += section(title, text_table(_family_rows(bundle, costs.total), left=2))
     lines += section(f"Work for one text of {counted(tokens, 'token')}", _work(costs, bundle.architecture, tokens))
     if any(kind_of(record.task).per_option for record in bundle.tasks.values()):
         lines.append("  a question with options is one such text for each of them")
@@ -157,7 +157,7 @@ def _work(costs: _Costs, shape: Architecture, tokens: int) -> list[str]:
         rows.append([name, f"{flops / 1e6:,.2f}", f"{100 * flops / shared:.2f} %" if shared else "-"])
     layers, kept = counted(total.layer_evaluations, "layer"), in_bytes(total.stored_bytes)
     return [
-        *table(rows),
+        *text_table(rows),
         "",
         f"{layers} run for all tasks; a store keeps {kept} of a text of {counted(tokens, 'token')}",
     ]

@@ -14,7 +14,16 @@ import click
 import msgspec
 import numpy as np
 
-from polyhead.cli.output import Printer, check_apart, check_writable, counted, json_option, number, stoppable, writing
+from polyhead.cli.output import (
+    Printer,
+    check_apart,
+    check_writable,
+    counted,
+    json_option,
+    number,
+    stoppable,
+    writing_file,
+)
 from polyhead.data.guess import SINGLE_LABEL
 from polyhead.data.guess_texts import TEXTS
 from polyhead.data.rows import first_columns
@@ -24,12 +33,12 @@ from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.check.labelling import LabelFile, Text
-    from polyhead.deep.heads.few import FewLabels, Learned
+    from polyhead.deep.heads.few import FewLabels, FewLabelsFit
 
 SKIP, QUIT = "s", "q"
 
 
-class Round(Value):
+class LearningPoint(Value):
     """One point of the learning curve."""
 
     labels: int
@@ -78,7 +87,7 @@ def command(
     same command goes on from there. After each round you see how often heads are right on labels that they did not
     learn from. OUTPUT is a file that `polyhead init` and `polyhead train` read.
     """
-    from polyhead.check.labelling import LabelFile, answers_in, texts_in
+    from polyhead.check.labelling import LabelFile, answers_in, rows_with_text
 
     names = _names(labels)
     printer = Printer(json_to)
@@ -86,7 +95,7 @@ def command(
     check_apart((output, ask, json_to), {Path(data): "the texts"})
     if ask is not None and not ask.lower().endswith((".csv", ".jsonl")):
         raise click.BadParameter("it ends in .csv or .jsonl", param_hint="'--ask'")
-    texts = texts_in(data, text or _text_column(data), label)
+    texts = rows_with_text(data, text or _text_column(data), label)
     if not texts:
         raise EmptyData(f"{data} has no text to label", do="give a file with texts in its text column; see --text")
     by_row = {each.row: each.text for each in texts}
@@ -171,9 +180,9 @@ class _Labelling:
         seed: int,
     ) -> None:
         self.texts, self.names, self.known, self.head, self.file = texts, names, known, head, file
-        self.printer, self.count, self.seed, self.curve = printer, count, seed, list[Round]()
+        self.printer, self.count, self.seed, self.curve = printer, count, seed, list[LearningPoint]()
         self.skipped = set[int]()
-        self.learned: Learned | None = None
+        self.learned: FewLabelsFit | None = None
 
     def learn(self) -> None:
         """Learns from all labels, and prints the next point of the curve."""
@@ -184,7 +193,7 @@ class _Labelling:
             return
         self.learned = self.head.learn(rows, labels, seed=self.seed)
         most, times = Counter(labels).most_common(1)[0]
-        self.curve.append(Round(labels=len(rows), accuracy=self.learned.accuracy, constant=times / len(rows)))
+        self.curve.append(LearningPoint(labels=len(rows), accuracy=self.learned.accuracy, constant=times / len(rows)))
         bar = "#" * round(40 * (self.learned.accuracy or 0))
         always = f"(always '{self.names[most]}': {times / len(rows):.1%})"
         right = f"{number(self.learned.accuracy, '.1%')} right {always} {bar}"
@@ -241,7 +250,7 @@ class _Labelling:
 
 def _write_asked(path: str, chosen: Sequence[Text]) -> None:
     rows = [{"row": each.row, "text": each.text, "label": ""} for each in chosen]
-    with writing(path) as file:
+    with writing_file(path) as file:
         if path.lower().endswith(".jsonl"):
             file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
             return

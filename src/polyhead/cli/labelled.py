@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from polyhead.cli.output import check_writable, note, writing
+from polyhead.cli.output import check_writable, note, writing_file
 from polyhead.data import labelled
 from polyhead.data.columns import Columns, Source
 from polyhead.tasks.task import Task
@@ -95,7 +95,7 @@ def check_errors_file(path: str | None) -> None:
 def write_errors(path: str, errors: Iterable[WrongRow]) -> None:
     """Writes wrong rows as CSV or JSON Lines, as the file's name says."""
     rows = [_row(error) for error in errors]
-    with writing(path) as file:
+    with writing_file(path) as file:
         if path.lower().endswith(".jsonl"):
             file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
             return

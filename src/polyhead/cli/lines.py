@@ -31,14 +31,14 @@ class InputLine(Value, eq=False):
     id: Any = None  # the caller's own name for it: any value of JSON
 
 
-class Piece(Value, eq=False):
+class LineChunk(Value, eq=False):
     """At most PIECE lines that are not blank, with their numbers from 1, and the count of blank lines between."""
 
     lines: list[tuple[int, bytes]]
     blank: int
 
 
-def pieces(source: IO[bytes]) -> Iterator[Piece]:
+def pieces(source: IO[bytes]) -> Iterator[LineChunk]:
     """All lines of `source`, each piece as soon as a read of a pipe gave whole lines.
 
     Lines end in LF, CR LF or CR. Raises DataError for bytes that begin as a packed file.
@@ -61,10 +61,10 @@ def pieces(source: IO[bytes]) -> Iterator[Piece]:
             else:
                 blank += 1
             if len(lines) == PIECE:
-                yield Piece(lines=lines, blank=blank)
+                yield LineChunk(lines=lines, blank=blank)
                 lines, blank = [], 0
         if lines or blank:
-            yield Piece(lines=lines, blank=blank)
+            yield LineChunk(lines=lines, blank=blank)
 
 
 def read_lines(path: str) -> list[InputLine]:

@@ -11,7 +11,7 @@ import click
 from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import trunk_lines
 from polyhead.cli.options import tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, table
+from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, text_table
 from polyhead.values import Value
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from polyhead.plan import Path as TaskPath
 
 
-class Source(Value):
+class MergeSource(Value):
     """A bundle to merge, as it was named, and which of its tasks; None: all."""
 
     folder: str
     tasks: tuple[str, ...] | None
 
 
-class Proof(Value):
+class MergeProof(Value):
     """A task whose outputs on its probes are the same bits in its own bundle and in the merged one."""
 
     task: str
@@ -41,7 +41,7 @@ class Proof(Value):
     probes: int = 0  # 0: it has none, or owns its model, so its files are the same, and nothing was asked
 
 
-class Totals(Value):
+class MergeTotals(Value):
     """The cost of answering one text, and the size of the arrays that this takes."""
 
     layer_evaluations: int = 0
@@ -87,7 +87,9 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, actor: str, json_to
     proofs = _proofs(merged, sources, taken, certificate)
     apart = [_totals(source.tasks, tokens) for source in taken]
     # Bundles that are served apart, each with a merged plan of its own.
-    before = Totals(**{name: sum(getattr(totals, name) for totals in apart) for name in Totals.__struct_fields__})
+    before = MergeTotals(
+        **{name: sum(getattr(totals, name) for totals in apart) for name in MergeTotals.__struct_fields__}
+    )
     after = _totals(merged, tokens)
     printer.lines(_shown(out, merged, proofs))
     if merged.lines:
@@ -98,20 +100,20 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, actor: str, json_to
     printer.json(facts | totals | {"certificate": certificate})
 
 
-def _source(argument: str) -> Source:
+def _source(argument: str) -> MergeSource:
     """A folder, or folder:task,task; a folder that is there may have a colon in its name."""
     folder, colon, names = argument.rpartition(":")
     if not colon or Path(argument).exists():
-        return Source(folder=argument, tasks=None)
+        return MergeSource(folder=argument, tasks=None)
     chosen = tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     if not folder or not chosen:
         raise click.BadParameter(f"'{argument}' names no task or no folder", param_hint="'BUNDLE[:TASKS]'")
-    return Source(folder=folder, tasks=chosen)
+    return MergeSource(folder=folder, tasks=chosen)
 
 
 def _proofs(
-    merged: Bundle, sources: Sequence[Source], taken: Sequence[ChosenTasks], certificate: Certificate
-) -> list[Proof]:
+    merged: Bundle, sources: Sequence[MergeSource], taken: Sequence[ChosenTasks], certificate: Certificate
+) -> list[MergeProof]:
     from polyhead.engine.pinned import backend_here, precision_here, recorded_precision
 
     proofs, backend = [], backend_here()
@@ -120,7 +122,7 @@ def _proofs(
             record = merged.tasks[name]
             tap = _tap(record.path)
             proofs.append(
-                Proof(
+                MergeProof(
                     task=name,
                     source=source.folder,
                     version=line.version,
@@ -132,7 +134,7 @@ def _proofs(
                 )
             )
         for name, line in choice.models.lines.items():
-            proofs.append(Proof(task=name, source=source.folder, version=line.version))
+            proofs.append(MergeProof(task=name, source=source.folder, version=line.version))
     return proofs
 
 
@@ -142,18 +144,18 @@ def _tap(path: TaskPath) -> int:
     return max((node.stop for node in path.layers if node.weights == TRUNK), default=0)
 
 
-def _totals(bundle: Bundle, tokens: int) -> Totals:
+def _totals(bundle: Bundle, tokens: int) -> MergeTotals:
     from polyhead.plan import merge
     from polyhead.plan.cost import cost_of
 
     if not bundle.lines:
-        return Totals()
+        return MergeTotals()
     plan = merge({name: record.path for name, record in bundle.tasks.items()})
     total = cost_of(plan, bundle.architecture, tokens, folded=True)
-    return Totals(layer_evaluations=total.layer_evaluations, flops=total.flops, bytes=total.bytes)
+    return MergeTotals(layer_evaluations=total.layer_evaluations, flops=total.flops, bytes=total.bytes)
 
 
-def _shown(out: str, merged: Bundle, proofs: Sequence[Proof]) -> list[str]:
+def _shown(out: str, merged: Bundle, proofs: Sequence[MergeProof]) -> list[str]:
     rows: list[list[object]] = [["task", "from", "tap", "own layers", "precision", "probes", "equal"]]
     for proof in proofs:
         equal = "every file" if proof.tap is None else "every bit" if proof.probes else "not asked"
@@ -163,7 +165,9 @@ def _shown(out: str, merged: Bundle, proofs: Sequence[Proof]) -> list[str]:
     lines = [
         f"bundle {out}: {counted(len(proofs), 'task')} of {sources}",
         *trunk_lines(merged),
-        *section("Proof: each task's answers to its probes, here and in the bundle it comes from", table(rows, left=2)),
+        *section(
+            "Proof: each task's answers to its probes, here and in the bundle it comes from", text_table(rows, left=2)
+        ),
     ]
     return [*lines, *_notes(proofs)]
 
@@ -176,7 +180,7 @@ def _drawn(merged: Bundle) -> list[str]:
     return section("Plan: a line without a task name is computed once for all tasks below it", tree(plan))
 
 
-def _notes(proofs: Sequence[Proof]) -> list[str]:
+def _notes(proofs: Sequence[MergeProof]) -> list[str]:
     """Notes below the table: several precisions, tasks without probes, models."""
     precisions, notes = sorted({proof.trained_in for proof in proofs if proof.tap is not None}), []
     if len(precisions) > 1:
@@ -193,7 +197,7 @@ def _notes(proofs: Sequence[Proof]) -> list[str]:
     return ["", *indented(notes)] if notes else []
 
 
-def _saved(before: Totals, after: Totals, tokens: int) -> list[str]:
+def _saved(before: MergeTotals, after: MergeTotals, tokens: int) -> list[str]:
     rows: list[list[object]] = [["", "apart", "merged", "saved"]]
     for name, apart, merged, written in (
         ("layers run", before.layer_evaluations, after.layer_evaluations, "{:,}".format),
@@ -202,4 +206,4 @@ def _saved(before: Totals, after: Totals, tokens: int) -> list[str]:
     ):
         share = f"{100 * (1 - merged / apart):.1f} %" if apart else "-"
         rows.append([name, written(apart), written(merged), share])
-    return section(f"All tasks on one text of {counted(tokens, 'token')}", table(rows))
+    return section(f"All tasks on one text of {counted(tokens, 'token')}", text_table(rows))

@@ -8,13 +8,23 @@ import click
 import msgspec
 
 from polyhead.cli.options import Command, names_in, tasks_option
-from polyhead.cli.output import Printer, check_writable, counted, indented, json_option, note, number, table, writing
+from polyhead.cli.output import (
+    Printer,
+    check_writable,
+    counted,
+    indented,
+    json_option,
+    note,
+    number,
+    text_table,
+    writing_file,
+)
 from polyhead.errors import DataError
 from polyhead.values import to_json
 
 if TYPE_CHECKING:
-    from polyhead.store.jobs.compare import Comparison, TaskComparison
-    from polyhead.store.jobs.migrate import Place
+    from polyhead.store.jobs.compare import StoreComparison, TaskComparison
+    from polyhead.store.jobs.migrate import StoreBundle
 
 FLIPS, CHANGES = 1000, 5  # flips of a task that are written; changes of a task that are printed
 
@@ -78,7 +88,7 @@ def compare_command(
     Compared are documents for which both stores have answers, so this may run while NEW is still being filled. A flip
     is a document whose answer differs; for values, one whose values differ by more than a hundredth of the range.
     """
-    from polyhead.store.jobs.compare import check_agreement, compare, with_texts
+    from polyhead.store.jobs.compare import check_agreement, compare, comparison_with_texts
     from polyhead.store.jobs.stored import StoredAnswers
 
     if flips is not None:
@@ -88,13 +98,13 @@ def compare_command(
         sides = StoredAnswers(old, old_bundle), StoredAnswers(new, new_bundle)
         comparison = compare(*sides, names_in(tasks), flips=most if flips else 0, show=printer.show)
         if texts is not None:
-            named = with_texts(comparison.flips, texts, _roles(text, text_b), show=printer.show)
+            named = comparison_with_texts(comparison.flips, texts, _roles(text, text_b), show=printer.show)
             comparison = msgspec.structs.replace(comparison, flips=tuple(named))
     finally:
         printer.show("")
     printer.lines(_lines(comparison))
     if flips is not None:
-        with writing(flips) as file:
+        with writing_file(flips) as file:
             file.writelines(to_json(flip, indent=0) for flip in comparison.flips)
         more = sum(task.compared - task.equal for task in comparison.tasks) - len(comparison.flips)
         printer.line(f"{flips}: {counted(len(comparison.flips), 'flip')}" + (f", and {more:,} more" if more else ""))
@@ -137,7 +147,7 @@ def labels_command(
     wish = LabelRequest(tasks=names, columns=_roles(text, text_b), at_least=at_least, rows=rows)
     answers, written = StoredAnswers(store, bundle), 0
     try:
-        with writing(output) as file:
+        with writing_file(output) as file:
             for row in label_rows(answers, texts, wish, show=printer.show):
                 file.write(to_json(row, indent=0))
                 written += 1
@@ -205,11 +215,11 @@ def _roles(text: str | None, text_b: str | None) -> dict[str, str]:
     return {role: column for role, column in (("text", text), ("text_b", text_b)) if column is not None}
 
 
-def _place(place: Place) -> str:
+def _place(place: StoreBundle) -> str:
     return f"{place.store}, answered by {place.bundle}, trunk {place.trunk[:12]}"
 
 
-def _lines(comparison: Comparison) -> list[str]:
+def _lines(comparison: StoreComparison) -> list[str]:
     there = comparison.documents - comparison.lacking
     lines = [
         f"{comparison.old}: {counted(comparison.documents, 'document')}, trunk {comparison.old_trunk[:12]}",
@@ -224,7 +234,7 @@ def _lines(comparison: Comparison) -> list[str]:
         difference = number(task.mean_difference)
         rows.append([named, f"{task.compared:,}", f"{task.lacking:,}", f"{task.equal:,}", share, interval, difference])
     lines += (
-        table(rows)
+        text_table(rows)
         if comparison.tasks
         else [f"no live version of a task of the old bundle is answered in {comparison.old}"]
     )

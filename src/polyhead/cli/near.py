@@ -50,7 +50,7 @@ def near_command(
     STORE keeps. There is no index: documents that were added a moment ago are found too.
     """
     from polyhead.data.rows import open_rows
-    from polyhead.store.jobs.near import NearRequest, near, with_texts
+    from polyhead.store.jobs.near import NearRequest, nearest_documents, neighbours_with_texts
 
     printer = Printer(json_to)
     if texts is not None:
@@ -58,9 +58,11 @@ def near_command(
     wish = NearRequest(top=top, features=digest, backend=backend, precision=precision)
     roles = {role: name for role, name in (("text", column), ("text_b", column_b)) if name is not None}
     try:
-        nearest = near(store, bundle, (text,) if text_b is None else (text, text_b), wish, show=printer.show)
+        nearest = nearest_documents(
+            store, bundle, (text,) if text_b is None else (text, text_b), wish, show=printer.show
+        )
         if texts is not None:
-            nearest = with_texts(nearest, texts, roles, show=printer.show)
+            nearest = neighbours_with_texts(nearest, texts, roles, show=printer.show)
     finally:
         printer.show("")
     printer.lines(_lines(nearest))

@@ -48,7 +48,7 @@ def precision_option(command: Command) -> Command:
 
 
 def session_options(command: Command) -> Command:
-    """Adds `--backend`, `--precision` and `--deterministic`, as `opened` takes them."""
+    """Adds `--backend`, `--precision` and `--deterministic`, as `open_session` takes them."""
     deterministic = click.option(
         "--deterministic",
         is_flag=True,
@@ -57,7 +57,7 @@ def session_options(command: Command) -> Command:
     return backend_option()(precision_option(deterministic(command)))
 
 
-def opened(
+def open_session(
     bundle: str, names: tuple[str, ...], *, backend: str | None, precision: str | None, deterministic: bool
 ) -> Session:
     """A session with these tasks, by default all; raises ConfigError for a bundle without tasks."""

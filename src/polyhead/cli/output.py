@@ -73,7 +73,7 @@ class Printer:
         if self._is_quiet:
             click.echo(json_shown(raw).decode(), nl=False)
             return
-        with writing(self._json_to) as file:
+        with writing_file(self._json_to) as file:
             file.write(raw)
 
 
@@ -87,7 +87,7 @@ def check_writable(name: str) -> None:
 
     Files of a bundle, and files that the running command also reads, or writes by another option, cannot.
     """
-    check_kept(name)
+    check_kept_files(name)
     path, do = Path(name), "name a file in a folder that you can write to"
     if path.is_dir():
         reason = "it is a folder"
@@ -100,7 +100,7 @@ def check_writable(name: str) -> None:
     raise ConfigError(f"cannot write {name}", got=reason, do=do)
 
 
-def check_kept(name: str) -> None:
+def check_kept_files(name: str) -> None:
     """Raises ConfigError for a file of a bundle, or one that another argument of the command names too."""
     path = Path(name)
     if bundle := _bundle_of(path):
@@ -180,7 +180,7 @@ def stoppable(then: str) -> Iterator[None]:
 
 
 @contextmanager
-def writing(name: str) -> Iterator[IO[bytes]]:
+def writing_file(name: str) -> Iterator[IO[bytes]]:
     """A file to write, which takes its name once it is whole, so that no failure loses an older file.
 
     What was written before a failure stays as `<name>.partial`, or as `<name>.2.partial` if that name is taken. Pipes
@@ -219,7 +219,7 @@ def _keep(file: IO[bytes], path: Path) -> None:
                 return
 
 
-def table(rows: Sequence[Sequence[object]], *, left: int = 1) -> list[str]:
+def text_table(rows: Sequence[Sequence[object]], *, left: int = 1) -> list[str]:
     """Columns two spaces apart, the first `left` to the left, the rest to the right; row 0 is the heading."""
     cells = [[shown(str(cell)) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]

@@ -15,10 +15,10 @@ import click
 import msgspec
 
 from polyhead.cli.explain import check_explained, explain_lines, explain_options
-from polyhead.cli.given import Given, given_in
-from polyhead.cli.lines import InputLine, Piece, check_input_lines, lines_read, pieces
-from polyhead.cli.options import names_in, opened, session_options, tasks_option
-from polyhead.cli.output import DASH, Printer, check_kept, counted, json_shown, note, writing
+from polyhead.cli.given import TextInput, given_in
+from polyhead.cli.lines import InputLine, LineChunk, check_input_lines, lines_read, pieces
+from polyhead.cli.options import names_in, open_session, session_options, tasks_option
+from polyhead.cli.output import DASH, Printer, check_kept_files, counted, json_shown, note, writing_file
 from polyhead.cli.remote import Remote
 from polyhead.cli.score import ROLES, answer_rows, role_options, table_options
 from polyhead.cli.tables import (
@@ -126,7 +126,7 @@ def command(
     inputs, how = given_in(given), Computing(backend=backend, precision=precision, deterministic=deterministic)
     if named:
         target = _table_target(inputs, named, server, output)
-        return _answer_table(opened(bundle, names, **how), inputs.file, target, names, named)
+        return _answer_table(open_session(bundle, names, **how), inputs.file, target, names, named)
     if inputs.file != DASH:
         _check(bundle, inputs.file, form)
     if explain:
@@ -141,9 +141,9 @@ def command(
 
 
 def _explain(
-    bundle: str, names: tuple[str, ...], how: Computing, inputs: Given, form: str, *, printer: Printer
+    bundle: str, names: tuple[str, ...], how: Computing, inputs: TextInput, form: str, *, printer: Printer
 ) -> None:
-    session = opened(bundle, names, **how)
+    session = open_session(bundle, names, **how)
     with _source(inputs) as source:
         explain_lines(session, names, source, printer, form=form)
 
@@ -163,7 +163,7 @@ def _tell(count: _Count) -> None:
         sys.exit(1)
 
 
-def _table_target(inputs: Given, named: Mapping[str, Any], server: str | None, output: str) -> str:
+def _table_target(inputs: TextInput, named: Mapping[str, Any], server: str | None, output: str) -> str:
     """Where the rows of a table go; click's errors where there is no table, or no place."""
     option = f"--{next(iter(named)).replace('_', '-')}"
     if inputs.texts or inputs.file == DASH:
@@ -173,7 +173,7 @@ def _table_target(inputs: Given, named: Mapping[str, Any], server: str | None, o
     if output == DASH:
         ending = next((SCORED[end] for end in SCORED if end in inputs.file.lower()), ".csv")
         raise click.UsageError(f"the rows of a table are written to a file: add -o answered{ending}.")
-    check_kept(output)
+    check_kept_files(output)
     return output
 
 
@@ -190,7 +190,7 @@ def _answer_table(session: Session, source: str, target: str, names: tuple[str, 
     answer_rows(Printer(), session, source, target, wish, fresh=named.get("fresh", False))
 
 
-def _without_table(source: Iterable[Piece], bundle: str, inputs: Given) -> Iterator[Piece]:
+def _without_table(source: Iterable[LineChunk], bundle: str, inputs: TextInput) -> Iterator[LineChunk]:
     """The pieces; DataError where the first one begins as a table does, with the command that answers its rows."""
     for number, piece in enumerate(source):
         if number == 0 and not inputs.texts:
@@ -210,10 +210,10 @@ def _asked_remotely(server: str, key_file: str | None, names: tuple[str, ...]) -
 
 @contextlib.contextmanager
 def _asked_here(bundle: str, names: tuple[str, ...], how: Computing) -> Iterator[Answering]:
-    yield partial(_by_session, opened(bundle, names, **how), names or None)
+    yield partial(_by_session, open_session(bundle, names, **how), names or None)
 
 
-def _place(inputs: Given) -> str:
+def _place(inputs: TextInput) -> str:
     if inputs.texts:
         return "the command line"
     return "standard input" if inputs.file == DASH else inputs.file
@@ -230,7 +230,7 @@ class _Count:
     failed: int = 0  # in some task
 
 
-def _answered(answer: Answering, source: Iterable[Piece], target: IO[bytes], form: str) -> _Count:
+def _answered(answer: Answering, source: Iterable[LineChunk], target: IO[bytes], form: str) -> _Count:
     printer, count = Printer(), _Count()
     for piece in source:
         rows = _rows(answer, piece.lines, form)
@@ -291,17 +291,17 @@ def _check(bundle: str, file: str, form: str) -> None:
     elif ending is None:
         do = "name it as what it is, and answer its rows with `polyhead predict` and --text COLUMN"
     else:
-        command = command_for(bundle, file, first_columns(file))
-        do = f"answer its rows: `{command}`; --text names the column of the texts"
+        row_command = command_for(bundle, file, first_columns(file))
+        do = f"answer its rows: `{row_command}`; --text names the column of the texts"
     check_input_lines(file, form, do=do)
 
 
 @contextlib.contextmanager
-def _source(inputs: Given) -> Iterator[Iterable[Piece]]:
+def _source(inputs: TextInput) -> Iterator[Iterable[LineChunk]]:
     """The lines to answer; texts of the command line are lines by their number."""
     if inputs.texts:
         lines = [(number, os.fsencode(text)) for number, text in enumerate(inputs.texts, 1) if text.strip()]
-        yield [Piece(lines=lines, blank=len(inputs.texts) - len(lines))]
+        yield [LineChunk(lines=lines, blank=len(inputs.texts) - len(lines))]
         return
     if inputs.file != DASH:
         with open(inputs.file, "rb") as file:
@@ -317,7 +317,7 @@ def _source(inputs: Given) -> Iterator[Iterable[Piece]]:
 @contextlib.contextmanager
 def _target(output: str) -> Iterator[IO[bytes]]:
     if output != DASH:
-        with writing(output) as file:
+        with writing_file(output) as file:
             yield file
         return
     if sys.stdout is None:

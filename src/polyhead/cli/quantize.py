@@ -11,13 +11,13 @@ import click
 
 from polyhead.cli.labelled import LabelledColumns, label_option, sources_of
 from polyhead.cli.lines import read_texts
-from polyhead.cli.output import Printer, counted, json_option, number, table
+from polyhead.cli.output import Printer, counted, json_option, number, text_table
 from polyhead.engine.backends import BACKENDS
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.quantize.calibrate import LabelledSources
     from polyhead.engine.quantize.files import Int8Change
+    from polyhead.evaluate.int8 import LabelledSources
 
 ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 """Endings of files of labelled rows."""
@@ -105,8 +105,8 @@ def command(
     """
     from polyhead.bundle.read import Bundle
     from polyhead.engine.backends import default_runtime, open_runtime
-    from polyhead.engine.quantize import calibrate
     from polyhead.engine.quantize.files import read_scales, write_changes, write_scales
+    from polyhead.evaluate import int8 as calibrate
     from polyhead.machine import processor
 
     printer, opened, bits = Printer(json_to), Bundle.open(bundle), processor().weight_bits
@@ -141,7 +141,7 @@ def command(
 
 def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> LabelledSources:
     """Where the rows are that tasks are scored on: in the files of a project, or in one that holds rows."""
-    from polyhead.engine.quantize.calibrate import LabelledSources
+    from polyhead.evaluate.int8 import LabelledSources
     from polyhead.project.tables import read_project
 
     if data.lower().endswith(ROWS):
@@ -162,7 +162,7 @@ def change_lines(changes: Mapping[str, Int8Change]) -> list[str]:
             cells = [f"{agreement.rows:,}", equal, number(agreement.difference)]
         scores = [number(change.before), number(change.after), number(change.points, "+.2f")]
         rows.append([name, change.metric or "-", *cells, *scores])
-    return table(rows, left=2)
+    return text_table(rows, left=2)
 
 
 def _as_json(change: Int8Change) -> dict[str, object]:

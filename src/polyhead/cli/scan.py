@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, table
+from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, text_table
 
 if TYPE_CHECKING:
-    from polyhead.convert.difference import Difference
+    from polyhead.convert.difference import EncoderDifference
     from polyhead.convert.folders import FoundFolder, Scan
     from polyhead.convert.scan import ScannedEncoder, SharedLayers
 
@@ -41,9 +41,9 @@ def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: st
 
 
 def _shown(scan: Scan) -> list[str]:
-    lines = indented(table(_models(scan), left=5))
+    lines = indented(text_table(_models(scan), left=5))
     if scan.base is not None:
-        lines += section(f"Beside {scan.base.name}", table(_with_base(scan), left=4))
+        lines += section(f"Beside {scan.base.name}", text_table(_with_base(scan), left=4))
     notes = [f"{model.scanned.name} cannot be imported: {model.refused}" for model in scan.models if model.refused]
     notes += [
         f"{model.scanned.name} ({model.adapter}): import runs the trunk's layers with its matrices and keeps no other"
@@ -119,7 +119,7 @@ def _with_base(scan: Scan) -> list[list[object]]:
     return rows
 
 
-def _difference(delta: Difference | None) -> str:
+def _difference(delta: EncoderDifference | None) -> str:
     if delta is None:
         return "cannot be compared"
     if not delta.matrices and not delta.vectors:
@@ -153,7 +153,7 @@ def _savings(scan: Scan) -> list[str]:
     ):
         rows.append([name, shown.format(before), shown.format(after), f"{100 * (1 - after / before):.1f} %"])
     text = f"one text of {counted(scan.tokens, 'token')}"
-    return section(f"All of them on {text}, apart and merged by `polyhead import`", table(rows))
+    return section(f"All of them on {text}, apart and merged by `polyhead import`", text_table(rows))
 
 
 def _next(scan: Scan) -> list[str]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.options import names_in, opened, session_options, tasks_option
-from polyhead.cli.output import Printer, check_kept, counted, json_option, note, stoppable
+from polyhead.cli.options import names_in, open_session, session_options, tasks_option
+from polyhead.cli.output import Printer, check_kept_files, counted, json_option, note, stoppable
 from polyhead.progress import duration, pace
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def command(
 
     if keep and only_answers:
         raise click.UsageError("--keep and --only-answers contradict each other: give one of them")
-    check_kept(target)
+    check_kept_files(target)
     printer, names = Printer(json_to), names_in(tasks)
-    session = opened(bundle, names, backend=backend, precision=precision, deterministic=deterministic)
+    session = open_session(bundle, names, backend=backend, precision=precision, deterministic=deterministic)
     wish = ScoreRequest(
         tasks=names,
         columns={role: column for role, column in roles.items() if column is not None},

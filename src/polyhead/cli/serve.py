@@ -13,7 +13,7 @@ from polyhead.cli.options import session_options
 from polyhead.cli.output import note
 from polyhead.cli.ports import Port, PortType, in_order
 from polyhead.cli.serve_changes import changes_options, place_of_worker, supervise, with_changes
-from polyhead.cli.serve_options import access_file, hosts_of, keys_of, settings_of, settings_options
+from polyhead.cli.serve_options import access_file, hosts_of, keys_of, serve_settings, settings_options
 from polyhead.errors import MissingExtra
 from polyhead.progress import counted
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from polyhead.serve.guard import Observer
-    from polyhead.serve.keys import Keys
+    from polyhead.serve.keys import AccessKeys
     from polyhead.serve.service import Service
     from polyhead.serve.workers import WorkerPlace
 
@@ -71,7 +71,7 @@ def command(
     from polyhead.serve.service import Service
 
     known, place = keys_of(keys), place_of_worker()
-    settings = with_changes(settings_of(given, default_task=default_task), given)
+    settings = with_changes(serve_settings(given, default_task=default_task), given)
     check_keys(known, host=host, admin=settings.admin, no_keys=no_keys)
     observers = [Tracing().exchange] if traces else []
     with ExitStack() as opened:
@@ -99,7 +99,7 @@ def run(
     *,
     host: str,
     worker: WorkerPlace | None,
-    keys: Keys,
+    keys: AccessKeys,
     hosts: Sequence[str] | None,
     observers: Sequence[Observer],
 ) -> None:

@@ -13,11 +13,11 @@ import click
 import msgspec
 
 from polyhead.cli.output import DASH
-from polyhead.errors import ConfigError, nearest
+from polyhead.errors import ConfigError, suggestion
 from polyhead.nesting import toml_of
 
 if TYPE_CHECKING:
-    from polyhead.serve.keys import Keys
+    from polyhead.serve.keys import AccessKeys
     from polyhead.serve.settings import ServeSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -56,7 +56,7 @@ IN_MIB = ("limits.body_bytes", "cache_bytes")
 
 
 def settings_options(command: Command) -> Command:
-    """Adds all options of `settings_of`, `keys_of` and `access_log`, and `--config` for any option."""
+    """Adds all options of `serve_settings`, `keys_of` and `access_log`, and `--config` for any option."""
     from_file = click.option(
         "--config",
         metavar="FILE",
@@ -112,7 +112,7 @@ def settings_options(command: Command) -> Command:
     return command
 
 
-def settings_of(given: Mapping[str, Any], **others: Any) -> ServeSettings:
+def serve_settings(given: Mapping[str, Any], **others: Any) -> ServeSettings:
     """The settings that these values of options make, and `others` as they are."""
     from polyhead.serve.labels import read_labels
     from polyhead.serve.settings import ServeSettings
@@ -126,9 +126,9 @@ def settings_of(given: Mapping[str, Any], **others: Any) -> ServeSettings:
     return settings
 
 
-def keys_of(path: str | None) -> Keys:
+def keys_of(path: str | None) -> AccessKeys:
     """The keys of this file and of the environment; raises ConfigError for what is none."""
-    from polyhead.serve.keys import Keys, keys_in
+    from polyhead.serve.keys import AccessKeys, keys_in
 
     keys = list[Any]()
     if path is not None:
@@ -143,7 +143,7 @@ def keys_of(path: str | None) -> Keys:
     for name, purpose in ((PREDICT_KEYS, "predict"), (ADMIN_KEYS, "admin")):
         lines = os.environ.get(name, "").replace(",", "\n")
         keys += keys_in(lines, source=name, purpose=purpose, before=len(keys))  # type: ignore[arg-type]
-    return Keys(keys)
+    return AccessKeys(keys)
 
 
 def hosts_of(allowed: Sequence[str], host: str) -> list[str] | None:
@@ -204,6 +204,6 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: str |
         own = known.get(name.replace("_", "-"))
         if own is None or isinstance(value, dict):
             allowed = sorted(known)
-            raise ConfigError(f"{path}: there is no option '{name}'", allowed=allowed, do=nearest(name, allowed))
+            raise ConfigError(f"{path}: there is no option '{name}'", allowed=allowed, do=suggestion(name, allowed))
         values[str(own.name)] = [value] if own.multiple and not isinstance(value, list) else value
     context.default_map = values

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from polyhead.cli.actor import actor_option
-from polyhead.cli.bundle_lines import answers_changed, end, listed, model_row, removed_lines, task_row
+from polyhead.cli.bundle_lines import answers_changed, end, model_row, owner_rows, removed_lines, task_row
 from polyhead.cli.certificate import certificate
 from polyhead.cli.model_tasks import (
     other_sort,
@@ -62,7 +62,7 @@ def list_(bundle: str, json_to: str | None) -> None:
     if not rows:
         printer.line("no task yet: train some with `polyhead train`, or add some with `polyhead tasks add`")
     else:
-        printer.lines(listed(rows))
+        printer.lines(owner_rows(rows))
     groups = [sorted(group) for group in opened.groups()]
     printer.lines([f"can only change together: {', '.join(group)}" for group in groups])
     printer.lines(removed_lines(opened, models))
@@ -268,7 +268,7 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: st
 @click.argument("bundle", type=FOLDER)
 @actor_option
 @json_option
-def verify(bundle: str, json_to: str | None, actor: str) -> None:
+def verify_tasks(bundle: str, json_to: str | None, actor: str) -> None:
     """Check every file and every answer of BUNDLE against its certificates.
 
     Hashes all files and lets all tasks answer their probes again. Names each changed file and each task that answers

@@ -13,7 +13,7 @@ from polyhead.cli.options import names_in, store_place, tasks_option
 from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable
 
 if TYPE_CHECKING:
-    from polyhead.deep.loop.devices import Place
+    from polyhead.deep.loop.devices import ProcessRank
     from polyhead.deep.loop.events import Events
 
 
@@ -124,7 +124,7 @@ def command(
         printer.json(outcome)
 
 
-def _place(kind: str, device: str | None, *, is_watched: bool) -> Place:
+def _place(kind: str, device: str | None, *, is_watched: bool) -> ProcessRank:
     """The process and device for a recipe of this kind; a frozen trunk is read on the processor."""
     from polyhead.deep.loop.devices import place_in
     from polyhead.errors import ConfigError

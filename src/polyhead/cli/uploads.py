@@ -22,7 +22,7 @@ def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
     """
     from pathlib import Path
 
-    from polyhead.bundle.packed import packed
+    from polyhead.bundle.packed import upload_bytes
     from polyhead.bundle.read import Bundle
     from polyhead.files import replacing
 
@@ -30,7 +30,7 @@ def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
     opened.part(name)  # hashed: a damaged one is not sent
     size = 0
     with replacing(Path(output)) as file:
-        for chunk in packed(opened, name):
+        for chunk in upload_bytes(opened, name):
             size += file.write(chunk)
     version = opened.version(name)
     printer.line(f"packed {name} ({version}) into {output}: {counted(size, 'byte')}")
@@ -43,7 +43,7 @@ def apply(alive: int | None) -> None:
     """Make the changes of standard input, a line of JSON each, and print what became of each; a server runs this."""
     from polyhead.certify import Prover
     from polyhead.memory import trim
-    from polyhead.serve.orders import lower_priority, told
+    from polyhead.serve.orders import change_reply, lower_priority
     from polyhead.serve.parent import Parent
 
     parent = None if alive is None else Parent(alive)
@@ -55,6 +55,6 @@ def apply(alive: int | None) -> None:
     lower_priority()
     prover = Prover()
     for order in sys.stdin.buffer:
-        sys.stdout.buffer.write(told(order, prover, *(() if parent is None else (parent.check,))) + b"\n")
+        sys.stdout.buffer.write(change_reply(order, prover, *(() if parent is None else (parent.check,))) + b"\n")
         sys.stdout.buffer.flush()
         trim()

@@ -7,9 +7,9 @@
 Errors are those of `polyhead.errors`.
 """
 
-from polyhead.client.answers import Part, Prediction, Result, TaskInfo, Version
+from polyhead.client.answers import Prediction, Result, StreamPart, TaskInfo, Version
 from polyhead.client.asynchronous import AsyncClient, AsyncStream
-from polyhead.client.client import Client, Stream
+from polyhead.client.client import AnswerStream, Client
 from polyhead.client.connection import Call
 
 __all__ = [
@@ -17,10 +17,10 @@ __all__ = [
     "AsyncStream",
     "Call",
     "Client",
-    "Part",
+    "StreamPart",
     "Prediction",
     "Result",
-    "Stream",
+    "AnswerStream",
     "TaskInfo",
     "Version",
 ]

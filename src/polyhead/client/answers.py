@@ -33,7 +33,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     receipt: dict[str, int] = {}
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class StreamPart(msgspec.Struct, frozen=True, kw_only=True):
     """One task's answers to some of the inputs, by their numbers, as soon as they are known."""
 
     task: str

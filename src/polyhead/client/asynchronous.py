@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from polyhead.client.answers import Part, Prediction, TaskInfo
-from polyhead.client.client import RETRIES, TIMEOUT, Client, Stream
+from polyhead.client.answers import Prediction, StreamPart, TaskInfo
+from polyhead.client.client import RETRIES, TIMEOUT, AnswerStream, Client
 from polyhead.client.connection import Call
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 class AsyncStream:
     """Parts of an answer as they come; `end` holds the rest, results without answers, once all came."""
 
-    def __init__(self, client: AsyncClient, stream: Stream) -> None:
+    def __init__(self, client: AsyncClient, stream: AnswerStream) -> None:
         self._client, self._stream = client, stream
 
     @property
@@ -30,7 +30,7 @@ class AsyncStream:
         """None as long as not all came."""
         return self._stream.end
 
-    async def __aiter__(self) -> AsyncIterator[Part]:
+    async def __aiter__(self) -> AsyncIterator[StreamPart]:
         while (part := await self._client._run(self._stream, self._stream.following)) is not None:
             yield part
 
@@ -106,7 +106,7 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _run(self, call: Call | Stream, answer: Callable[[], Answer]) -> Answer:
+    async def _run(self, call: Call | AnswerStream, answer: Callable[[], Answer]) -> Answer:
         import asyncio
 
         try:

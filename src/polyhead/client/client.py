@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from polyhead.client.answers import Part, Prediction, TaskInfo, TaskList, VectorList
-from polyhead.client.connection import Call, Connections, Request
-from polyhead.client.failure import Told, failure_of
+from polyhead.client.answers import Prediction, StreamPart, TaskInfo, TaskList, VectorList
+from polyhead.client.connection import Call, Connections, HTTPRequest
+from polyhead.client.failure import ErrorFacts, failure_of
 from polyhead.errors import BackendError, BadValue
 
 if TYPE_CHECKING:
@@ -24,23 +24,23 @@ TIMEOUT, RETRIES = 30.0, 2
 Decoded = TypeVar("Decoded")
 
 
-class Stream:
+class AnswerStream:
     """Parts of an answer as they come; `end` holds the rest, results without answers, once all came."""
 
     def __init__(self, lines: Generator[bytes], call: Call) -> None:
         self.end: Prediction | None = None
         self._lines, self._call, self._lock = lines, call, threading.Lock()
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[StreamPart]:
         while (part := self.following()) is not None:
             yield part
 
-    def following(self) -> Part | None:
+    def following(self) -> StreamPart | None:
         """The next part, waited for; None after the last."""
         with self._lock:
             for line in self._lines:
                 part = part_of(line)
-                if isinstance(part, Part):
+                if isinstance(part, StreamPart):
                     return part
                 self.end = part
         if self.end is None:
@@ -99,30 +99,30 @@ class Client:
         one alone, but for a pair, needs no list.
         """
         body = predict_body(inputs, tasks, deadline)
-        return self._asked(Request(method="POST", path="/v1/predict", body=body), Prediction, call)
+        return self._asked(HTTPRequest(method="POST", path="/v1/predict", body=body), Prediction, call)
 
     def stream(
         self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
-    ) -> Stream:
+    ) -> AnswerStream:
         """The same, answers of each task as soon as they are known. Close it where not all of it is read."""
         body, call = predict_body(inputs, tasks, deadline), Call()
-        request = Request(method="POST", path="/v1/predict/stream", body=body, accept="application/x-ndjson")
-        return Stream(self._connections.lines(request, call), call)
+        request = HTTPRequest(method="POST", path="/v1/predict/stream", body=body, accept="application/x-ndjson")
+        return AnswerStream(self._connections.lines(request, call), call)
 
     def tasks(self, *, call: Call | None = None) -> list[TaskInfo]:
         """The tasks that can be asked."""
-        return self._asked(Request(method="GET", path="/v1/tasks"), TaskList, call).tasks
+        return self._asked(HTTPRequest(method="GET", path="/v1/tasks"), TaskList, call).tasks
 
     def task(self, name: str, *, call: Call | None = None) -> TaskInfo:
         """One of them, with its card, scores and path."""
-        return self._asked(Request(method="GET", path=f"/v1/tasks/{quote(name, safe='')}"), TaskInfo, call)
+        return self._asked(HTTPRequest(method="GET", path=f"/v1/tasks/{quote(name, safe='')}"), TaskInfo, call)
 
     def embed(self, texts: Sequence[str], *, dimensions: int | None = None, call: Call | None = None) -> np.ndarray:
         """The texts' mean vectors, float32 (texts, dimensions), each of length 1; `dimensions` None: all."""
         import numpy as np
 
-        body = encoded({"input": listed(texts), "encoding_format": "base64", "dimensions": dimensions})
-        answer = self._asked(Request(method="POST", path="/v1/embeddings", body=body), VectorList, call)
+        body = json_body({"input": list_of(texts), "encoding_format": "base64", "dimensions": dimensions})
+        answer = self._asked(HTTPRequest(method="POST", path="/v1/embeddings", body=body), VectorList, call)
         rows = [np.frombuffer(base64.b64decode(each.embedding), "<f4") for each in answer.data]
         return np.stack(rows).astype(np.float32)
 
@@ -136,7 +136,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _asked(self, request: Request, kind: type[Decoded], call: Call | None) -> Decoded:
+    def _asked(self, request: HTTPRequest, kind: type[Decoded], call: Call | None) -> Decoded:
         body = self._connections.ask(request, call)
         try:
             return msgspec.json.decode(body, type=kind)
@@ -156,14 +156,14 @@ def predict_body(inputs: Iterable[object] | str, tasks: Iterable[str] | None, de
         body["tasks"] = list(tasks)
     if deadline is not None:
         body["options"] = {"deadline": deadline}
-    return encoded(body)
+    return json_body(body)
 
 
 def _inputs(inputs: Iterable[object] | str) -> list[object]:
     """The inputs, or the one that it is; raises BadValue for two texts that may be a pair."""
     if isinstance(inputs, str | Mapping) or hasattr(inputs, "context"):
         return [inputs]
-    several = listed(inputs)
+    several = list_of(inputs)
     if isinstance(inputs, tuple) and len(several) == 2 and all(isinstance(text, str) for text in several):
         raise BadValue(
             "a tuple of two texts may be a pair, or two texts",
@@ -191,14 +191,14 @@ def row_of(entry: object, number: int) -> object:
     )
 
 
-def listed(values: Iterable[object]) -> list[object]:
+def list_of(values: Iterable[object]) -> list[object]:
     """The values; raises BadValue for one string, which is a list of letters to Python."""
     if isinstance(values, str | bytes | Mapping):
         raise BadValue("inputs come in a list, and one value was given", got=repr(values), do="give [...]")
     return list(values)
 
 
-def encoded(body: object) -> bytes:
+def json_body(body: object) -> bytes:
     """JSON; lone surrogates, which UTF-8 cannot hold, are replaced one for one, so that offsets stay true."""
     try:
         return msgspec.json.encode(body)
@@ -214,15 +214,15 @@ def _repaired(value: Any) -> Any:
     return [_repaired(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def part_of(line: bytes) -> Part | Prediction:
+def part_of(line: bytes) -> StreamPart | Prediction:
     """A line of a stream; raises the error that it tells."""
     try:
         fields = msgspec.json.decode(line)
         if "task" in fields:
-            return msgspec.json.decode(line, type=Part)
+            return msgspec.json.decode(line, type=StreamPart)
         if "error" not in fields:
             return msgspec.json.decode(line, type=Prediction)
-        told = msgspec.convert(fields["error"], Told)
+        told = msgspec.convert(fields["error"], ErrorFacts)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BackendError("a line of the answer is none of a server of polyhead", got=str(error)) from None
     raise failure_of(told, 500, {})

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from polyhead.client.failure import failure, retry_after
+from polyhead.client.failure import error_of_response, retry_after
 from polyhead.errors import BackendError, ConfigError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Call:
                     self._connection.sock.shutdown(SHUT_RDWR)
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is sent."""
 
     method: str
@@ -86,7 +86,7 @@ class Connections:
         for connection in idle:
             connection.close()
 
-    def ask(self, request: Request, call: Call | None = None) -> bytes:
+    def ask(self, request: HTTPRequest, call: Call | None = None) -> bytes:
         """The body of the answer; asked again where the server has too much to do, for as long as the time limit.
 
         Raises the error that the server tells, BackendError where none answers.
@@ -95,7 +95,7 @@ class Connections:
         response, connection = self._answered(request, call)
         return self._read(response, connection, call)
 
-    def lines(self, request: Request, call: Call) -> Generator[bytes]:
+    def lines(self, request: HTTPRequest, call: Call) -> Generator[bytes]:
         """The same, line by line as they come; for each the time limit may pass once."""
         response, connection = self._answered(request, call)
         is_whole = False
@@ -107,7 +107,7 @@ class Connections:
         finally:
             self._leave(connection, call, reuse=is_whole and not response.will_close)
 
-    def _answered(self, request: Request, call: Call) -> tuple[HTTPResponse, HTTPConnection]:
+    def _answered(self, request: HTTPRequest, call: Call) -> tuple[HTTPResponse, HTTPConnection]:
         """The beginning of an answer that is no error."""
         end, tries = monotonic() + self._timeout, 0
         while True:
@@ -118,7 +118,7 @@ class Connections:
             wait, tries = retry_after(headers), tries + 1
             is_last = response.status != 429 or tries > self._retries or monotonic() + wait >= end
             if is_last or call.is_aborted.wait(wait):
-                raise failure(response.status, headers, body)
+                raise error_of_response(response.status, headers, body)
 
     def _read(self, response: HTTPResponse, connection: HTTPConnection, call: Call) -> bytes:
         is_whole = False
@@ -129,7 +129,7 @@ class Connections:
             self._leave(connection, call, reuse=is_whole and not response.will_close)
         return body
 
-    def _opened(self, request: Request, call: Call, end: float) -> tuple[HTTPResponse, HTTPConnection]:
+    def _opened(self, request: HTTPRequest, call: Call, end: float) -> tuple[HTTPResponse, HTTPConnection]:
         """The beginning of an answer. A kept connection that the server closed meanwhile is replaced once."""
         while True:
             with self._lock:
@@ -145,7 +145,7 @@ class Connections:
                 if not (is_kept and isinstance(error, ConnectionError)) or call.is_aborted.is_set():
                     raise self._failed(error, call) from None
 
-    def _send(self, connection: HTTPConnection, request: Request, call: Call, end: float) -> None:
+    def _send(self, connection: HTTPConnection, request: HTTPRequest, call: Call, end: float) -> None:
         connection.timeout = max(0.001, end - monotonic())
         if connection.sock is None:
             connection.connect()

@@ -10,7 +10,7 @@ from polyhead import errors
 from polyhead.errors import BackendError, ConfigError, Overloaded, PolyheadError
 
 
-class Told(msgspec.Struct, frozen=True):
+class ErrorFacts(msgspec.Struct, frozen=True):
     """The facts of an error as a server tells them."""
 
     type: str = ""
@@ -23,14 +23,14 @@ class Told(msgspec.Struct, frozen=True):
 class Body(msgspec.Struct, frozen=True):
     """The body of an answer that is none."""
 
-    error: Told
+    error: ErrorFacts
 
 
 _DECODER = msgspec.json.Decoder(Body)
 _KEYS = (401, 403)
 
 
-def failure(status: int, headers: Mapping[str, str], body: bytes) -> PolyheadError:
+def error_of_response(status: int, headers: Mapping[str, str], body: bytes) -> PolyheadError:
     """The error that a server tells with this answer; `status` is an attribute too, and of Overloaded `retry_after`."""
     try:
         told = _DECODER.decode(body).error
@@ -44,7 +44,7 @@ def failure(status: int, headers: Mapping[str, str], body: bytes) -> PolyheadErr
     return failure_of(told, status, facts)
 
 
-def failure_of(told: Told, status: int, facts: Mapping[str, object]) -> PolyheadError:
+def failure_of(told: ErrorFacts, status: int, facts: Mapping[str, object]) -> PolyheadError:
     """An error of the class that the server names, else one that its status fits."""
     kind = getattr(errors, told.type, None)
     if not (isinstance(kind, type) and issubclass(kind, PolyheadError)):

@@ -62,7 +62,7 @@ class Components(FeatureCodec):
             # In float64 a vector's levels do not depend on what is beside it in a product.
             rows = np.clip(flat[start : start + AT_ONCE], -LARGEST, LARGEST).astype(np.float64)
             levels = np.clip(np.rint(rows @ code.turn + code.offset), 0, code.top).astype(np.uint8)
-            pack(levels, code.bits, raw[start : start + AT_ONCE])
+            pack_bits(levels, code.bits, raw[start : start + AT_ONCE])
         return raw.reshape(*values.shape[:-1], -1)
 
     def decode(self, raw: np.ndarray, width: int, constants: Constants) -> np.ndarray:
@@ -181,7 +181,7 @@ def planes(bits: np.ndarray) -> list[tuple[int, np.ndarray]]:
     return [(place, bits[: int((bits > place).sum())]) for place in range(int(bits[0]))]
 
 
-def pack(levels: np.ndarray, bits: np.ndarray, out: np.ndarray) -> None:
+def pack_bits(levels: np.ndarray, bits: np.ndarray, out: np.ndarray) -> None:
     """Writes uint8 (rows, components) bit by bit into `out`, uint8 (rows, bytes), zeros behind them."""
     several = [(levels[:, : len(each)] >> each - 1 - place) & 1 for place, each in planes(bits)]
     packed = np.packbits(np.concatenate(several, axis=1), axis=1)

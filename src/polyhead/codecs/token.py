@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from polyhead.codecs.base import NO_TOKEN, Affine, Constants, TokenCodec
-from polyhead.codecs.pca import AT_ONCE, LARGEST, LARGEST_SPAN, ROWS, allocated, fitted, pack, planes
+from polyhead.codecs.pca import AT_ONCE, LARGEST, LARGEST_SPAN, ROWS, allocated, fitted, pack_bits, planes
 from polyhead.codecs.tables import Table, table_named
 from polyhead.errors import StoreError
 
@@ -80,7 +80,7 @@ class Token1(TokenCodec):
             # In float64 a vector's levels do not depend on what is beside it in a product.
             turned = np.clip(flat[here], -LARGEST, LARGEST).astype(np.float64) @ code.turn
             turned += code.offset - 0.5 * means[rows[here]]
-            pack(np.clip(np.rint(turned), 0, code.top).astype(np.uint8), code.bits, raw[here, NAME_BYTES:])
+            pack_bits(np.clip(np.rint(turned), 0, code.top).astype(np.uint8), code.bits, raw[here, NAME_BYTES:])
         return raw.reshape(*values.shape[:-1], -1)
 
     def decode(self, raw: np.ndarray, width: int, constants: Constants) -> np.ndarray:

@@ -11,7 +11,7 @@ LOW = 8  # a delta is of low rank up to min(rows, columns) / LOW
 _FLOAT32, _BFLOAT16, _FLOAT16 = 2.0**-23, 2.0**-7, 2.0**-10  # spacing of the numbers around 1
 
 
-class Difference(Value):
+class EncoderDifference(Value):
     """The arrays of an encoder that are not those of the base, and the rank of W - W0 over its matrices.
 
     A singular value counts when it is above what rounding leaves: the spacing of the stored precision times the root
@@ -26,7 +26,7 @@ class Difference(Value):
     is_low_rank: bool  # every matrix that differs is of low rank, and there is one
 
 
-def difference(data: TrunkData, base: TrunkData) -> Difference:
+def encoder_difference(data: TrunkData, base: TrunkData) -> EncoderDifference:
     """The difference of the layers and embeddings that both have."""
     common = [name for name in data.arrays if name in base.arrays]
     changed = [name for name in common if not np.array_equal(data.arrays[name], base.arrays[name])]
@@ -39,7 +39,7 @@ def difference(data: TrunkData, base: TrunkData) -> Difference:
             rank, largest, allowed = own_rank, name, limit
         if own_rank > limit:
             break
-    return Difference(
+    return EncoderDifference(
         matrices=tuple(matrices),
         vectors=vectors,
         rank=rank,
@@ -55,7 +55,7 @@ def low_rank(shape: tuple[int, ...]) -> int:
 
 
 def rank_of(matrix: np.ndarray, base: np.ndarray) -> int:
-    """The numerical rank of matrix - base; see `Difference` for the tolerance."""
+    """The numerical rank of matrix - base; see `EncoderDifference` for the tolerance."""
     delta = np.asarray(matrix, np.float64) - base
     if delta.shape[0] > delta.shape[1]:
         delta = delta.T

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from polyhead.bundle.owners import owner_named
-from polyhead.convert.difference import Difference, difference
+from polyhead.convert.difference import EncoderDifference, encoder_difference
 from polyhead.convert.hugging_face import (
     ForeignHead,
     adapter_base,
@@ -19,17 +19,17 @@ from polyhead.convert.hugging_face import (
     read_encoder,
     read_head,
 )
-from polyhead.convert.peft import Lora, described, is_adapter
+from polyhead.convert.peft import Lora, adapter_line, is_adapter
 from polyhead.convert.scan import (
     Group,
     ScannedEncoder,
+    ScanTotals,
     SharedLayers,
-    Totals,
-    apart,
-    groups,
+    groups_of_models,
     over,
     pairs,
     scanned,
+    separate_cost,
     shared,
     together,
     tokenizer_digest,
@@ -54,7 +54,7 @@ class FoundFolder(Value):
     adapter: str = ""  # what its low-rank matrices sit on; "" for a whole model
     is_compared: bool = True  # not an adapter that is refused: its base alone could be compared
     with_base: SharedLayers | None = None
-    difference: Difference | None = None  # None without a base, or for another shape
+    difference: EncoderDifference | None = None  # None without a base, or for another shape
 
 
 class Scan(Value):
@@ -64,8 +64,8 @@ class Scan(Value):
     pairs: tuple[SharedLayers, ...]
     groups: tuple[Group, ...]
     tokens: int
-    apart: Totals
-    merged: Totals
+    apart: ScanTotals
+    merged: ScanTotals
     base: ScannedEncoder | None = None
 
     @property
@@ -100,13 +100,13 @@ def scan_folders(
     tell("")
     encoders = [model.scanned for model in models if model.is_compared]
     by_name = {encoder.name: encoder for encoder in encoders}
-    grouped = groups(encoders, against)
+    grouped = groups_of_models(encoders, against)
     return Scan(
         models=tuple(models),
         pairs=tuple(pairs(encoders)),
         groups=tuple(grouped),
         tokens=tokens,
-        apart=apart(encoders, tokens),
+        apart=separate_cost(encoders, tokens),
         merged=together(grouped, by_name, tokens),
         base=against,
     )
@@ -202,7 +202,7 @@ def _read_folder(folder: str, origin: TrunkData | None, base: ScannedEncoder | N
         labels=head.labels if head is not None else (),
         refused=refused,
         with_base=with_base,
-        difference=difference(data, origin) if comparable and origin is not None else None,
+        difference=encoder_difference(data, origin) if comparable and origin is not None else None,
     )
 
 
@@ -216,7 +216,7 @@ def _found_adapter(folder: str, base: ScannedEncoder, bases: BaseEncoders) -> Fo
         scanned=adapted.scanned,
         model_class=adapted.head.model_class,
         labels=adapted.head.labels,
-        adapter=described(adapted.scanned.adapted),
+        adapter=adapter_line(adapted.scanned.adapted),
         with_base=shared(base, adapted.scanned),
     )
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from polyhead.convert.peft import MERGE, WEIGHTS, Lora, base_named, check_ends, is_adapter, read_lora
-from polyhead.deep.nn.load import Checkpoint, load_trunk, open_checkpoint
+from polyhead.deep.nn.load import WeightFiles, load_trunk, open_checkpoint
 from polyhead.encoder.data import TrunkData, check_arrays
 from polyhead.encoder.shape import Architecture, linear
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
@@ -274,7 +274,7 @@ def _kind(config: _Config, model_class: str, outputs: int) -> str:
     return kind.name
 
 
-def _arrays(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+def _arrays(checkpoint: WeightFiles, names: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Arrays of a head by our names, given those in the checkpoint."""
     missing = sorted(set(names.values()) - set(checkpoint.files))
     if missing:

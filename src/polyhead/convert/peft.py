@@ -162,7 +162,7 @@ def check_ends(module: str, low: LowRank, ends: tuple[int, ...]) -> None:
         )
 
 
-def described(nodes: tuple[Layers, ...]) -> str:
+def adapter_line(nodes: tuple[Layers, ...]) -> str:
     """Ranks, maps and layers of an adapter in a few words; layers are numbered from 1."""
     descriptions = []
     for node in nodes:

@@ -19,18 +19,18 @@ from polyhead.convert.parity import Parity, parity
 from polyhead.convert.peft import is_adapter
 from polyhead.convert.scan import Group, group_of, over, scanned
 from polyhead.convert.task import (
-    Checkpoint,
+    ForeignCheckpoint,
     ImportRequest,
     adapter_of,
-    arrays_of,
-    card_of,
+    foreign_arrays,
+    foreign_path,
+    foreign_probes,
+    foreign_task,
+    import_card,
     name_of,
     origin_of,
     own_cost,
-    path_of,
-    probes_of,
     record_of,
-    task_of,
 )
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import TRAINING_BACKEND
@@ -60,7 +60,7 @@ class Imported(Value):
     adapter: str = ""  # what its low-rank matrices sit on; "" for a whole model
 
 
-class Outcome(Value):
+class ImportResult(Value):
     """The result of an import."""
 
     bundle: str
@@ -75,7 +75,7 @@ class Outcome(Value):
 
 def import_folders(
     wanted: ImportRequest, out: FilePath, texts: Sequence[Input], *, show: Show | None = None
-) -> Outcome:
+) -> ImportResult:
     """Writes every folder as a task into `out`, a new bundle or one whose trunk the folders share.
 
     Before anything is written there, each task answers `texts` from a bundle in a temporary folder and is compared
@@ -92,7 +92,7 @@ def import_folders(
     models = _read(wanted, existing, bases, tell)
     trunk, group = _trunk(wanted, bases.first(wanted.folders), models, existing, tell)
     digest = trunk.digest
-    paths = {model.folder: path_of(model, digest, group.taps[model.folder]) for model in models}
+    paths = {model.folder: foreign_path(model, digest, group.taps[model.folder]) for model in models}
     what = f"the import into {out} cannot be proven"
     with workspace(_nearest(out) / f"{PROOF}{out.resolve().name}", what) as place:
         trial = _trial(place, trunk, models, paths, texts, tell)
@@ -105,7 +105,7 @@ def import_folders(
         certificate = _commit(out, trunk, models, paths, proofs, trial, is_new=existing is None, actor=wanted.actor)
     tell("")
     bundle = Bundle.open(out)
-    return Outcome(
+    return ImportResult(
         bundle=str(out),
         is_new=existing is None,
         trunk=digest,
@@ -147,7 +147,7 @@ def _nearest(out: FilePath) -> FilePath:
 def _trial(
     root: FilePath,
     trunk: TrunkData,
-    models: Sequence[Checkpoint],
+    models: Sequence[ForeignCheckpoint],
     paths: Mapping[str, Path],
     texts: Sequence[Input],
     show: Show,
@@ -159,9 +159,9 @@ def _trial(
         path = paths[model.folder]
         draft = Draft(
             record=record_of(model, path, {}),
-            arrays=arrays_of(model, path),
+            arrays=foreign_arrays(model, path),
             scores={},
-            probes=probes_of(model.task, texts),
+            probes=foreign_probes(model.task, texts),
             card="",
         )
         add_tasks(root, [draft])
@@ -171,7 +171,7 @@ def _trial(
 def _commit(
     out: FilePath,
     trunk: TrunkData,
-    models: Sequence[Checkpoint],
+    models: Sequence[ForeignCheckpoint],
     paths: Mapping[str, Path],
     proofs: Mapping[str, Parity],
     trial: Bundle,
@@ -186,7 +186,7 @@ def _commit(
             arrays=trial.part(model.task.name),
             scores={"splits": {}},
             probes=trial.probes(model.task.name),
-            card=card_of(model, paths[model.folder], trunk, proofs[model.folder]),
+            card=import_card(model, paths[model.folder], trunk, proofs[model.folder]),
         )
         for model in models
     ]
@@ -220,9 +220,9 @@ def _check_texts(texts: Sequence[Input], wanted: ImportRequest) -> None:
         )
 
 
-def _read(wanted: ImportRequest, existing: Bundle | None, bases: BaseEncoders, show: Show) -> list[Checkpoint]:
+def _read(wanted: ImportRequest, existing: Bundle | None, bases: BaseEncoders, show: Show) -> list[ForeignCheckpoint]:
     """Every folder's digests, head and task; the arrays of its encoder are not kept."""
-    models: list[Checkpoint] = []
+    models: list[ForeignCheckpoint] = []
     taken = set(existing.tasks) if existing is not None else set()
     unknown = sorted(set(wanted.names) - set(wanted.folders))
     if unknown:
@@ -239,15 +239,15 @@ def _read(wanted: ImportRequest, existing: Bundle | None, bases: BaseEncoders, s
                 do=f"name it with --name {folder}=ANOTHER",
             )
         taken.add(name)
-        task = task_of(folder, name, head, wanted)
+        task = foreign_task(folder, name, head, wanted)
         encoder = adapted.scanned if adapted is not None else scanned_with(read_encoder(folder), head)
         lora = adapted.lora if adapted is not None else None
-        models.append(Checkpoint(folder=folder, scanned=encoder, head=head, task=task, lora=lora))
+        models.append(ForeignCheckpoint(folder=folder, scanned=encoder, head=head, task=task, lora=lora))
     return models
 
 
 def _trunk(
-    wanted: ImportRequest, base: str | None, models: Sequence[Checkpoint], existing: Bundle | None, show: Show
+    wanted: ImportRequest, base: str | None, models: Sequence[ForeignCheckpoint], existing: Bundle | None, show: Show
 ) -> tuple[TrunkData, Group]:
     """The trunk that all folders share something with, and how far each does; `base` is that of a new bundle."""
     encoders = [model.scanned for model in models]

@@ -81,16 +81,16 @@ class Group(Value):
     taps: dict[str, int]
 
 
-class Totals(Value):
+class ScanTotals(Value):
     """What some models cost together on one text, and the bytes of their arrays in float32."""
 
     layers: int = 0
     flops: int = 0
     bytes: int = 0
 
-    def plus(self, cost: Cost) -> Totals:
+    def plus(self, cost: Cost) -> ScanTotals:
         """With the cost of one more plan."""
-        return Totals(
+        return ScanTotals(
             layers=self.layers + cost.layer_evaluations, flops=self.flops + cost.flops, bytes=self.bytes + cost.bytes
         )
 
@@ -170,7 +170,7 @@ def over(trunk: ScannedEncoder, models: Sequence[ScannedEncoder], *, depth: int 
     return Group(trunk=trunk.name, depth=depth, taps=taps)
 
 
-def groups(models: Sequence[ScannedEncoder], base: ScannedEncoder | None = None) -> list[Group]:
+def groups_of_models(models: Sequence[ScannedEncoder], base: ScannedEncoder | None = None) -> list[Group]:
     """Groups of models that share something: those over `base` first, then in the given order."""
     result: list[Group] = []
     left = list(models)
@@ -188,18 +188,18 @@ def merged(group: Group, models: Mapping[str, ScannedEncoder], *, trunk: str = "
     return merge({name: models[name].path(tap, trunk=trunk) for name, tap in group.taps.items()})
 
 
-def apart(models: Sequence[ScannedEncoder], tokens: int) -> Totals:
+def separate_cost(models: Sequence[ScannedEncoder], tokens: int) -> ScanTotals:
     """Cost of the models when each runs its own encoder."""
-    total = Totals()
+    total = ScanTotals()
     for model in models:
         plan = merge({model.name: model.path(len(model.layers), trunk=model.root)})
         total = total.plus(cost_of(plan, model.architecture, tokens))
     return total
 
 
-def together(grouped: Sequence[Group], models: Mapping[str, ScannedEncoder], tokens: int) -> Totals:
+def together(grouped: Sequence[Group], models: Mapping[str, ScannedEncoder], tokens: int) -> ScanTotals:
     """Cost of the models when every group is merged over its trunk."""
-    total = Totals()
+    total = ScanTotals()
     for group in grouped:
         any_of_them = models[next(iter(group.taps))]
         shape = msgspec.structs.replace(any_of_them.architecture, layers=group.depth)

@@ -14,7 +14,7 @@ from polyhead._version import __version__
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.convert.hugging_face import ForeignHead, read_encoder, weights_digests
 from polyhead.convert.parity import Parity
-from polyhead.convert.peft import Lora, described
+from polyhead.convert.peft import Lora, adapter_line
 from polyhead.convert.scan import ScannedEncoder
 from polyhead.deep.loop.numerics import numerics
 from polyhead.encoder.data import TrunkData
@@ -40,7 +40,7 @@ class ImportRequest(Value):
     actor: str = ""  # who imports, for the certificate
 
 
-class Checkpoint(Value, eq=False):
+class ForeignCheckpoint(Value, eq=False):
     """A folder to be imported; arrays of its encoder are read again when they are needed."""
 
     folder: str
@@ -57,7 +57,7 @@ def name_of(folder: str) -> str:
     return re.sub(r"\.{2,}", ".", clean)[:64].rstrip(".") or "task"
 
 
-def task_of(folder: str, name: str, head: ForeignHead, wanted: ImportRequest) -> Task:
+def foreign_task(folder: str, name: str, head: ForeignHead, wanted: ImportRequest) -> Task:
     """The folder's task; raises ConfigError, naming the folder, for what its kind cannot use or lacks."""
     kind = KINDS[head.kind]
     if "range" in kind.uses and wanted.range is None:
@@ -84,7 +84,7 @@ def task_of(folder: str, name: str, head: ForeignHead, wanted: ImportRequest) ->
         raise ConfigError(f"{folder}: {error.what}", got=error.got, allowed=error.allowed, do=do) from None
 
 
-def path_of(model: Checkpoint, trunk: str, tap: int) -> Path:
+def foreign_path(model: ForeignCheckpoint, trunk: str, tap: int) -> Path:
     """`Embed, Layers(0, tap, trunk), Layers(tap, N, part), Pool, Head`; neither kind of layers need be there.
 
     Of an adapter `Embed, Layers(0, N, trunk, delta), Pool, Head`, cut where its ranks, scales or maps change.
@@ -97,7 +97,7 @@ def path_of(model: Checkpoint, trunk: str, tap: int) -> Path:
     return Path(nodes=(Embed(trunk=trunk), *nodes, *model.head.ends(owner)))
 
 
-def arrays_of(model: Checkpoint, path: Path) -> dict[str, np.ndarray]:
+def foreign_arrays(model: ForeignCheckpoint, path: Path) -> dict[str, np.ndarray]:
     """The task's arrays; a regression's output layer gives fractions of the range, as our tasks do."""
     if model.lora is not None:
         inside = model.lora.arrays()
@@ -114,7 +114,7 @@ def arrays_of(model: Checkpoint, path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def record_of(model: Checkpoint, path: Path, origin: Mapping[str, object]) -> TaskRecord:
+def record_of(model: ForeignCheckpoint, path: Path, origin: Mapping[str, object]) -> TaskRecord:
     """The task's record; `origin` is kept under `imported` of what it was trained with."""
     return TaskRecord(
         task=model.task,
@@ -124,7 +124,7 @@ def record_of(model: Checkpoint, path: Path, origin: Mapping[str, object]) -> Ta
     )
 
 
-def origin_of(model: Checkpoint, proof: Parity) -> dict[str, object]:
+def origin_of(model: ForeignCheckpoint, proof: Parity) -> dict[str, object]:
     """Where the task came from, and the proof that it answers alike."""
     origin: dict[str, object] = {
         "folder": model.folder,
@@ -138,12 +138,12 @@ def origin_of(model: Checkpoint, proof: Parity) -> dict[str, object]:
     return origin
 
 
-def adapter_of(model: Checkpoint) -> str:
+def adapter_of(model: ForeignCheckpoint) -> str:
     """The maps and layers with low-rank matrices, in a few words; "" for a whole model."""
-    return described(model.scanned.adapted) if model.lora is not None else ""
+    return adapter_line(model.scanned.adapted) if model.lora is not None else ""
 
 
-def probes_of(task: Task, texts: Sequence[Input]) -> list[dict[str, object]]:
+def foreign_probes(task: Task, texts: Sequence[Input]) -> list[dict[str, object]]:
     """PROBES of the texts, or all if there are fewer: the longest, one beyond ASCII, others evenly spaced."""
     longest = max(range(len(texts)), key=lambda i: sum(map(len, texts[i])))
     foreign = [i for i, text in enumerate(texts) if not all(t.isascii() for t in text)]
@@ -162,7 +162,7 @@ def own_cost(name: str, path: Path, trunk: TrunkData) -> cost.Cost:
     return cost.added(merge({name: path}), name, trunk.architecture, tokens=32)
 
 
-def card_of(model: Checkpoint, path: Path, trunk: TrunkData, proof: Parity) -> str:
+def import_card(model: ForeignCheckpoint, path: Path, trunk: TrunkData, proof: Parity) -> str:
     """Markdown for the task's README.md."""
     task, own = model.task, own_cost(model.task.name, path, trunk)
     agreed = "" if proof.agreement is None else f" {100 * proof.agreement:.1f} % of the decisions are the same."
@@ -191,7 +191,7 @@ def card_of(model: Checkpoint, path: Path, trunk: TrunkData, proof: Parity) -> s
     )
 
 
-def _description(model: Checkpoint, own: int) -> str:
+def _description(model: ForeignCheckpoint, own: int) -> str:
     """The folder's content in words, up to the trunk's name."""
     if model.lora is not None:
         return f"a `{model.head.model_class}` with an adapter ({adapter_of(model)}) in the layers of"

@@ -10,7 +10,7 @@ import msgspec
 
 from polyhead.data.shares import STORED, columns_in
 from polyhead.data.tables import is_address
-from polyhead.errors import ConfigError, MissingColumn, near_name, nearest
+from polyhead.errors import ConfigError, MissingColumn, near_name, suggestion
 from polyhead.tasks.task import Kind, Task, kind_of, kinds_with
 from polyhead.values import Value
 
@@ -159,14 +159,14 @@ def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
 
 def no_column(source: str, column: str, columns: Collection[str], *, by: str = "") -> MissingColumn:
     """The error for a column that is not among the file's `columns`; `by` says how to name another one."""
-    do = nearest(column, columns) or "name one of its columns"
+    do = suggestion(column, columns) or "name one of its columns"
     header = next(iter(columns), "") if len(columns) == 1 else ""
     own, name = SEPARATORS.get(Path(source.lower().removesuffix(".gz")).suffix, ("", ""))
     other = next((mark for mark in (";", "\t", "|", ",") if mark in header and mark != own), None)
     if own and other:
         do = f"the header looks as if {other!r} separated its columns: save the file with {name} between them"
     elif by:
-        do = f"{do} {by}" if nearest(column, columns) else by
+        do = f"{do} {by}" if suggestion(column, columns) else by
     return MissingColumn(
         f"{Path(source).name} has no column '{column}'",
         allowed=list(columns),

@@ -12,17 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyhead.deep.model import Model, Pooled, TextBatch, stored_values
+from polyhead.deep.model import MultiTaskModel, StoredPool, TextBatch, stored_values
 from polyhead.deep.nn.runtime import deterministic as equal_bits
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import make_families, make_part
-from polyhead.deep.sharing.part import compared
+from polyhead.deep.sharing.part import pair_features
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends.base import TORCH_POOL, Count, LoadedTask, StageResults, TokenBatch, owned_arrays, whole
+from polyhead.engine.backends.base import (
+    TORCH_POOL,
+    Count,
+    FeatureBatch,
+    LoadedTask,
+    StageResults,
+    TokenBatch,
+    owned_arrays,
+    whole,
+)
 from polyhead.engine.backends.prefix import check_feature_batch, depth_of, stored_paths
 from polyhead.errors import BackendError, without_frames
 from polyhead.plan import Path, Plan
-from polyhead.store.features import FeatureBatch
 
 NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
 
@@ -30,7 +38,7 @@ NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
 class _Loaded:
     """Tasks and their model; `counted` of the layers that it ran are in the backend's count."""
 
-    def __init__(self, tasks: Mapping[str, LoadedTask], model: Model) -> None:
+    def __init__(self, tasks: Mapping[str, LoadedTask], model: MultiTaskModel) -> None:
         self.tasks, self.model = dict(tasks), model
         self.counted, self.counting = 0, threading.Lock()
 
@@ -121,7 +129,7 @@ class TorchBackend:
             raise failure
         yield StageResults(outputs={}, failed=failed, layers_left=0)
 
-    def _stage(self, model: Model, stored: Mapping[str, Pooled], layers_left: int) -> StageResults:
+    def _stage(self, model: MultiTaskModel, stored: Mapping[str, StoredPool], layers_left: int) -> StageResults:
         on_device, failed = dict[str, Tensor](), dict[str, Exception]()
         for task, value in stored.items():
             try:
@@ -140,7 +148,7 @@ class TorchBackend:
         return StageResults(outputs=outputs, failed=failed, layers_left=layers_left)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        both = compared(torch.from_numpy(first), torch.from_numpy(second)).numpy()
+        both = pair_features(torch.from_numpy(first), torch.from_numpy(second)).numpy()
         with torch.inference_mode(), self._guard():
             features = torch.from_numpy(both).to(self._device)
             outputs: np.ndarray = self._loaded.model.parts[task].head(features).cpu().numpy()
@@ -160,7 +168,7 @@ class TorchBackend:
                 raise BackendError(f"task '{name}' is not loaded", allowed=list(loaded.tasks))
             check_feature_batch(name, loaded.tasks[name].path, features, self._shape.width)
         values, mask = (torch.from_numpy(a).to(self._device) for a in (features.values, features.mask))
-        stored = dict.fromkeys(tasks, Pooled(values=values, mask=mask))
+        stored = dict.fromkeys(tasks, StoredPool(values=values, mask=mask))
         return whole(iter([self._stage(loaded.model, stored, 0)]))
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
@@ -178,11 +186,11 @@ class TorchBackend:
             parts[name] = make_part(task.path, self._shape, families=families)
             _fill(parts[name], task.path.head.part, task.arrays)
             parts[name].to(self._device).lower(dtype)
-        model = Model(self._trunk, parts, families, stacked=self._stacked)
+        model = MultiTaskModel(self._trunk, parts, families, stacked=self._stacked)
         model.eval().requires_grad_(False)
         return _Loaded(tasks, model)
 
-    def _stored(self, loaded: _Loaded, plan: Plan, batch: TokenBatch) -> dict[str, Pooled]:
+    def _stored(self, loaded: _Loaded, plan: Plan, batch: TokenBatch) -> dict[str, StoredPool]:
         with self._counted(loaded):
             return loaded.model.stored(plan, self._texts(batch))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.feed import Batch, LengthSorted
+from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.loop.loss import UNLABELLED
 from polyhead.deep.model import TextBatch
 from polyhead.deep.nn.trunk import States
@@ -64,14 +64,14 @@ class FeatureExamples(LengthSorted):
         """Which words of an example share the token of the word before; None where that is not known."""
         return None if self._words is None else self._words[member] == GOES_ON
 
-    def batch(self, members: np.ndarray) -> Batch:
+    def batch(self, members: np.ndarray) -> TrainingBatch:
         """The features of these examples, decoded, and their targets."""
         rows = members if self.options is None else option_rows(members, self.options)
         arguments: tuple[object, ...] = _tensors(self._features, rows)
         if self._second is not None:
             arguments = (*arguments, _tensors(self._second, rows))
         targets = batch_targets(self._targets, members, self.unread, self.options)
-        return Batch(arguments=arguments, targets=targets, members=members)
+        return TrainingBatch(arguments=arguments, targets=targets, members=members)
 
 
 class TextExamples(LengthSorted):
@@ -118,7 +118,7 @@ class TextExamples(LengthSorted):
         """Tokens of all texts together."""
         return sum(len(encoding.ids) for encoding in self._encoded)
 
-    def batch(self, members: np.ndarray) -> Batch:
+    def batch(self, members: np.ndarray) -> TrainingBatch:
         """These texts as ids, padded to the longest of them."""
         rows = members if self.options is None else option_rows(members, self.options)
         encoded = [self._encoded[i] for i in rows]
@@ -139,7 +139,7 @@ class TextExamples(LengthSorted):
         targets = batch_targets(self._targets, members, self.unread, self.options)
         soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
         tokens = int(piece.mask.sum())
-        return Batch(arguments=(texts,), targets=targets, members=members, soft=soft, tokens=tokens)
+        return TrainingBatch(arguments=(texts,), targets=targets, members=members, soft=soft, tokens=tokens)
 
 
 def _tensors(features: Features, members: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -284,7 +284,7 @@ def _is_answers(target: np.ndarray) -> bool:
     return target.ndim == 2
 
 
-def outputs_of(module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256) -> list[np.ndarray]:
+def module_outputs(module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256) -> list[np.ndarray]:
     """The module's outputs for every example, in the examples' order; of a text in windows one, merged by its kind.
 
     Words are without padding, unread ones NaN; an example's options are (options,).
@@ -295,7 +295,7 @@ def outputs_of(module: Callable[..., Tensor], examples: LengthSorted, *, batch: 
 
 @torch.inference_mode()
 def outputs_of_each(module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256) -> list[np.ndarray]:
-    """Like `outputs_of`, with an output for each window."""
+    """Like `module_outputs`, with an output for each window."""
     by_member: list[np.ndarray | None] = [None] * examples.count
     options = examples.options
     for piece in examples.in_order(batch, tokens=AT_ONCE):

@@ -26,7 +26,7 @@ from polyhead.progress import UNIT_SECONDS
 from polyhead.project.strategies.base import with_codec
 from polyhead.store.corpus.base import document_id
 from polyhead.store.features import FeatureStore
-from polyhead.store.fill import EncodeFeatures, batch_values, batches, fixed_codec, sample_values
+from polyhead.store.fill import EncodeFeatures, batch_values, entry_batches, fixed_codec, sample_values
 from polyhead.text.encodings import Encodings
 from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, encoded_at, windows_of
@@ -94,7 +94,7 @@ class Extractor(FeatureSource):
         with TokenizerPool(self.data.tokenizer, self.data.settings) as pool:
             for piece, encodings in pool.tokenized(self._pieces(inputs, pending, windowed)):
                 texts = [piece.inputs[row] for row in encodings.row.tolist()]
-                for entries, batch in batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET):
+                for entries, batch in entry_batches(encodings, pad_id=self.tokenizer.pad_id, budget=TOKEN_BUDGET):
                     if not any(texts[entry] in pending.waiting for entry in entries.tolist()):
                         continue
                     pending.add(self.features, encodings, entries, [texts[entry] for entry in entries.tolist()], batch)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from polyhead.deep.examples import FeatureExamples, batch_targets, option_rows, options_in, padded_words, soft_targets
 from polyhead.deep.extract import Extractor
-from polyhead.deep.loop.feed import Batch, LengthSorted
+from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.model import stored_value
 from polyhead.deep.nn.trunk import States
 from polyhead.deep.sharing.part import BranchPart
@@ -105,7 +105,7 @@ class TapExamples(LengthSorted):
         """Which words of an example share the token of the word before; None where that is not known."""
         return None if self._words is None else self._words[member] == GOES_ON
 
-    def batch(self, members: np.ndarray) -> Batch:
+    def batch(self, members: np.ndarray) -> TrainingBatch:
         """The kept states of these examples and their targets."""
         rows = members if self.options is None else option_rows(members, self.options)
         words = None if self._words is None else padded_words([self._words[i] for i in members])
@@ -116,7 +116,7 @@ class TapExamples(LengthSorted):
         soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
         if self._teacher is not None:
             soft = self._teacher(*arguments)
-        return Batch(arguments=arguments, targets=targets, members=members, soft=soft)
+        return TrainingBatch(arguments=arguments, targets=targets, members=members, soft=soft)
 
 
 class OnTap(nn.Module):

@@ -13,7 +13,7 @@ from polyhead.codecs import NO_TOKEN, TokenCodec
 from polyhead.deep.nn.deltas import SideBySide
 from polyhead.deep.nn.layer import LayerDelta
 from polyhead.deep.nn.trunk import Noise, States, Trunk
-from polyhead.deep.sharing.part import Family, Part, PooledPart
+from polyhead.deep.sharing.part import Family, OwnedPart, PooledPart
 from polyhead.errors import PlanError
 from polyhead.plan import TRUNK, Codec, Delta, Embed, Layers, Path, Plan, Pool, Prompt
 from polyhead.plan.coding import through, tokens_of
@@ -22,7 +22,7 @@ from polyhead.plan.passes import Aside, Passes, delta_key, layers_at, legs, pass
 SIDE_BY_SIDE = 8192  # most tokens, padding included, of one stack
 
 
-class Model(nn.Module):
+class MultiTaskModel(nn.Module):
     """A trunk, the parts of some tasks and the families that they read; a part that tasks share is one module.
 
     With `narrow`, layers of which the first position alone is read, or the prompt rows, compute these alone: cheaper,
@@ -54,7 +54,7 @@ class Model(nn.Module):
 
     def stored(
         self, plan: Plan, batch: TextBatch, *, noise: Noise | None = None, learns: str | None = None
-    ) -> dict[str, Pooled]:
+    ) -> dict[str, StoredPool]:
         """Every task's stored value, through its codec, from one run of the plan.
 
         `noise` changes the text's word vectors. `learns` names the task whose loss follows: the prompts of other tasks
@@ -69,7 +69,7 @@ class Model(nn.Module):
             states |= self._run(passes, stage, states, batch, noise=noise, learns=learns)
         return self._pooled(passes.plan, batch, states) | self._asides(passes.asides, states, learns)
 
-    def staged(self, plan: Plan, batch: TextBatch) -> Iterator[tuple[dict[str, Pooled], int]]:
+    def staged(self, plan: Plan, batch: TextBatch) -> Iterator[tuple[dict[str, StoredPool], int]]:
         """The values of `stored` as soon as each is known, and how many layers are left; the next request runs more.
 
         Tasks that need the fewest layers come first.
@@ -197,16 +197,16 @@ class Model(nn.Module):
     def _run_own(self, node: Layers, before: States) -> States:
         """The states after layers of a part's own."""
         part = self._parts.get(node.weights)
-        if not isinstance(part, Part) or node.delta is not None:
+        if not isinstance(part, OwnedPart) or node.delta is not None:
             raise PlanError(
                 "no part here owns these layers", got=node, allowed=f"layers of the trunk or of {list(self._parts)}"
             )
         self.layers_run += node.stop - node.start
         return part.run(before, stop=node.stop)
 
-    def _owner(self, name: str) -> Part | Family:
+    def _owner(self, name: str) -> OwnedPart | Family:
         owner = self._parts.get(name) or self.families.get(name)
-        if not isinstance(owner, (Part, Family)):
+        if not isinstance(owner, (OwnedPart, Family)):
             raise PlanError(
                 "no part here owns what these layers or prompts read", got=name, allowed=[*self._parts, *self.families]
             )
@@ -214,10 +214,10 @@ class Model(nn.Module):
 
     def _pooled(
         self, plan: Plan, batch: TextBatch, states: Mapping[int, States], tasks: Collection[str] | None = None
-    ) -> dict[str, Pooled]:
+    ) -> dict[str, StoredPool]:
         """Every task's value, or only that of `tasks`, each with all tasks that read the same value."""
-        by_task: dict[str, Pooled] = {}
-        values: dict[tuple[int, bool, Pool], Pooled] = {}
+        by_task: dict[str, StoredPool] = {}
+        values: dict[tuple[int, bool, Pool], StoredPool] = {}
         for step in plan.steps:
             if isinstance(step.node, Pool) and (tasks is None or step.tasks[0] in tasks):
                 pool, own = step.node.stored(), step.node.positions == "prompt"
@@ -231,16 +231,16 @@ class Model(nn.Module):
 
     def _asides(
         self, asides: Mapping[str, Aside], states: Mapping[int, States], learns: str | None
-    ) -> dict[str, Pooled]:
+    ) -> dict[str, StoredPool]:
         """The values of tasks with isolated prompts."""
-        by_task: dict[str, Pooled] = {}
+        by_task: dict[str, StoredPool] = {}
         for index in dict.fromkeys(aside.step for aside in asides.values()):
             tasks = {task: aside for task, aside in asides.items() if aside.step == index}
             prompts = dict.fromkeys(prompt for aside in tasks.values() for prompt in aside.prompts)
             rows = self._rows_beside(states[index], list(prompts), learns)
             for task, aside in tasks.items():
                 own = torch.cat([rows[prompt] for prompt in aside.prompts], dim=1)
-                value = Pooled(values=own.float().unsqueeze(2), mask=states[index].mask.new_ones(own.shape[:2]))
+                value = StoredPool(values=own.float().unsqueeze(2), mask=states[index].mask.new_ones(own.shape[:2]))
                 by_task[task] = coded(value, aside.pool.codec, None)
         return by_task
 
@@ -267,7 +267,7 @@ class TextBatch(msgspec.Struct, frozen=True, kw_only=True):
     states: States | None = None  # known keys and values, where only isolated prompts read the text
 
 
-class Pooled(msgspec.Struct, frozen=True, kw_only=True):
+class StoredPool(msgspec.Struct, frozen=True, kw_only=True):
     """The value of a pool in stored form: a store keeps it, a part reads it."""
 
     values: Tensor  # (rows, positions, layers, width) float32
@@ -283,7 +283,7 @@ def read_rows(states: States, pool: Pool, prompts: int) -> States:
     return States(hidden=hidden, mask=states.mask[:, chosen], first=states.first)
 
 
-def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
+def stored_value(states: States, pool: Pool, words: Tensor | None) -> StoredPool:
     """The value of a pool in stored form before its codec: (rows, positions, layers, width) in float32.
 
     With layers 'mean' and a codec applied after the mean there is one layer; with a codec before the mean the
@@ -312,8 +312,8 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
         total = layers[0].float()
         for layer in layers[1:]:
             total = total + layer
-        return Pooled(values=(total / len(layers)).unsqueeze(2), mask=mask)
-    return Pooled(values=torch.stack([h.float() for h in layers], dim=2), mask=mask)
+        return StoredPool(values=(total / len(layers)).unsqueeze(2), mask=mask)
+    return StoredPool(values=torch.stack([h.float() for h in layers], dim=2), mask=mask)
 
 
 def stored_values(trunk: Trunk, paths: Sequence[Path], batch: TextBatch) -> list[np.ndarray]:
@@ -330,7 +330,7 @@ def stored_values(trunk: Trunk, paths: Sequence[Path], batch: TextBatch) -> list
     return values
 
 
-def coded(value: Pooled, codec: Codec, tokens: np.ndarray | None) -> Pooled:
+def coded(value: StoredPool, codec: Codec, tokens: np.ndarray | None) -> StoredPool:
     """The value as a reader of the store would see it: encoded and decoded.
 
     `tokens` (rows, positions) are those of `store.codec.tokens_of`; None: positions that are no tokens.
@@ -339,7 +339,7 @@ def coded(value: Pooled, codec: Codec, tokens: np.ndarray | None) -> Pooled:
         return value
     of = np.full((1, 1), NO_TOKEN) if tokens is None else tokens
     decoded = through(value.values.detach().cpu().numpy().astype(np.float32), codec, of[:, :, None])
-    return Pooled(values=torch.from_numpy(decoded).to(value.values.device), mask=value.mask)
+    return StoredPool(values=torch.from_numpy(decoded).to(value.values.device), mask=value.mask)
 
 
 def _tokens_of(pool: Pool, batch: TextBatch) -> np.ndarray | None:

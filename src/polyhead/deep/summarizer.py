@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyhead.bundle.summarizer import decoded, known_config, known_generation
+from polyhead.bundle.summarizer import json_object, known_config, known_generation
 from polyhead.deep.nn.load import first_line, quiet, tokenizer_json, transformers_library
 from polyhead.encoder.data import TextSettings
 from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
@@ -77,18 +77,18 @@ def load_seq2seq(name: str, *, max_tokens: int | None = None, summary_tokens: in
         beams=beams,
     )
     _check_limits(name, settings, limit)
-    written = decoded(model.generation_config.to_json_string().encode(), name)
+    written = json_object(model.generation_config.to_json_string().encode(), name)
     return Seq2SeqData(
         name=name,
         config=_json(config_keys),
         generation=_json(known_generation(written, name, config_keys["vocab_size"])),
         tokenizer=tokenizer,
-        arrays=arrays_of(model),
+        arrays=summarizer_arrays(model),
         settings=settings,
     )
 
 
-def arrays_of(model: nn.Module) -> dict[str, np.ndarray]:
+def summarizer_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     """The model's arrays in float32; of tied ones the first in the model's own order."""
     known: set[int] = set()
     arrays: dict[str, np.ndarray] = {}
@@ -161,7 +161,7 @@ class Seq2Seq(nn.Module):
 
     def data(self) -> Seq2SeqData:
         """The same model as data, with its arrays as they are now."""
-        return msgspec.structs.replace(self._data, arrays=arrays_of(self.model))
+        return msgspec.structs.replace(self._data, arrays=summarizer_arrays(self.model))
 
     def _generated(self, ids: Tensor, mask: Tensor) -> Tensor:
         settings = self._data.settings
@@ -207,14 +207,14 @@ def _checked_scores(_: Tensor, scores: Tensor) -> Tensor:
 
 def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:
     """The model with the arrays; raises WeightsMismatch unless they are exactly the config's, tied ones once."""
-    keys = known_config(decoded(data.config, f"config.json of '{data.name}'"), data.name)
+    keys = known_config(json_object(data.config, f"config.json of '{data.name}'"), data.name)
     if dropout is not None:
         keys["dropout"] = dropout
     _check_size(data)
     _check_limits(data.name, data.settings, keys["max_position_embeddings"])
     check_ids(data.tokenizer, keys["vocab_size"], owner=f"'{data.name}'")
     writing = known_generation(
-        decoded(data.generation, f"generation_config.json of '{data.name}'"), data.name, keys["vocab_size"]
+        json_object(data.generation, f"generation_config.json of '{data.name}'"), data.name, keys["vocab_size"]
     )
     with quiet(library):
         try:
@@ -228,7 +228,7 @@ def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:
                 do="give a BART-type model",
             ) from None
     state: dict[str, Tensor] = model.state_dict()
-    wanted = {name: tuple(state[name].shape) for name in arrays_of(model)}
+    wanted = {name: tuple(state[name].shape) for name in summarizer_arrays(model)}
     shapes = {name: tuple(array.shape) for name, array in data.arrays.items()}
     if wanted != shapes:
         wrong = sorted(n for n in {*wanted, *shapes} if wanted.get(n) != shapes.get(n))
@@ -305,7 +305,7 @@ def _config_json(library: Any, place: str) -> dict[str, Any]:
     """The content of config.json, of a folder or a hub id."""
     folder = Path(place)
     if folder.is_dir():
-        return decoded(read_plain(folder / "config.json", limit=LARGEST_CONFIG), f"{folder / 'config.json'}")
+        return json_object(read_plain(folder / "config.json", limit=LARGEST_CONFIG), f"{folder / 'config.json'}")
     return dict(library.PreTrainedConfig.get_config_dict(place, trust_remote_code=False)[0])
 
 

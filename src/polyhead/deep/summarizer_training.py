@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polyhead.data.read import Examples
 from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.feed import Batch, LengthSorted
+from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.loop.fit import Course, Fitted
 from polyhead.deep.loop.loss import UNLABELLED, token_cross_entropy
 from polyhead.deep.loop.numerics import precision_of
@@ -42,7 +42,7 @@ class SummaryExamples(LengthSorted):
     """Documents with their first summaries, tokenized once; the other summaries are for scoring."""
 
     def __init__(self, model: Seq2Seq, examples: Examples) -> None:
-        self._documents = model.documents(texts_of(examples))
+        self._documents = model.documents(document_texts(examples))
         self._summaries = model.summaries([str(target[0]) for target in examples.targets])
         self._pad_id = model.pad_id
         self.cut = sum(encoded.cut > 0 for encoded in self._documents)
@@ -53,7 +53,7 @@ class SummaryExamples(LengthSorted):
     def unread(self, member: int) -> None:
         """None: words are not read."""
 
-    def batch(self, members: np.ndarray) -> Batch:
+    def batch(self, members: np.ndarray) -> TrainingBatch:
         """(rows, document tokens) ids and mask, (rows, summary tokens) labels, -100 for padding."""
         piece = next(
             batches([self._documents[i] for i in members], token_budget=1, pad_id=self._pad_id, fixed_rows=len(members))
@@ -61,10 +61,10 @@ class SummaryExamples(LengthSorted):
         members = members[piece.members]
         labels = torch.from_numpy(_padded([self._summaries[i] for i in members]))
         arguments = (torch.from_numpy(piece.ids), torch.from_numpy(piece.mask), labels)
-        return Batch(arguments=arguments, targets=labels, members=members)
+        return TrainingBatch(arguments=arguments, targets=labels, members=members)
 
 
-def texts_of(examples: Examples) -> list[str]:
+def document_texts(examples: Examples) -> list[str]:
     """The documents."""
     return [str(texts[0]) for texts in examples.inputs]  # type: ignore[index]  # one text each: pair is "none"
 
@@ -114,27 +114,27 @@ def train_summarizer(
         label=f"{task.name} (summarizer)",
     ).train()
     splits = [split for split in prepared.splits if split.name != "train"]
-    summaries = {split.name: written(model, task.name, split.examples, listener) for split in splits}
+    summaries = {split.name: summaries_of(model, task.name, split.examples, listener) for split in splits}
     return TrainedSummarizer(
         data=model.data(),
         scores=prepared.scores(summaries),
         held=HeldRows(examples=prepared.validation.examples, outputs=summaries["validation"]),
         fitted=fitted,
         cut={"train": train.cut}
-        | {s.name: sum(document.cut > 0 for document in model.documents(texts_of(s.examples))) for s in splits},
+        | {s.name: sum(document.cut > 0 for document in model.documents(document_texts(s.examples))) for s in splits},
         cut_summaries=train.cut_summaries,
     )
 
 
 def evaluate(model: Seq2Seq, prepared: Prepared, examples: Examples, events: Events) -> dict[str, float]:
     """All metrics of the kind for the model's summaries of the whole split."""
-    return examples.scores(prepared.task, written(model, prepared.task.name, examples, events))
+    return examples.scores(prepared.task, summaries_of(model, prepared.task.name, examples, events))
 
 
-def written(model: Seq2Seq, name: str, examples: Examples, events: Events) -> list[np.ndarray]:
+def summaries_of(model: Seq2Seq, name: str, examples: Examples, events: Events) -> list[np.ndarray]:
     """The model's summary of each document, as an array of one string."""
     progress = events.progress(f"{name}: writing", unit="summaries")
-    summaries = model.write(texts_of(examples), show=lambda done: progress.update(done, len(examples.inputs)))
+    summaries = model.write(document_texts(examples), show=lambda done: progress.update(done, len(examples.inputs)))
     progress.finish()
     return [np.array(summary.text, np.str_) for summary in summaries]
 

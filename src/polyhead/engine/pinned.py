@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from polyhead._version import __version__
-from polyhead.bundle.files import read_inside, writing
+from polyhead.bundle.files import read_inside, writing_bundle
 from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.manifest import Live, TaskRecord
 from polyhead.bundle.notes import Probe
@@ -367,7 +367,7 @@ def read_agreements(bundle: Bundle) -> list[Agreements]:
 def keep_agreements(bundle: Bundle, numerics: Numerics, agreements: dict[str, Agreement]) -> None:
     """Writes what was measured, in place of what was measured before under the same backend, precision and width."""
     tasks = {n: VersionAgreement(record=bundle.lines[n].record, agreement=agreements[n]) for n in agreements}
-    with writing(bundle.root, "agreements cannot be kept"):
+    with writing_bundle(bundle.root, "agreements cannot be kept"):
         try:
             before = _read(bundle.root).agreements
         except BundleError:

@@ -12,7 +12,7 @@ from polyhead.bundle.versions import version_on_disk
 from polyhead.errors import BundleError, CorruptFile, DataError
 from polyhead.evaluate.bootstrap import Interval, differences, mcnemar
 from polyhead.evaluate.details import shortened, texts_shown
-from polyhead.evaluate.scores import Answered, decoded
+from polyhead.evaluate.scores import SplitOutputs, decoded_answers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Kind, Mistake, Task
 from polyhead.text.question import TaskInput
@@ -25,7 +25,7 @@ JudgedRow = tuple[Any, Mistake | None]
 """What is answered, without scores, and what is wrong with it."""
 
 
-class Change(Value):
+class AnswerDifference(Value):
     """A row that two versions answer differently."""
 
     row: int
@@ -52,7 +52,7 @@ class Comparison(Value):
     got_right: int  # that only this version has right; of numbers those that came nearer to the true ones
     got_wrong: int  # that only the other one had right; of numbers those that moved away
     probability: float | None  # of such a split or a wider one by chance (McNemar, exact); None for numbers
-    changes: tuple[Change, ...]
+    changes: tuple[AnswerDifference, ...]
 
 
 def version_view(bundle: Bundle, task: str, version: str) -> Bundle:
@@ -72,7 +72,7 @@ def version_view(bundle: Bundle, task: str, version: str) -> Bundle:
     return view
 
 
-def compared(after: Answered, before: Answered, *, against: str) -> Comparison:
+def compare_versions(after: SplitOutputs, before: SplitOutputs, *, against: str) -> Comparison:
     """One task's answers against another version's to the same rows; raises DataError where these are others."""
     task, examples = after.task, after.examples
     if task.kind != before.task.kind or examples.rows != before.examples.rows:
@@ -116,9 +116,9 @@ def compared(after: Answered, before: Answered, *, against: str) -> Comparison:
     )
 
 
-def _change(row: int, entry: TaskInput, old: JudgedRow, new: JudgedRow) -> Change:
+def _change(row: int, entry: TaskInput, old: JudgedRow, new: JudgedRow) -> AnswerDifference:
     mistake = new[1] or old[1]
-    return Change(
+    return AnswerDifference(
         row=row,
         texts=texts_shown(entry),
         truth=None if mistake is None else shortened(mistake.truth),
@@ -129,12 +129,12 @@ def _change(row: int, entry: TaskInput, old: JudgedRow, new: JudgedRow) -> Chang
     )
 
 
-def _judged_rows(kind: Kind, answered: Answered) -> list[JudgedRow]:
+def _judged_rows(kind: Kind, answered: SplitOutputs) -> list[JudgedRow]:
     task, each = answered.task, answered.examples.each()
     return [
         (_said(kind, task, answer), kind.mistake(task, answer, target, example))
         for answer, target, example in zip(
-            decoded(task, answered.outputs, each), answered.examples.targets, each, strict=True
+            decoded_answers(task, answered.outputs, each), answered.examples.targets, each, strict=True
         )
     ]
 

@@ -11,7 +11,7 @@ import numpy as np
 from polyhead.bundle.seen import Seen
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
-from polyhead.evaluate.measures import answered
+from polyhead.evaluate.measures import label_scores_of
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import base, kind_of
 from polyhead.tasks.task import Task
@@ -21,7 +21,7 @@ from polyhead.values import Value
 PIECE = 512  # inputs answered at a time: bounds memory
 
 
-class Asked(Value, eq=False):
+class ModelView(Value, eq=False):
     """Of each row what the task gave, and the direction of its text's mean vector."""
 
     outputs: list[np.ndarray]
@@ -35,7 +35,7 @@ def asked(
     words: Sequence[np.ndarray | None] | None = None,
     *,
     show: Callable[[str], None] = lambda line: None,
-) -> Asked:
+) -> ModelView:
     """The task and the mean vectors over all rows; several texts of a row are read as one for its vector.
 
     Raises what the task raises, and BackendError where a text has no vector.
@@ -61,7 +61,7 @@ def asked(
     finally:
         session.detach(vector)
     show("")
-    return Asked(outputs=outputs, vectors=directions(np.concatenate(vectors)))
+    return ModelView(outputs=outputs, vectors=directions(np.concatenate(vectors)))
 
 
 def reads_one_text(task: Task) -> bool:
@@ -69,10 +69,10 @@ def reads_one_text(task: Task) -> bool:
     return task.pair == "none" and not kind_of(task).per_option
 
 
-def seen_rows(task: Task, inputs: Sequence[TaskInput], answers: Asked) -> Seen:
+def seen_rows(task: Task, inputs: Sequence[TaskInput], answers: ModelView) -> Seen:
     """What the rows look like: directions, lengths, and the scores of kinds whose answers are probabilities."""
     seen = seen_texts(inputs, answers.vectors)
-    return msgspec.structs.replace(seen, scores=scores_of(task, answers.outputs))
+    return msgspec.structs.replace(seen, scores=answer_scores(task, answers.outputs))
 
 
 def seen_texts(inputs: Sequence[TaskInput], vectors: np.ndarray) -> Seen:
@@ -81,7 +81,7 @@ def seen_texts(inputs: Sequence[TaskInput], vectors: np.ndarray) -> Seen:
     return Seen(vectors=vectors, lengths=lengths, scores=np.zeros((len(lengths), 0), np.float32))
 
 
-def scores_of(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
+def answer_scores(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
     """Probabilities, or numbers in the range, float32 (rows, width); of other kinds (rows, 0).
 
     Of a task that labels words they are the means over a text's words.
@@ -94,7 +94,7 @@ def scores_of(task: Task, outputs: list[np.ndarray]) -> np.ndarray:
     if kind.scores not in ("softmax", "sigmoid"):
         return np.zeros((len(outputs), 0), np.float32)
     nothing = np.zeros(len(task.labels) if kind.scores == "sigmoid" else (), np.int64)
-    rows = answered(task, outputs, [nothing] * len(outputs))
+    rows = label_scores_of(task, outputs, [nothing] * len(outputs))
     return Calibration().probabilities(task, rows.logarithms).astype(np.float32)
 
 

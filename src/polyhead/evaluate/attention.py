@@ -30,7 +30,7 @@ class WordWeight(Value):
     weight: float
 
 
-class Attention(Value):
+class WordWeights(Value):
     """The weights of all words of an input, the mean over the pooler's heads.
 
     They sum to 1 with `elsewhere`, for each text of a pair that is read separately. A word that was not read, since the
@@ -41,7 +41,7 @@ class Attention(Value):
     elsewhere: float  # of special tokens, such as [CLS]; the mean where two texts are read separately
 
 
-def attention_of(session: Session, task: str, entry: AnyInput) -> Attention | None:
+def attention_of(session: Session, task: str, entry: AnyInput) -> WordWeights | None:
     """The weights with which the task reads this input, of a long text of its beginning.
 
     None for a task without an attention pooler, or with layers or prompts of its own, and for questions with options.
@@ -60,7 +60,7 @@ def attention_of(session: Session, task: str, entry: AnyInput) -> Attention | No
             return None
         words += _by_word(part, encoded, weights, first=number)
         elsewhere.append(float(weights[encoded.sequence < 0].sum()))
-    return Attention(words=tuple(words), elsewhere=float(np.mean(elsewhere)))
+    return WordWeights(words=tuple(words), elsewhere=float(np.mean(elsewhere)))
 
 
 def token_weights(session: Session, path: Path, loaded: LoadedTask, encoded: Encoded) -> np.ndarray:

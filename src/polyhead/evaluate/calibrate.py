@@ -8,8 +8,16 @@ import msgspec
 import numpy as np
 
 from polyhead.errors import BadValue, ConfigError, EmptyData
-from polyhead.evaluate.measures import Answered, answered, conformal_quantile, error_of, log_loss, of_truth, rows_for
-from polyhead.evaluate.scaling import Method, fitted
+from polyhead.evaluate.measures import (
+    LabelledOutputs,
+    conformal_quantile,
+    error_of,
+    label_scores_of,
+    log_loss,
+    of_truth,
+    rows_for,
+)
+from polyhead.evaluate.scaling import Method, fit_scaling
 from polyhead.evaluate.thresholds import Goal, of_answers, of_label, of_labels
 from polyhead.progress import counted
 from polyhead.tasks.calibration import Calibration, SetRule, calibrated_kinds, calibrator_of, decided, in_set
@@ -35,11 +43,11 @@ class CalibrateRequest(Value):
 class Halves(Value, eq=False):
     """Rows that fit, and rows that check."""
 
-    fit: Answered
-    check: Answered
+    fit: LabelledOutputs
+    check: LabelledOutputs
 
 
-def calibrated(
+def fit_calibration(
     task: Task,
     outputs: list[np.ndarray],
     targets: list[np.ndarray],
@@ -66,7 +74,7 @@ def calibrated(
     if kind_of(task).scores == "range":
         return _of_numbers(task, outputs, targets, wish, check)
     halves = _halves(task, outputs, targets, check, wish.seed)
-    calibration = fitted(wish.method, halves.fit)
+    calibration = fit_scaling(wish.method, halves.fit)
     notes: list[str] = []
     raw, scaled = Calibration(), calibration
     losses = [log_loss(halves.check, made.probabilities(task, halves.check.logarithms)) for made in (raw, scaled)]
@@ -109,7 +117,7 @@ def check_kind(task: Task) -> None:
         )
 
 
-def measures(calibration: Calibration, rows: Answered) -> dict[str, Any]:
+def measures(calibration: Calibration, rows: LabelledOutputs) -> dict[str, Any]:
     """Shares of right answers on these rows, in all and for each label, with the thresholds of the calibration."""
     task, probabilities = rows.task, calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
@@ -156,8 +164,8 @@ def _halves(
     seed: int,
 ) -> Halves:
     if check is not None:
-        return Halves(fit=answered(task, outputs, targets), check=answered(task, *check))
-    rows = answered(task, outputs, targets)
+        return Halves(fit=label_scores_of(task, outputs, targets), check=label_scores_of(task, *check))
+    rows = label_scores_of(task, outputs, targets)
     first = halved([kind_of(task).stratum(target) for target in targets], seed)
     return Halves(fit=rows.take(first), check=rows.take(~first))
 
@@ -172,7 +180,9 @@ def halved(strata: list[int], seed: int) -> np.ndarray:
     return is_first
 
 
-def _with_thresholds(calibration: Calibration, rows: Answered, wish: CalibrateRequest, notes: list[str]) -> Calibration:
+def _with_thresholds(
+    calibration: Calibration, rows: LabelledOutputs, wish: CalibrateRequest, notes: list[str]
+) -> Calibration:
     task, probabilities = rows.task, calibration.probabilities(rows.task, rows.logarithms)
     changed: dict[str, Any] = {}
     if wish.unsure_below is not None:
@@ -211,14 +221,14 @@ def _with_thresholds(calibration: Calibration, rows: Answered, wish: CalibrateRe
     return msgspec.structs.replace(calibration, **changed)
 
 
-def _reached(threshold: float | None, task: Task, goal: Goal, rows: Answered) -> float:
+def _reached(threshold: float | None, task: Task, goal: Goal, rows: LabelledOutputs) -> float:
     """The threshold; raises EmptyData where there is none, since no answer would then be sure or given."""
     if threshold is None:
         raise _unreached(task, goal, rows)
     return threshold
 
 
-def _unreached(task: Task, goal: Goal, rows: Answered) -> EmptyData:
+def _unreached(task: Task, goal: Goal, rows: LabelledOutputs) -> EmptyData:
     return EmptyData(
         f"task '{task.name}': {goal} cannot be shown by any threshold on these rows, so nothing is kept",
         got=f"{counted(len(rows.targets), 'row')} to choose thresholds by",
@@ -226,7 +236,7 @@ def _unreached(task: Task, goal: Goal, rows: Answered) -> EmptyData:
     )
 
 
-def _f1(calibration: Calibration, rows: Answered, positive: str | None) -> float:
+def _f1(calibration: Calibration, rows: LabelledOutputs, positive: str | None) -> float:
     """On these rows: of the positive label, or of all labels together."""
     scores = measures(calibration, rows)
     return float((scores if positive is None else scores["labels"][positive])["f1"] or 0.0)
@@ -263,14 +273,14 @@ def _kept(
     return msgspec.structs.replace(calibration, sets=tuple(rules), coverage=wish.coverage)
 
 
-def _least_of_truth(rows: Answered, calibration: Calibration) -> np.ndarray:
+def _least_of_truth(rows: LabelledOutputs, calibration: Calibration) -> np.ndarray:
     probabilities = calibration.probabilities(rows.task, rows.logarithms)
     if rows.is_sigmoid:
         return np.asarray(np.where(rows.targets, probabilities, 1.0).min(axis=-1))
     return of_truth(rows, probabilities)
 
 
-def _coverages(calibration: Calibration, rows: Answered) -> dict[str, dict[str, float]]:
+def _coverages(calibration: Calibration, rows: LabelledOutputs) -> dict[str, dict[str, float]]:
     """Of each kept coverage what these rows show: how many sets hold the truth, and how many labels they hold."""
     probabilities = calibration.probabilities(rows.task, rows.logarithms)
     true = rows.targets if rows.is_sigmoid else np.arange(probabilities.shape[1]) == rows.targets[:, None]

@@ -11,7 +11,7 @@ import numpy as np
 from polyhead.evaluate.bootstrap import Interval, intervals
 from polyhead.evaluate.explain import Explanation
 from polyhead.evaluate.reliability import Reliability, reliability_of
-from polyhead.evaluate.scores import Evaluation, Score, WrongRow
+from polyhead.evaluate.scores import Evaluation, SplitScore, WrongRow
 from polyhead.evaluate.slices import Sliced, sliced
 from polyhead.tasks.judging import Confusion, Judged
 from polyhead.tasks.kinds import kind_of
@@ -42,7 +42,7 @@ class ConfusionTable(Value):
     cells: tuple[Cell, ...]
 
 
-class Difference(Value):
+class ErrorBin(Value):
     """Answers whose number differs from the true one by (low, high]."""
 
     low: float
@@ -57,7 +57,7 @@ class Differences(Value):
     mean: float
     root_mean_square: float
     quantiles: dict[str, float]  # of the absolute difference: 50 %, 90 %, 99 %
-    bins: tuple[Difference, ...]
+    bins: tuple[ErrorBin, ...]
 
 
 class ShownMistake(Value):
@@ -74,7 +74,7 @@ class ShownMistake(Value):
 class Details(Value):
     """What stands behind a score."""
 
-    score: Score
+    score: SplitScore
     intervals: dict[str, Interval]
     confusion: ConfusionTable | None
     reliability: Reliability | None
@@ -97,7 +97,7 @@ def details_of(
     return Details(
         score=score,
         intervals=_intervals(judged, score.rows),
-        confusion=None if judged.confusion is None else table_of(judged.confusion),
+        confusion=None if judged.confusion is None else confusion_cells(judged.confusion),
         reliability=None if judged.decisions is None else reliability_of(judged.decisions),
         differences=None if judged.differences is None else _differences(judged.differences),
         slices=tuple(sliced(answered, name, values) for name, values in (columns or {}).items()),
@@ -119,7 +119,7 @@ def texts_shown(entry: TaskInput) -> tuple[str, ...]:
     return tuple(map(cut, texts))
 
 
-def table_of(confusion: Confusion) -> ConfusionTable:
+def confusion_cells(confusion: Confusion) -> ConfusionTable:
     """The confusion as cells."""
     truths, answers = np.nonzero(confusion.counts)
     counts, is_right = confusion.counts[truths, answers], [name in confusion.right for name in confusion.answers]
@@ -155,7 +155,7 @@ def _differences(values: np.ndarray) -> Differences:
         root_mean_square=float(np.sqrt(np.mean(values**2))),
         quantiles={f"{share:.0%}": float(np.quantile(sizes, share)) for share in (0.5, 0.9, 0.99)},
         bins=tuple(
-            Difference(low=low, high=high, rows=count)
+            ErrorBin(low=low, high=high, rows=count)
             for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
         ),
     )
@@ -181,7 +181,7 @@ def shortened(value: Any) -> Any:
     return {key: shortened(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def in_words(value: Any) -> str:
+def answer_text(value: Any) -> str:
     """A truth or an answer as one reads it: labels between commas, spans as `label 'text'`."""
     if isinstance(value, str):
         return value
@@ -195,4 +195,4 @@ def in_words(value: Any) -> str:
 def _item(value: Any) -> str:
     if isinstance(value, dict) and "label" in value:
         return f"{value['label']} '{value['text']}'" if "text" in value else str(value["label"])
-    return in_words(value)
+    return answer_text(value)

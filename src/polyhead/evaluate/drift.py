@@ -8,8 +8,8 @@ import numpy as np
 
 from polyhead.bundle.seen import Seen
 from polyhead.errors import EmptyData
-from polyhead.evaluate.measures import Answered, error_of
-from polyhead.evaluate.samples import Difference, difference, distance, farness, holm
+from polyhead.evaluate.measures import LabelledOutputs, error_of
+from polyhead.evaluate.samples import SampleDistance, distance, farness, holm, sample_distance
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.metrics import calibration_error
@@ -69,7 +69,9 @@ class TaskDrift(Value):
         return any(aspect.differs for aspect in self.aspects.values())
 
 
-def compared(task: str, known: Seen, rows: Seen, *, level: float, rng: np.random.Generator) -> dict[str, Difference]:
+def compare_profiles(
+    task: str, known: Seen, rows: Seen, *, level: float, rng: np.random.Generator
+) -> dict[str, SampleDistance]:
     """How rows differ from the known ones, by aspect. Raises EmptyData for too few of either."""
     for what, seen in (("the summary of the task", known), ("the file", rows)):
         if len(seen.lengths) < LEAST:
@@ -80,7 +82,7 @@ def compared(task: str, known: Seen, rows: Seen, *, level: float, rng: np.random
                 do="take more rows",
             )
     sides = _sides(known, rows)
-    return {aspect: difference(first, second, level=level, rng=rng) for aspect, (first, second) in sides.items()}
+    return {aspect: sample_distance(first, second, level=level, rng=rng) for aspect, (first, second) in sides.items()}
 
 
 def distances(known: Seen, rows: Seen) -> dict[str, float]:
@@ -107,7 +109,7 @@ def unlike_rows(known: Seen, rows: Seen) -> tuple[float, np.ndarray, np.ndarray]
     return float((distances > usual).mean()), distances, np.argsort(-distances, kind="stable")
 
 
-def decided(differences: dict[str, dict[str, Difference]], alpha: float) -> dict[str, dict[str, Aspect]]:
+def drift_verdict(differences: dict[str, dict[str, SampleDistance]], alpha: float) -> dict[str, dict[str, Aspect]]:
     """What differs, by task and aspect: all tests of the run together are wrong with a chance of `alpha` at most."""
     values = {f"{task}\0{name}": d.p for task, several in differences.items() for name, d in several.items()}
     held = holm(values, alpha)
@@ -119,7 +121,7 @@ def decided(differences: dict[str, dict[str, Difference]], alpha: float) -> dict
     }
 
 
-def sureness(rows: Answered, calibration: Calibration | None, *, rng: np.random.Generator) -> Sureness:
+def sureness(rows: LabelledOutputs, calibration: Calibration | None, *, rng: np.random.Generator) -> Sureness:
     """How sure answers are on labelled rows, with the calibration that the task has.
 
     Where answers were as sure as they say, labels would be drawn by their probabilities: `usual` is what the error
@@ -147,6 +149,6 @@ def has_sureness(task: Task) -> bool:
     return kind.per_option or (kind.scores in ("softmax", "sigmoid") and not kind.per_word)
 
 
-def plain(drift: TaskDrift) -> dict[str, Any]:
+def drift_facts(drift: TaskDrift) -> dict[str, Any]:
     """What a report says of it."""
     return {"differs": drift.differs, **{name: getattr(drift, name) for name in drift.__struct_fields__}}

@@ -13,7 +13,7 @@ import numpy as np
 
 from polyhead.engine.inputs import AnyInput, Passage, Words, task_input
 from polyhead.engine.session import Session
-from polyhead.evaluate.attention import Attention, attention_of
+from polyhead.evaluate.attention import WordWeights, attention_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
 from polyhead.text.question import Question, texts_of
@@ -24,7 +24,7 @@ LOOKED_AT = 2048  # characters of a text in which words are counted at once
 MOST_PARTS = 96  # of an input that are left out one by one: of more words, neighbours are left out together
 
 
-class Part(Value):
+class Phrase(Value):
     """A word, or neighbouring words, of one of an input's texts."""
 
     place: int  # of the text among those of the input
@@ -40,9 +40,9 @@ class Said(Value):
 
     says: str
     support: float  # its probability, or the number
-    parts: tuple[Part, ...]
+    parts: tuple[Phrase, ...]
 
-    def strongest(self, count: int) -> list[Part]:
+    def strongest(self, count: int) -> list[Phrase]:
         """The parts with the largest effects, either way, the largest first; those without any are left out."""
         ranked = sorted((part for part in self.parts if part.effect), key=lambda part: -abs(part.effect))
         return ranked[:count]
@@ -54,10 +54,10 @@ class Explanation(Value):
     task: str
     texts: tuple[str, ...]  # of the input, to which characters are counted
     said: tuple[Said, ...]
-    attention: Attention | None = None  # of a task with an attention pooler
+    attention: WordWeights | None = None  # of a task with an attention pooler
 
 
-class Span(Value):
+class Omission(Value):
     """What is left out together: characters [start, end) of one text of an input."""
 
     place: int
@@ -69,7 +69,7 @@ class Variants(Value, eq=False):
     """Inputs, and after each of them itself without each of its parts."""
 
     entries: tuple[AnyInput, ...]
-    parts: tuple[tuple[Span, ...], ...]  # of each
+    parts: tuple[tuple[Omission, ...], ...]  # of each
     inputs: list[AnyInput]  # all that is to be answered
     words: list[np.ndarray | None]  # their own, as a session takes them
 
@@ -130,17 +130,17 @@ def explained(
     ]
 
 
-def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[Span]:
+def parts_in(entry: AnyInput, words: np.ndarray | None = None) -> list[Omission]:
     """The words of all texts of an input but options; neighbours together where there are more than MOST_PARTS.
 
     The only word of a text is never left out: nothing would be there to be read.
     """
-    spans: list[Span] = []
+    spans: list[Omission] = []
     for place, text in enumerate(_texts(entry)):
         is_last = words is not None and place == len(_texts(entry)) - 1
         own = words_of(text) if not is_last or words is None else words[(words[:, 1] > words[:, 0])]
         if len(own) > 1:
-            spans += [Span(place=place, start=start, end=end) for start, end in np.asarray(own).tolist()]
+            spans += [Omission(place=place, start=start, end=end) for start, end in np.asarray(own).tolist()]
     return _together(spans)
 
 
@@ -155,16 +155,16 @@ def least_variants(entry: AnyInput) -> int:
     return 1
 
 
-def _together(spans: list[Span]) -> list[Span]:
+def _together(spans: list[Omission]) -> list[Omission]:
     size = -(-len(spans) // MOST_PARTS)
     if size < 2:
         return spans
-    joined: list[Span] = []
+    joined: list[Omission] = []
     for place in dict.fromkeys(span.place for span in spans):
         of_text = [span for span in spans if span.place == place]
         groups = [of_text[start : start + size] for start in range(0, len(of_text), size)]
         if len(groups) > 1:
-            joined += [Span(place=place, start=group[0].start, end=group[-1].end) for group in groups]
+            joined += [Omission(place=place, start=group[0].start, end=group[-1].end) for group in groups]
     return joined
 
 
@@ -175,7 +175,7 @@ def _texts(entry: AnyInput) -> tuple[str, ...]:
     return texts_of(task_input(entry))
 
 
-def without(entry: AnyInput, part: Span) -> AnyInput:
+def without(entry: AnyInput, part: Omission) -> AnyInput:
     """The input without these characters, and without a space that would stand twice."""
     texts = list(_texts(entry))
     before, after = texts[part.place][: part.start], texts[part.place][part.end :]
@@ -191,7 +191,7 @@ def _joins(before: str, after: str) -> bool:
     return after[:1] == " " and (not before or before[-1:] == " ")
 
 
-def _moved(words: np.ndarray | None, entry: AnyInput, part: Span) -> np.ndarray | None:
+def _moved(words: np.ndarray | None, entry: AnyInput, part: Omission) -> np.ndarray | None:
     """The input's own words without those that are left out, where they stand then."""
     texts = _texts(entry)
     if words is None or part.place < len(texts) - 1:
@@ -203,7 +203,7 @@ def _moved(words: np.ndarray | None, entry: AnyInput, part: Span) -> np.ndarray 
 
 
 def _explanation(
-    task: Task, entry: AnyInput, answer: Answer, parts: Sequence[Span], others: Sequence[Answer | None]
+    task: Task, entry: AnyInput, answer: Answer, parts: Sequence[Omission], others: Sequence[Answer | None]
 ) -> Explanation:
     kind, texts = kind_of(task), _texts(entry)
     supports = [None if other is None else kind.support(task, answer, other) for other in others]
@@ -211,7 +211,7 @@ def _explanation(
     becomes = [None if other is None else _other(own, kind.support(task, other, other)) for other in others]
     for says, support in own.items():
         moved = tuple(
-            Part(
+            Phrase(
                 place=part.place,
                 start=part.start,
                 end=part.end,

@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, read
 from polyhead.errors import BundleError, CorruptFile, DataError
-from polyhead.evaluate.scores import Answered
+from polyhead.evaluate.scores import SplitOutputs
 from polyhead.files import read_plain
 from polyhead.progress import counted
 from polyhead.tasks.task import Task
@@ -99,7 +99,7 @@ def read_held(file: Path) -> HeldAnswers:
 class AnsweredThen(Value, eq=False):
     """Kept outputs with their rows as the file has them now, in its order."""
 
-    answered: Answered
+    answered: SplitOutputs
     facts: HeldFacts
     lacking: int  # rows that were held out and that the file does not have any more
     is_same: bool  # whether all of them are there, with the labels that they had
@@ -120,7 +120,7 @@ def answered_then(task: Task, source: Source, cache: Path, part: str) -> Answere
         )
     order, lacking = sorted(places), len(held.rows) - len(places)
     then = examples.take(sorted(places, key=places.__getitem__))
-    answered = Answered(
+    answered = SplitOutputs(
         task=task,
         source=source,
         examples=examples.take(order),
@@ -130,7 +130,7 @@ def answered_then(task: Task, source: Source, cache: Path, part: str) -> Answere
     return AnsweredThen(answered=answered, facts=held.facts, lacking=lacking, is_same=is_same)
 
 
-def shared_rows(after: Answered, before: Answered) -> tuple[Answered, Answered]:
+def shared_rows(after: SplitOutputs, before: SplitOutputs) -> tuple[SplitOutputs, SplitOutputs]:
     """Both with the rows that both have; raises DataError where there is none."""
     rows = set(after.examples.rows) & set(before.examples.rows)
     if not rows:
@@ -141,7 +141,7 @@ def shared_rows(after: Answered, before: Answered) -> tuple[Answered, Answered]:
     return _with_rows(after, rows), _with_rows(before, rows)
 
 
-def _with_rows(answered: Answered, rows: set[int]) -> Answered:
+def _with_rows(answered: SplitOutputs, rows: set[int]) -> SplitOutputs:
     places = [place for place, row in enumerate(answered.examples.rows) if row in rows]
     outputs = [answered.outputs[place] for place in places]
     return msgspec.structs.replace(answered, examples=answered.examples.take(places), outputs=outputs)

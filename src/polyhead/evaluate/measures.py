@@ -14,7 +14,7 @@ from polyhead.values import Value
 SMALLEST = 1e-300
 
 
-class Answered(Value, eq=False):
+class LabelledOutputs(Value, eq=False):
     """A task's outputs for labelled rows, as calibration reads them."""
 
     task: Task
@@ -26,25 +26,27 @@ class Answered(Value, eq=False):
         """Whether each label has a probability of its own."""
         return kind_of(self.task).scores == "sigmoid"
 
-    def take(self, rows: np.ndarray) -> Answered:
+    def take(self, rows: np.ndarray) -> LabelledOutputs:
         """The same of some rows."""
-        return Answered(task=self.task, logarithms=self.logarithms[rows], targets=self.targets[rows])
+        return LabelledOutputs(task=self.task, logarithms=self.logarithms[rows], targets=self.targets[rows])
 
 
-def answered(task: Task, outputs: list[np.ndarray], targets: list[np.ndarray]) -> Answered:
+def label_scores_of(task: Task, outputs: list[np.ndarray], targets: list[np.ndarray]) -> LabelledOutputs:
     """Of raw outputs; a question with fewer options than another has -inf for those that it lacks."""
     if kind_of(task).scores == "sigmoid":
-        return Answered(task=task, logarithms=np.stack(outputs).astype(np.float64), targets=np.stack(targets) > 0)
+        return LabelledOutputs(
+            task=task, logarithms=np.stack(outputs).astype(np.float64), targets=np.stack(targets) > 0
+        )
     width = max(len(row) for row in outputs)
     padded = np.full((len(outputs), width), -np.inf)
     for row, output in zip(padded, outputs, strict=True):
         row[: len(output)] = output
     with np.errstate(divide="ignore"):
         logarithms = np.log(base.softmax(padded))
-    return Answered(task=task, logarithms=logarithms, targets=np.array(targets, np.int64))
+    return LabelledOutputs(task=task, logarithms=logarithms, targets=np.array(targets, np.int64))
 
 
-def error_of(rows: Answered, probabilities: np.ndarray) -> float:
+def error_of(rows: LabelledOutputs, probabilities: np.ndarray) -> float:
     """Expected calibration error: of the answered label, or of each label's probability where each has its own."""
     if rows.is_sigmoid:
         return calibration_error(probabilities.ravel(), rows.targets.ravel().astype(np.float64))
@@ -52,12 +54,12 @@ def error_of(rows: Answered, probabilities: np.ndarray) -> float:
     return calibration_error(probabilities.max(axis=-1), (chosen == rows.targets).astype(np.float64))
 
 
-def log_loss(rows: Answered, probabilities: np.ndarray) -> float:
+def log_loss(rows: LabelledOutputs, probabilities: np.ndarray) -> float:
     """Mean negative logarithm of the probability of the truth, of a row or of a row's label."""
     return float(-np.log(np.maximum(of_truth(rows, probabilities), SMALLEST)).mean())
 
 
-def of_truth(rows: Answered, probabilities: np.ndarray) -> np.ndarray:
+def of_truth(rows: LabelledOutputs, probabilities: np.ndarray) -> np.ndarray:
     """The probability of what is true: (rows,), with a sigmoid a label (rows, labels)."""
     if rows.is_sigmoid:
         return np.where(rows.targets, probabilities, 1 - probabilities)
@@ -86,6 +88,6 @@ def rows_for(coverage: float) -> int:
     return ceil(coverage / (1 - coverage) - 1e-9)
 
 
-def standard_error(share: float, rows: int) -> float:
+def share_error(share: float, rows: int) -> float:
     """Of a share that was measured on so many rows."""
     return sqrt(max(share * (1 - share), 0.0) / max(rows, 1))

@@ -35,7 +35,7 @@ class FileRows(Value, eq=False):
 def labelled_rows(source: Source, task: Task, *, most: int, seed: int) -> FileRows:
     """At most so many labelled rows, drawn; raises what reading the file raises."""
     examples = read(source, task)
-    kept = drawn(len(examples.inputs), most, seed)
+    kept = sample(len(examples.inputs), most, seed)
     taken = examples.take(kept)
     own_words = taken.words if taken.gold is None else None  # None: the words of the text, which gold has cut here
     return FileRows(
@@ -64,7 +64,7 @@ def plain_rows(
             allowed=read_types,
             do="name the columns: --text COLUMN",
         )
-    kept = [read_rows[place] for place in drawn(len(read_rows), most, seed)]
+    kept = [read_rows[place] for place in sample(len(read_rows), most, seed)]
     return FileRows(
         inputs=[task_input(row.input) for _, row in kept],
         words=_words([row.words for _, row in kept]),
@@ -82,7 +82,7 @@ def _words(words: list[np.ndarray | None]) -> list[np.ndarray | None] | None:
     return words if any(each is not None for each in words) else None
 
 
-def drawn(count: int, most: int, seed: int) -> list[int]:
+def sample(count: int, most: int, seed: int) -> list[int]:
     """At most so many of the numbers below `count`, drawn without repetition, in order."""
     places: list[int] = np.sort(np.random.default_rng(seed).permutation(count)[:most]).tolist()
     return places

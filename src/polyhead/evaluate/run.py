@@ -13,7 +13,7 @@ from polyhead.data.read import read
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.evaluate.asked import asked, seen_rows
-from polyhead.evaluate.calibrate import CalibrateRequest, calibrated, check_kind
+from polyhead.evaluate.calibrate import CalibrateRequest, check_kind, fit_calibration
 from polyhead.progress import counted
 from polyhead.tasks.calibration import Calibration, calibrated_kinds
 from polyhead.tasks.task import Task
@@ -54,17 +54,17 @@ def calibrated_task(
     files = [read(each, task) for each in (source, check) if each is not None]
     several = [asked(session, name, examples.inputs, examples.words, show=show) for examples in files]
     pairs = [(each.outputs, examples.targets) for each, examples in zip(several, files, strict=True)]
-    calibration = calibrated(task, *pairs[0], wish, check=pairs[1] if check is not None else None)
+    calibration = fit_calibration(task, *pairs[0], wish, check=pairs[1] if check is not None else None)
     facts = {"data": {"rows": len(files[0].targets), "sha256": files[0].digest}, "seed": wish.seed}
     calibration = msgspec.structs.replace(calibration, measured={**facts, **calibration.measured})
     seen = seen_rows(task, files[-1].inputs, several[-1])
-    card = {TITLES[0]: "\n".join(f"- {line}" for line in told(task, calibration))}
+    card = {TITLES[0]: "\n".join(f"- {line}" for line in measure_lines(task, calibration))}
     return CalibratedTask(
         task=name, calibration=calibration, beside=Beside(calibration=calibration, seen=seen.sample(SEED), card=card)
     )
 
 
-def told(task: Task, calibration: Calibration) -> list[str]:
+def measure_lines(task: Task, calibration: Calibration) -> list[str]:
     """What was measured, in lines for people."""
     measured = calibration.measured
     rows = measured["rows"]

@@ -13,14 +13,14 @@ ENOUGH = 20  # of them as far apart as the samples are: more would not change wh
 NEAREST = 5  # rows of the other sample from which a row's distance is meant
 
 
-class Difference(Value):
+class SampleDistance(Value):
     """How far two samples are apart, and how often chance alone would put them so far."""
 
     distance: float  # of 0, the same distribution, to 1, which no values in common reach
     p: float  # of a permutation test: at most so often where both are of one distribution
 
 
-def difference(first: np.ndarray, second: np.ndarray, *, level: float, rng: np.random.Generator) -> Difference:
+def sample_distance(first: np.ndarray, second: np.ndarray, *, level: float, rng: np.random.Generator) -> SampleDistance:
     """The energy distance of two samples (rows, width), with its permutation test (Székely and Rizzo 2004).
 
     It is 2 E|X - Y| - E|X - X'| - E|Y - Y'|, of means over pairs of distinct rows, divided by 2 E|X - Y|. Rows are
@@ -51,11 +51,11 @@ def difference(first: np.ndarray, second: np.ndarray, *, level: float, rng: np.r
         np.put_along_axis(members, rng.random((count, BATCH)).argsort(axis=0)[:n], 1, axis=0)
         beyond += int((energies(members) >= measured - 1e-9).sum())
         tried += BATCH
-    return Difference(distance=_share(measured, between), p=(beyond + 1) / (tried + 1))
+    return SampleDistance(distance=_share(measured, between), p=(beyond + 1) / (tried + 1))
 
 
 def distance(first: np.ndarray, second: np.ndarray) -> float:
-    """The distance alone, as `difference` has it, at a small part of its cost."""
+    """The distance alone, as `sample_distance` has it, at a small part of its cost."""
     first, second = np.asarray(first, np.float32), np.asarray(second, np.float32)
     between = float(pairwise(first, second).mean(dtype=np.float64))
     return _share(2 * between - _spread(first) - _spread(second), between)

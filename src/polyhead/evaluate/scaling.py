@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from polyhead.evaluate.measures import Answered, log_loss
+from polyhead.evaluate.measures import LabelledOutputs, log_loss
 from polyhead.tasks.calibration import Calibration
 
 Method = Literal["temperature", "vector", "none"]
@@ -18,7 +18,7 @@ PENALTY = 1.0  # rows that hold a label's numbers to those of all labels
 ROUNDS = 200
 
 
-def fitted(method: Method, rows: Answered) -> Calibration:
+def fit_scaling(method: Method, rows: LabelledOutputs) -> Calibration:
     """The scaling of lowest log loss on these rows."""
     if method == "none":
         return Calibration()
@@ -27,7 +27,7 @@ def fitted(method: Method, rows: Answered) -> Calibration:
     return common if method == "temperature" else _vector(rows, common)
 
 
-def best_temperature(rows: Answered) -> float:
+def best_temperature(rows: LabelledOutputs) -> float:
     """By which logarithms are divided: golden-section search, as the loss has one minimum in 1 / temperature."""
 
     def loss(logarithm: float) -> float:
@@ -49,7 +49,7 @@ def best_temperature(rows: Answered) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def _vector(rows: Answered, common: Calibration) -> Calibration:
+def _vector(rows: LabelledOutputs, common: Calibration) -> Calibration:
     """A scale and a shift a label, held to the common temperature; labels with few rows keep it.
 
     Damped steps along the gradient divided by the diagonal of the Hessian, each only where the loss falls.

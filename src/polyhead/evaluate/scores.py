@@ -22,7 +22,7 @@ from polyhead.values import Value
 PIECE = 512  # inputs answered at a time: bounds memory
 
 
-class Score(Value):
+class SplitScore(Value):
     """One task on one whole split."""
 
     task: str
@@ -45,7 +45,7 @@ class WrongRow(Value):
     score: float | None  # see `Mistake`
 
 
-class Answered(Value, eq=False):
+class SplitOutputs(Value, eq=False):
     """A task's outputs for all rows of a file."""
 
     task: Task
@@ -57,10 +57,10 @@ class Answered(Value, eq=False):
 class Evaluation(Value, eq=False):
     """A task's score, and the rows that it gets wrong: the surest first, those without a score last."""
 
-    score: Score
+    score: SplitScore
     errors: tuple[WrongRow, ...]
     digest: str  # SHA-256 of the rows, as a task's record names those of its training
-    answered: Answered  # what all of it was computed from
+    answered: SplitOutputs  # what all of it was computed from
 
 
 def evaluate_bundle(
@@ -71,7 +71,7 @@ def evaluate_bundle(
     split: str = "test",
     only: Sequence[str] = (),
     show: Callable[[str], None] | None = None,
-) -> list[Score]:
+) -> list[SplitScore]:
     """Every declared task (or `only` these) that the bundle holds, on the file of the split."""
     evaluated = evaluations(session, project, folder=folder, split=split, only=only, show=show)
     return [evaluation.score for evaluation in evaluated]
@@ -111,15 +111,15 @@ def evaluation_of(
     session: Session, name: str, source: Source, *, split: str = "data", show: Callable[[str], None] | None = None
 ) -> Evaluation:
     """The task on all rows of a file, by its fresh answers; `split` is what the score calls them."""
-    return evaluation_from(answered_by(session, name, source, show=show), split=split)
+    return evaluation_from(outputs_of_split(session, name, source, show=show), split=split)
 
 
-def evaluation_from(answered: Answered, *, split: str) -> Evaluation:
+def evaluation_from(answered: SplitOutputs, *, split: str) -> Evaluation:
     """The evaluation of outputs that are there."""
     task, examples, outputs = answered.task, answered.examples, answered.outputs
     kind = kind_of(task)
     errors = _errors(task, examples, outputs) if kind.tells_mistakes else ()
-    score = Score(
+    score = SplitScore(
         task=task.name,
         split=split,
         rows=len(outputs),
@@ -131,7 +131,9 @@ def evaluation_from(answered: Answered, *, split: str) -> Evaluation:
     return Evaluation(score=score, errors=errors, digest=examples.digest, answered=answered)
 
 
-def answered_by(session: Session, name: str, source: Source, *, show: Callable[[str], None] | None = None) -> Answered:
+def outputs_of_split(
+    session: Session, name: str, source: Source, *, show: Callable[[str], None] | None = None
+) -> SplitOutputs:
     """The task's outputs for all rows of a file."""
     task, outputs = session.tasks[name], list[np.ndarray]()
     examples = read(source, task)
@@ -140,10 +142,10 @@ def answered_by(session: Session, name: str, source: Source, *, show: Callable[[
             show(f"{name}: {start:,} of {len(examples.inputs):,} texts")
         words = examples.words[start : start + PIECE] if examples.words is not None else None
         outputs += session.outputs(name, examples.inputs[start : start + PIECE], words=words)
-    return Answered(task=task, source=source, examples=examples, outputs=outputs)
+    return SplitOutputs(task=task, source=source, examples=examples, outputs=outputs)
 
 
-def decoded(task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> Iterator[Answer]:
+def decoded_answers(task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> Iterator[Answer]:
     """Every answer in order; few are in memory at a time."""
     for start in range(0, len(outputs), PIECE):
         here = slice(start, start + PIECE)
@@ -166,7 +168,7 @@ def file_of(entry: TaskEntry, split: str) -> tuple[str | DataFile, str]:
 def _errors(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> tuple[WrongRow, ...]:
     kind, each = kind_of(task), examples.each()
     errors = []
-    for place, answer in enumerate(decoded(task, outputs, each)):
+    for place, answer in enumerate(decoded_answers(task, outputs, each)):
         mistake = kind.mistake(task, answer, examples.targets[place], each[place])
         if mistake is not None:
             errors.append(

@@ -11,7 +11,7 @@ import numpy as np
 from polyhead.data.columns import no_column
 from polyhead.data.rows import Rows
 from polyhead.evaluate.bootstrap import Interval, intervals
-from polyhead.evaluate.scores import Answered
+from polyhead.evaluate.scores import SplitOutputs
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import spelled
 from polyhead.values import Value
@@ -52,7 +52,7 @@ def columns_read(path: str, columns: Sequence[str], rows: Sequence[int]) -> dict
     return {column: [values[row][place] for row in rows] for place, column in enumerate(columns)}
 
 
-def sliced(answered: Answered, column: str, values: Sequence[object]) -> Sliced:
+def sliced(answered: SplitOutputs, column: str, values: Sequence[object]) -> Sliced:
     """The task's score on the rows of each value of a column, the most frequent first; numbers in ascending parts."""
     task, examples = answered.task, answered.examples
     kind, each, slices = kind_of(task), examples.each(), []

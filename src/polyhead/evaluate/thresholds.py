@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from polyhead.errors import BadValue
-from polyhead.evaluate.measures import Answered, lower_bound
+from polyhead.evaluate.measures import LabelledOutputs, lower_bound
 from polyhead.values import Value
 
 Measure = Literal["f1", "precision", "recall", "accuracy"]
@@ -74,7 +74,7 @@ def _between(ranked: np.ndarray, place: int) -> float:
     return 0.0 if place + 1 == len(ranked) else float((ranked[place] + ranked[place + 1]) / 2)
 
 
-def of_answers(rows: Answered, probabilities: np.ndarray, goal: Goal) -> tuple[float, ...]:
+def of_answers(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal) -> tuple[float, ...]:
     """For each label the probability from which its answer reaches the precision; below it the answer is unsure.
 
     A label that few rows answer shares the threshold of all answers together, which is 1 where nothing reaches it.
@@ -91,7 +91,7 @@ def of_answers(rows: Answered, probabilities: np.ndarray, goal: Goal) -> tuple[f
     return tuple(thresholds)
 
 
-def of_labels(rows: Answered, probabilities: np.ndarray, goal: Goal, *, default: float) -> tuple[float, ...]:
+def of_labels(rows: LabelledOutputs, probabilities: np.ndarray, goal: Goal, *, default: float) -> tuple[float, ...]:
     """For each label of several that may fit a row the probability from which it is given.
 
     For f1 all labels lend each of them rows. For recall a label that no row has keeps `default`. One for which nothing

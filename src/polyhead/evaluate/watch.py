@@ -12,7 +12,7 @@ from polyhead.bundle.seen import Seen, seen_of
 from polyhead.certify.beside import TITLES, Beside
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError
-from polyhead.evaluate.asked import Asked, asked, seen_rows
+from polyhead.evaluate.asked import ModelView, asked, seen_rows
 from polyhead.evaluate.drift import (
     ALPHA,
     ASPECTS,
@@ -20,19 +20,19 @@ from polyhead.evaluate.drift import (
     MOST,
     TaskDrift,
     UnlikeRow,
-    compared,
-    decided,
+    compare_profiles,
+    drift_verdict,
     has_sureness,
     sureness,
     unlike_rows,
 )
-from polyhead.evaluate.measures import answered
+from polyhead.evaluate.measures import label_scores_of
 from polyhead.evaluate.rows import FileRows
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
 if TYPE_CHECKING:
-    from polyhead.evaluate.samples import Difference
+    from polyhead.evaluate.samples import SampleDistance
 
 
 class DriftRequest(Value):
@@ -47,7 +47,7 @@ class Summarized(Value, eq=False):
     """Rows of a task: what it gave for them, and what they look like."""
 
     rows: FileRows
-    answers: Asked
+    answers: ModelView
     seen: Seen
 
 
@@ -63,17 +63,17 @@ def drifts(
     """What each task sees beside what it knows; the chance that any of them is named wrongly is at most `alpha`."""
     rng = np.random.default_rng(wish.seed)
     level = wish.alpha / (len(ASPECTS) * max(len(rows), 1))
-    differences: dict[str, dict[str, Difference]] = {
-        name: compared(name, known[name], each.seen, level=level, rng=rng) for name, each in rows.items()
+    differences: dict[str, dict[str, SampleDistance]] = {
+        name: compare_profiles(name, known[name], each.seen, level=level, rng=rng) for name, each in rows.items()
     }
-    aspects = decided(differences, wish.alpha)
+    aspects = drift_verdict(differences, wish.alpha)
     made = []
     for name, each in rows.items():
         share, distances, order = unlike_rows(known[name], each.seen)
         task, record = session.tasks[name], session.records[name]
         sure = None
         if each.rows.targets is not None and has_sureness(task):
-            labelled = answered(task, each.answers.outputs, each.rows.targets)
+            labelled = label_scores_of(task, each.answers.outputs, each.rows.targets)
             sure = sureness(labelled, record.calibration, rng=rng)
         examples = tuple(
             UnlikeRow(row=each.rows.rows[place], text=each.rows.text(place), distance=float(distances[place]))
@@ -108,7 +108,7 @@ def known_of(session: Session, names: list[str]) -> dict[str, Seen]:
     return {name: seen for name, seen in summaries.items() if seen is not None}
 
 
-def beside(task: Task, seen: Seen, *, seed: int = 0) -> Beside:
+def profile_of(task: Task, seen: Seen, *, seed: int = 0) -> Beside:
     """The summary of these rows, to be kept with the task."""
     seen = seen.sample(seed, KEPT)
     lengths = np.quantile(seen.lengths, (0.1, 0.5, 0.9)).astype(int).tolist()
@@ -128,4 +128,4 @@ def _notes(rows: FileRows) -> tuple[str, ...]:
     return (f"{count:,} of {rows.whole:,} rows, drawn",) if count < rows.whole else ()
 
 
-__all__ = ["MOST", "DriftRequest", "Summarized", "beside", "drifts", "known_of", "summarized"]
+__all__ = ["MOST", "DriftRequest", "Summarized", "profile_of", "drifts", "known_of", "summarized"]

@@ -15,9 +15,9 @@ from polyhead.errors import PolyheadError, UnknownTask
 from polyhead.files import held
 from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError, body_of
-from polyhead.serve.orders import Order, Outcome, Proof, as_http, status_of_change
+from polyhead.serve.orders import CertificateSummary, ChangeResult, Order, as_http, status_of_change
 from polyhead.serve.service import Service
-from polyhead.serve.shadow import Candidate, Shadows, ShadowState
+from polyhead.serve.shadow import ShadowCandidate, Shadows, ShadowState
 from polyhead.serve.uploads import Receiver, StagedTask, Staging, refused, staged, sweep_uploads
 from polyhead.tasks.task import check_name
 from polyhead.values import Value
@@ -36,14 +36,14 @@ class ChangeAnswer(Value, omit_defaults=True):
     before: str | None
     after: str | None
     is_changed: bool
-    certificate: Proof | None
+    certificate: CertificateSummary | None
     note: str | None = None
 
 
 class Admin:
     """The changes that admins ask of one server. Every error is an HttpError without paths of this machine."""
 
-    def __init__(self, service: Service, *, make: Callable[[Order], Awaitable[Outcome]] | None = None) -> None:
+    def __init__(self, service: Service, *, make: Callable[[Order], Awaitable[ChangeResult]] | None = None) -> None:
         """`make` makes a change and its certificate; by default a process of its own does."""
         self._process = ChangeProcess()
         self.service, self._make = service, make or self._process.make
@@ -220,7 +220,7 @@ class Admin:
             if staging is not None:
                 await asyncio.to_thread(staging.close)
 
-    async def _taken(self, outcome: Outcome) -> ChangeAnswer:
+    async def _taken(self, outcome: ChangeResult) -> ChangeAnswer:
         """The answer, once this server answers with what the bundle now holds."""
         try:
             with self._told():
@@ -276,7 +276,7 @@ class Admin:
             what = f"the candidate of task '{name}' is being promoted"
             raise HttpError(409, what, do="ask again when that is done; it is no candidate then")
 
-    def _candidate(self, name: str) -> Candidate:
+    def _candidate(self, name: str) -> ShadowCandidate:
         candidate = self.shadows.candidates.get(self._known(name))
         if candidate is None:
             raise HttpError(404, f"task '{name}' has no candidate", do=f"PUT one at /v1/tasks/{name}/shadow")

@@ -16,7 +16,7 @@ from polyhead.serve.formats import FORMATS
 from polyhead.serve.formats.admin import is_upload
 from polyhead.serve.guard import Guard, Observer, no_route
 from polyhead.serve.http import HttpError
-from polyhead.serve.keys import NO_KEYS, Keys
+from polyhead.serve.keys import NO_KEYS, AccessKeys
 from polyhead.serve.paths import Paths
 from polyhead.serve.service import Service
 
@@ -25,7 +25,7 @@ def application(
     service: Service,
     *,
     formats: Iterable[str] | None = None,
-    keys: Keys = NO_KEYS,
+    keys: AccessKeys = NO_KEYS,
     hosts: Collection[str] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Starlette:

@@ -16,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def beside(size: int, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+async def off_loop(size: int, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """What a function returns: where the size of its work is LARGE it runs in a thread, else here and now."""
     if size < LARGE:
         return function(*arguments, **named)

@@ -13,7 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from polyhead.serve.http import HttpError
-from polyhead.serve.orders import Order, Outcome, Told, as_http
+from polyhead.serve.orders import ChangeReply, ChangeResult, Order, as_http
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class ChangeProcess:
         self._running: _Running | None = None
         self._resting: asyncio.TimerHandle | None = None
 
-    async def make(self, order: Order) -> Outcome:
+    async def make(self, order: Order) -> ChangeResult:
         """What `orders.perform` gives; raises HttpError with the status and the words that tell what failed.
 
         A caller that is cancelled ends the process.
@@ -48,11 +48,11 @@ class ChangeProcess:
             running = self._running
             try:
                 answer = await asyncio.wait_for(running.answer(msgspec.json.encode(order)), LONGEST)
-                told = msgspec.json.decode(answer, type=Told)
+                told = msgspec.json.decode(answer, type=ChangeReply)
             except (OSError, ValueError, msgspec.DecodeError) as error:  # it ended, or wrote something else
                 await self._killed()
                 log.error("the process of a change ended with %s: %s; %s", running.code, error, running.problems)
-                told = Told()
+                told = ChangeReply()
             except BaseException:
                 await self._killed()
                 raise

@@ -9,7 +9,7 @@ from typing import Literal
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from polyhead.serve.exchange import ARRIVED
-from polyhead.serve.http import HttpError, answer_of
+from polyhead.serve.http import HttpError, error_response
 from polyhead.serve.settings import ConnectionLimits
 
 LOOKS = 4  # at the clock, for each of the times that are allowed
@@ -136,7 +136,7 @@ class Connection(HttpToolsProtocol):
         if self.pipeline or self._is_answering():
             self.transport.abort()
             return
-        answer = answer_of(error)
+        answer = error_response(error)
         headers = [*answer.raw_headers, (b"connection", b"close")]
         if error.status == 429:
             headers.append((b"retry-after", b"1"))

@@ -13,9 +13,9 @@ from polyhead.engine.inputs import AnyInput
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.errors import BackendError, EmptyData, PolyheadError
-from polyhead.serve.beside import beside
+from polyhead.serve.beside import off_loop
 from polyhead.serve.checks import too_many_characters
-from polyhead.serve.questions import Asked, Reading, reading_of
+from polyhead.serve.questions import AnswerReading, DecisionQuestion, reading_of
 from polyhead.serve.service import Names, Served, Service, shown_tasks
 from polyhead.serve.similarity import OptionVector, Similarity, characters_read, words_read
 from polyhead.values import Value
@@ -54,8 +54,8 @@ class Decided(Value):
         return self.receipt.tokens + self.options_read + self.options_kept
 
 
-async def decided(
-    service: Service, text: str, questions: Sequence[Asked], *, is_gone: Callable[[], bool] | None = None
+async def decide_request(
+    service: Service, text: str, questions: Sequence[DecisionQuestion], *, is_gone: Callable[[], bool] | None = None
 ) -> Decided:
     """Answers all questions with one pass of the text, by the tasks of now; no question changes the answer of another.
 
@@ -64,15 +64,15 @@ async def decided(
     if not text.strip():
         raise EmptyData("the text is empty", do="give the text that the questions are about")
     size = sum(characters_read(asked) for asked in questions)
-    read = await beside(size, _Questions, service, text, questions)
+    read = await off_loop(size, _Questions, service, text, questions)
     ticket, options = await read.ask(is_gone, size)
-    return await beside(size, read.decided, ticket, options)
+    return await off_loop(size, read.decided, ticket, options)
 
 
 class _Questions:
     """The questions as the tasks of one moment read them."""
 
-    def __init__(self, service: Service, text: str, questions: Sequence[Asked]) -> None:
+    def __init__(self, service: Service, text: str, questions: Sequence[DecisionQuestion]) -> None:
         """Raises BadValue where similarity would read more characters of options than a request may hold."""
         self._service, self._text, self._loaded, self._compared = service, text, service.loaded, 0
         self._tasks = shown_tasks(self._loaded)
@@ -82,7 +82,7 @@ class _Questions:
             text for each in self._readings if isinstance(each, _Compared) for text in each.words
         )
 
-    def _reading(self, asked: Asked) -> Reading | _Compared | PolyheadError:
+    def _reading(self, asked: DecisionQuestion) -> AnswerReading | _Compared | PolyheadError:
         try:
             return reading_of(asked, self._tasks, self._service.settings.labels)
         except PolyheadError as error:
@@ -109,7 +109,7 @@ class _Questions:
             return None, {}
         if similarity is None or not self._words:
             return await service.ask(inputs, names, is_gone=is_gone), {}
-        options, unread = await beside(size, similarity.known, self._words)
+        options, unread = await off_loop(size, similarity.known, self._words)
         if not unread:
             return await service.ask(inputs, names, is_gone=is_gone), options
         vectors = Names.of([service.vectors], self._loaded)
@@ -119,7 +119,7 @@ class _Questions:
         ticket, read = await asyncio.gather(
             service.ask(inputs, names, is_gone=is_gone), service.ask(words, vectors, is_gone=is_gone)
         )
-        return ticket, options | await beside(size, similarity.learned, unread, read)
+        return ticket, options | await off_loop(size, similarity.learned, unread, read)
 
     def decided(self, ticket: Ticket | None, options: Mapping[str, OptionVector]) -> Decided:
         """The answer to each question."""
@@ -144,7 +144,7 @@ class _Questions:
 class _Compared:
     """A question that is answered by similarity, and the words that are compared."""
 
-    def __init__(self, asked: Asked, similarity: Similarity) -> None:
+    def __init__(self, asked: DecisionQuestion, similarity: Similarity) -> None:
         self.asked, self.similarity, self.words = asked, similarity, words_read(asked)
 
 
@@ -162,7 +162,7 @@ def spent(receipts: Sequence[Receipt], *, options: Spent | None = None) -> Spent
     )
 
 
-def _told(reading: Reading | PolyheadError, result: Result) -> Decision | PolyheadError:
+def _told(reading: AnswerReading | PolyheadError, result: Result) -> Decision | PolyheadError:
     """What a task answers."""
     if isinstance(reading, PolyheadError):
         return reading

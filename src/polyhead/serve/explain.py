@@ -10,9 +10,9 @@ import numpy as np
 from polyhead.engine.inputs import AnyInput, Words
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BadValue, PolyheadError
-from polyhead.evaluate.attention import Attention, attention_of
+from polyhead.evaluate.attention import WordWeights, attention_of
 from polyhead.evaluate.explain import Explanation, Variants, least_variants, variants_of
-from polyhead.serve.beside import LARGE, beside
+from polyhead.serve.beside import LARGE, off_loop
 from polyhead.serve.checks import AN_INPUT, characters_of, too_many_characters
 from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
@@ -26,7 +26,7 @@ class Why:
         self.ticket, self.places, self.explanations = ticket, tuple(places), explanations
 
 
-async def explained(
+async def explain_request(
     service: Service,
     inputs: Sequence[AnyInput],
     tasks: Names,
@@ -40,10 +40,10 @@ async def explained(
     if writing := [name for name in tasks if kind_of(loaded.tasks[name]).owns_model]:
         raise BadValue("a task that writes texts is not explained", got=writing, do="name other tasks")
     # Each input makes many: this never is little work.
-    variants = await beside(LARGE, _variants, service, inputs, tasks, words)
+    variants = await off_loop(LARGE, _variants, service, inputs, tasks, words)
     own = variants.words if words is not None else None
     ticket = await service.ask(variants.inputs, tasks, words=own, deadline=deadline, is_gone=is_gone)
-    explanations = await beside(LARGE, _explanations, service, tasks, variants, ticket)
+    explanations = await off_loop(LARGE, _explanations, service, tasks, variants, ticket)
     sizes = [1 + len(parts) for parts in variants.parts]
     return Why(ticket, np.cumsum([0, *sizes])[:-1].tolist(), explanations)
 
@@ -83,7 +83,7 @@ def _with_attention(
     """The same with the weights of poolers, but of tasks that were replaced or removed meanwhile."""
     session, records = service.session, tasks.loaded.records
 
-    def attention(name: str, entry: AnyInput) -> Attention | None:
+    def attention(name: str, entry: AnyInput) -> WordWeights | None:
         if session.records.get(name) is not records.get(name):
             return None
         try:

@@ -43,7 +43,7 @@ class _Given(Collector):
         return ()
 
 
-def written(families: Sequence[Metric], accept: str) -> tuple[bytes, str]:
+def exposition_text(families: Sequence[Metric], accept: str) -> tuple[bytes, str]:
     """These families and the process's own, as text, and its media type; reads files of /proc.
 
     `accept` are the media types that the caller reads; where a version in it is none, it counts as left out.

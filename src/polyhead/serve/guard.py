@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.serve.exchange import EXCHANGE, Exchange
 from polyhead.serve.http import CONNECTION, GONE, HttpError, status_of
-from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, NO_KEYS, Keys, host_in, is_host_name
-from polyhead.serve.paths import NOWHERE, Paths, Place
+from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, NO_KEYS, AccessKeys, host_in, is_host_name
+from polyhead.serve.paths import NOWHERE, PathFacts, Paths
 
 log = logging.getLogger(__name__)
 Observer = Callable[[Exchange], None]
@@ -34,7 +34,7 @@ class Guard:
         paths: Paths,
         body_bytes: int,
         larger: Callable[[str, str], int] = lambda method, path: 0,
-        keys: Keys = NO_KEYS,
+        keys: AccessKeys = NO_KEYS,
         hosts: Collection[str] | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -81,7 +81,7 @@ class Guard:
             for observer in self._observers:
                 observer(exchange)
 
-    def _admit(self, scope: Scope, exchange: Exchange, place: Place) -> None:
+    def _admit(self, scope: Scope, exchange: Exchange, place: PathFacts) -> None:
         """Notes who asks; raises HttpError for a request without a key, or one that a foreign page made."""
         access, headers = place.access(exchange.method), dict(scope["headers"])
         host, scope[HAS_KEYS] = headers.get(b"host", b"").decode("latin-1"), bool(self._keys)
@@ -122,7 +122,7 @@ class Guard:
             name == own.removeprefix(".") or (own.startswith(".") and name.endswith(own)) for own in self._hosts or ()
         )
 
-    async def _refuse(self, error: Exception, place: Place, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(self, error: Exception, place: PathFacts, scope: Scope, receive: Receive, send: Send) -> None:
         if status_of(error) == 500:
             log.exception("a request to %s failed", place.route)
         await place.answer_of(error, scope["method"])(scope, receive, send)

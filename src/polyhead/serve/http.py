@@ -26,7 +26,7 @@ from polyhead.errors import (
     UnknownTask,
 )
 from polyhead.nesting import DEEPEST, levels_and_values
-from polyhead.serve.beside import beside
+from polyhead.serve.beside import off_loop
 from polyhead.serve.examples import example_of, fields_at
 from polyhead.serve.faults import fault_of
 from polyhead.values import Value
@@ -77,13 +77,13 @@ class ErrorBody(Value):
     do: str | None = None
 
 
-class ErrorAnswer(Value):
+class ErrorReply(Value):
     """The body of every answer that is none."""
 
     error: ErrorBody
 
 
-def encoded(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_bytes(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A value as JSON."""
     return Response(msgspec.json.encode(value), status, headers=headers, media_type=JSON)
 
@@ -103,10 +103,10 @@ def _divided(value: object) -> object:
     return msgspec.Raw(b"[" + b",".join(parts) + b"]")
 
 
-async def decoded(request: Request, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
+async def body_value(request: Request, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
     """The body as a value; raises what `json_value` raises."""
     body = await request.body()
-    return await beside(len(body), json_value, body, decoder)
+    return await off_loop(len(body), json_value, body, decoder)
 
 
 def json_value(body: bytes, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
@@ -206,9 +206,9 @@ def headers_of(error: Exception) -> dict[str, str]:
     return {"WWW-Authenticate": "Bearer"} if status == 401 else {}
 
 
-def answer_of(error: Exception) -> Response:
+def error_response(error: Exception) -> Response:
     """An error as the server's own routes tell it."""
-    return encoded(ErrorAnswer(error=body_of(error)), status_of(error), headers_of(error))
+    return json_bytes(ErrorReply(error=body_of(error)), status_of(error), headers_of(error))
 
 
 def gone(request: Request) -> Callable[[], bool]:

@@ -29,7 +29,7 @@ class Key(Value):
     digest: bytes
 
 
-class Keys:
+class AccessKeys:
     """The keys of a server. Where there are none, every request is answered, whatever key it has."""
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
@@ -70,7 +70,7 @@ class Keys:
         return known
 
 
-NO_KEYS = Keys()
+NO_KEYS = AccessKeys()
 
 
 def keys_in(text: str, *, source: str, purpose: Purpose = "predict", before: int = 0) -> list[Key]:
@@ -99,7 +99,7 @@ def keys_in(text: str, *, source: str, purpose: Purpose = "predict", before: int
     return keys
 
 
-def check_keys(keys: Keys, *, host: str, admin: bool, no_keys: bool) -> None:
+def check_keys(keys: AccessKeys, *, host: str, admin: bool, no_keys: bool) -> None:
     """Raises ConfigError for a server that anyone could use unasked: beyond this machine, or to change its tasks."""
     if no_keys and keys:
         raise ConfigError("there are keys, and the server was told to need none", do="leave out --keys or --no-keys")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from polyhead.engine.inputs import input_types_of
-from polyhead.errors import ConfigError, nearest
+from polyhead.errors import ConfigError, suggestion
 from polyhead.nesting import toml_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -41,7 +41,7 @@ def read_labels(path: Path | str) -> dict[str, Renamed]:
     return {name: to_value(table, Renamed, source=f"{path}, [{name}]") for name, table in tables.items()}
 
 
-def check_labels(renamed: Mapping[str, Renamed], tasks: Mapping[str, Task]) -> None:
+def check_served_labels(renamed: Mapping[str, Renamed], tasks: Mapping[str, Task]) -> None:
     """Raises ConfigError for a question whose task or label is not there, or whose task answers no question."""
     for name, entry in renamed.items():
         if entry.task not in tasks:
@@ -49,7 +49,7 @@ def check_labels(renamed: Mapping[str, Renamed], tasks: Mapping[str, Task]) -> N
                 f"the mapping file gives question '{name}' to a task that is not in the bundle",
                 got=entry.task,
                 allowed=sorted(tasks),
-                do=nearest(entry.task, tasks) or "name one of these tasks, or take the question out",
+                do=suggestion(entry.task, tasks) or "name one of these tasks, or take the question out",
             )
         task = tasks[entry.task]
         if (why := why_no_answers(task)) is not None:
@@ -67,7 +67,7 @@ def check_labels(renamed: Mapping[str, Renamed], tasks: Mapping[str, Task]) -> N
                     f"'{task.name}' does not have",
                     got=label,
                     allowed=task.labels or "no labels: the task answers with a number",
-                    do=nearest(label, task.labels) or "name one of its labels",
+                    do=suggestion(label, task.labels) or "name one of its labels",
                 )
 
 

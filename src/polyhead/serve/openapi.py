@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 from polyhead._version import __version__
 from polyhead.serve.examples import example_of
 from polyhead.serve.formats.base import Described, Operation, TellsErrors, WireFormat
-from polyhead.serve.http import JSON, ErrorAnswer
+from polyhead.serve.http import JSON, ErrorReply
 
 REFUSALS: Mapping[int, str] = {
     400: "The body is not JSON, or nested too deeply.",
@@ -24,12 +24,12 @@ WITHOUT_BODY = (401, 429)
 _REF = "#/components/schemas/{name}"
 
 
-def document(formats: Iterable[WireFormat], routes: Iterable[BaseRoute]) -> dict[str, Any]:
+def openapi_document(formats: Iterable[WireFormat], routes: Iterable[BaseRoute]) -> dict[str, Any]:
     """OpenAPI 3.1, with an entry for each operation that these formats describe and that has one of these routes.
 
     Types are named after their format, since several have types of the same name.
     """
-    (error,), components = msgspec.json.schema_components([ErrorAnswer], ref_template=_REF)
+    (error,), components = msgspec.json.schema_components([ErrorReply], ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
     there = {(route.path, method) for route in routes if isinstance(route, Route) for method in route.methods or ()}
     for wire_format in formats:

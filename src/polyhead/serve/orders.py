@@ -51,7 +51,7 @@ class AnswersChanged(Value):
     changed: int
 
 
-class Proof(Value):
+class CertificateSummary(Value):
     """What a certificate says, in short; the whole lies in the bundle."""
 
     file: str
@@ -67,7 +67,7 @@ class Proof(Value):
     answers: dict[str, AnswersChanged]  # of tasks with a new version
 
     @classmethod
-    def of(cls, certificate: Certificate) -> Proof:
+    def of(cls, certificate: Certificate) -> CertificateSummary:
         """The short form."""
         return cls(
             file=certificate.name,
@@ -87,25 +87,25 @@ class Proof(Value):
         )
 
 
-class Outcome(Value):
+class ChangeResult(Value):
     """What became of an order."""
 
     task: str
     before: str | None  # the live version; None where there was no such task
     after: str | None
     is_changed: bool
-    certificate: Proof | None = None  # None of a task that owns its model, and where nothing changed
+    certificate: CertificateSummary | None = None  # None of a task that owns its model, and where nothing changed
 
 
-class Told(Value):
+class ChangeReply(Value):
     """What the process of a change prints: one of the two."""
 
-    outcome: Outcome | None = None
+    outcome: ChangeResult | None = None
     error: ErrorBody | None = None
     status: int = 500
 
 
-def perform(order: Order, prover: Prover | None = None, check: Callable[[], None] = lambda: None) -> Outcome:
+def perform(order: Order, prover: Prover | None = None, check: Callable[[], None] = lambda: None) -> ChangeResult:
     """Makes the change with its proof, or raises and leaves the bundle as it was.
 
     `check` raises, just before anything is changed, where nobody waits for the change any longer. Raises UnknownTask,
@@ -126,19 +126,21 @@ def perform(order: Order, prover: Prover | None = None, check: Callable[[], None
             unlist(root, [name])
 
         certificate = certified(root, "remove", remove, changing=[name], actor=order.actor, prover=prover)
-        return Outcome(task=name, before=before, after=None, is_changed=True, certificate=Proof.of(certificate))
+        return ChangeResult(
+            task=name, before=before, after=None, is_changed=True, certificate=CertificateSummary.of(certificate)
+        )
     if order.version == before:
-        return Outcome(task=name, before=before, after=before, is_changed=False)
+        return ChangeResult(task=name, before=before, after=before, is_changed=False)
     check()
     return _roll_back(order, root, before, prover)
 
 
-def _put(order: Order, root: FilePath, prover: Prover | None, check: Callable[[], None]) -> Outcome:
+def _put(order: Order, root: FilePath, prover: Prover | None, check: Callable[[], None]) -> ChangeResult:
     theirs, ours, name = Bundle.open(order.source, verify=False), Bundle.open(root, verify=False), order.name
     live = ours.lines.get(name)
     before = None if live is None else live.version
     if live is not None and _is_same(theirs.record(name), ours, name):
-        return Outcome(task=name, before=before, after=before, is_changed=False, certificate=_certified_now(root))
+        return ChangeResult(task=name, before=before, after=before, is_changed=False, certificate=_certified_now(root))
 
     if live is not None and not order.allow_lost_labels:
         do = "send a version that learned these labels too, or say allow_lost_labels=true to let them go"
@@ -164,7 +166,9 @@ def _put(order: Order, root: FilePath, prover: Prover | None, check: Callable[[]
         certificate = done.certificate
         finish(root, done.begun)
     after = certificate.after[name].version
-    return Outcome(task=name, before=before, after=after, is_changed=True, certificate=Proof.of(certificate))
+    return ChangeResult(
+        task=name, before=before, after=after, is_changed=True, certificate=CertificateSummary.of(certificate)
+    )
 
 
 def _is_same(theirs: TaskRecord, ours: Bundle, name: str) -> bool:
@@ -178,24 +182,26 @@ def _is_same(theirs: TaskRecord, ours: Bundle, name: str) -> bool:
     return theirs == live or renamed(theirs, called) == live
 
 
-def _certified_now(root: FilePath) -> Proof | None:
+def _certified_now(root: FilePath) -> CertificateSummary | None:
     """The certificate of the bundle as it is; where the last change left none, one that is written now."""
     last = next(Ledger(root).sound(), None)
     if last is None or last.bundle != bundle_hash(root):
         checked(root)
         last = next(Ledger(root).sound(), None)
-    return None if last is None else Proof.of(last)
+    return None if last is None else CertificateSummary.of(last)
 
 
-def _roll_back(order: Order, root: FilePath, before: str, prover: Prover | None) -> Outcome:
+def _roll_back(order: Order, root: FilePath, before: str, prover: Prover | None) -> ChangeResult:
     name = order.name
     done = roll_back(root, [name], order.version, actor=order.actor, prover=prover)
     finish(root, done.begun)
     after = done.certificate.after[name].version
-    return Outcome(task=name, before=before, after=after, is_changed=True, certificate=Proof.of(done.certificate))
+    return ChangeResult(
+        task=name, before=before, after=after, is_changed=True, certificate=CertificateSummary.of(done.certificate)
+    )
 
 
-def _perform_model(order: Order, root: FilePath) -> Outcome:
+def _perform_model(order: Order, root: FilePath) -> ChangeResult:
     """The same for a task that owns its model, which no other task reads, so that nothing is to be proven."""
     name, models = order.name, Models(root)
     before = models.version(name)
@@ -207,7 +213,7 @@ def _perform_model(order: Order, root: FilePath) -> Outcome:
         )
     if order.operation == "remove":
         remove_models(root, [name])
-        return Outcome(task=name, before=before, after=None, is_changed=True)
+        return ChangeResult(task=name, before=before, after=None, is_changed=True)
     versions = models.versions(name)
     earlier = versions[: versions.index(before)] if before in versions else []
     if order.version is None and not earlier:
@@ -215,17 +221,17 @@ def _perform_model(order: Order, root: FilePath) -> Outcome:
     after = order.version or earlier[-1]
     if after != before:
         set_models(root, {name: after})
-    return Outcome(task=name, before=before, after=after, is_changed=after != before)
+    return ChangeResult(task=name, before=before, after=after, is_changed=after != before)
 
 
-def told(raw: bytes, prover: Prover, check: Callable[[], None] = lambda: None) -> bytes:
-    """What a process of changes prints for an order as JSON: a `Told` as JSON; `check` as `perform` calls it."""
+def change_reply(raw: bytes, prover: Prover, check: Callable[[], None] = lambda: None) -> bytes:
+    """What a process of changes prints for an order as JSON: a `ChangeReply` as JSON; `check` as `perform` calls it."""
     order = msgspec.json.decode(raw, type=Order)
     places = {order.root: "the bundle"} | ({order.source: "the upload"} if order.source else {})
     try:
-        return msgspec.json.encode(Told(outcome=perform(order, prover, check)))
+        return msgspec.json.encode(ChangeReply(outcome=perform(order, prover, check)))
     except PolyheadError as error:
-        return msgspec.json.encode(Told(error=body_of(error, places), status=status_of_change(error)))
+        return msgspec.json.encode(ChangeReply(error=body_of(error, places), status=status_of_change(error)))
 
 
 def status_of_change(error: PolyheadError) -> int:

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead.serve.exchange import UNKNOWN_ROUTE
 from polyhead.serve.formats.base import Access, Described, TellsErrors, WireFormat
-from polyhead.serve.http import answer_of
+from polyhead.serve.http import error_response
 from polyhead.values import Value
 
 
@@ -21,7 +21,7 @@ class Method(Value, eq=False):
     format: WireFormat
 
 
-class Place(Value, eq=False):
+class PathFacts(Value, eq=False):
     """All that is known of a path without asking its routes."""
 
     route: str  # the path with the names of its parameters
@@ -37,10 +37,10 @@ class Place(Value, eq=False):
         known = self.methods.get(method) or next(iter(self.methods.values()), None)
         if known is not None and isinstance(known.format, TellsErrors):
             return known.format.told(error)
-        return answer_of(error)
+        return error_response(error)
 
 
-NOWHERE = Place(route=UNKNOWN_ROUTE)
+NOWHERE = PathFacts(route=UNKNOWN_ROUTE)
 
 
 class Paths:
@@ -60,11 +60,11 @@ class Paths:
                 for method in route.methods or ():
                     its = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
                     of_path.setdefault(method, Method(access=its, format=wire_format))
-        places = {path: Place(route=path, methods=of_path) for path, of_path in methods.items()}
+        places = {path: PathFacts(route=path, methods=of_path) for path, of_path in methods.items()}
         self._exact = {path: place for path, place in places.items() if patterns[path] is None}
         self._others = [(pattern, places[path]) for path, pattern in patterns.items() if pattern is not None]
 
-    def of(self, path: str) -> Place:
+    def of(self, path: str) -> PathFacts:
         """The place of a path; `NOWHERE` where no route has it.
 
         All of the path has to fit: `$` in a pattern would let a line break stand behind it.

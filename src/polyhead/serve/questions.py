@@ -28,7 +28,7 @@ class Option(Value):
     words: str = ""  # what describes it
 
 
-class Asked(Value):
+class DecisionQuestion(Value):
     """A question about a text."""
 
     name: str  # the one that chooses the task; "" of a question without a name
@@ -37,7 +37,7 @@ class Asked(Value):
     options: tuple[Option, ...]  # in order; of a predicate True, then False
 
 
-class Reading(Protocol):
+class AnswerReading(Protocol):
     """How the answer of a task is read as that of a question."""
 
     task: str
@@ -99,7 +99,7 @@ class OfNumber(Value):
         return tuple(shares)
 
 
-def reading_of(asked: Asked, tasks: Mapping[str, Task], renamed: Mapping[str, Renamed]) -> Reading:
+def reading_of(asked: DecisionQuestion, tasks: Mapping[str, Task], renamed: Mapping[str, Renamed]) -> AnswerReading:
     """The reading of the task that answers this question; raises BadValue where none does, with the reason.
 
     The task is that of the mapping file, else the one of the question's name; a predicate may be named TASK.LABEL.
@@ -120,7 +120,7 @@ def reading_of(asked: Asked, tasks: Mapping[str, Task], renamed: Mapping[str, Re
     return _FORMS[asked.form](asked, task, labels)
 
 
-def _named(asked: Asked, tasks: Mapping[str, Task]) -> tuple[str, str | None]:
+def _named(asked: DecisionQuestion, tasks: Mapping[str, Task]) -> tuple[str, str | None]:
     """The task of a question's name, and the label where the name is TASK.LABEL."""
     if asked.name in tasks:
         return asked.name, None
@@ -137,7 +137,7 @@ def _named(asked: Asked, tasks: Mapping[str, Task]) -> tuple[str, str | None]:
     )
 
 
-def _predicate(asked: Asked, task: Task, labels: Mapping[str, str]) -> Reading:
+def _predicate(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
     scores = kind_of(task).scores
     if scores == "range":
         low, high = task.range or (0.0, 0.0)
@@ -176,7 +176,7 @@ def true_label(task: Task) -> str | None:
     return None
 
 
-def _choice(asked: Asked, task: Task, labels: Mapping[str, str]) -> Reading:
+def _choice(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
     if kind_of(task).scores != "softmax":
         raise BadValue(
             f"task '{task.name}' does not choose one of several",
@@ -187,7 +187,7 @@ def _choice(asked: Asked, task: Task, labels: Mapping[str, str]) -> Reading:
     return OfLabels(task=task.name, labels=_as_labels(asked, task, labels))
 
 
-def _score(asked: Asked, task: Task, labels: Mapping[str, str]) -> Reading:
+def _score(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
     if kind_of(task).scores != "range":
         return _choice(asked, task, labels)
     low, high = task.range or (0.0, 0.0)
@@ -202,7 +202,7 @@ def _score(asked: Asked, task: Task, labels: Mapping[str, str]) -> Reading:
     return OfNumber(task=task.name, levels=steps + 1, low=low, step=(high - low) / steps)
 
 
-def _as_labels(asked: Asked, task: Task, labels: Mapping[str, str]) -> tuple[str, ...]:
+def _as_labels(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> tuple[str, ...]:
     """The label of each option; raises BadValue unless these are the task's, each once."""
     texts = [option.value if isinstance(option.value, str) else str(option.value).lower() for option in asked.options]
     has_booleans = any(isinstance(option.value, bool) for option in asked.options)
@@ -238,7 +238,7 @@ def _typed(value: str | bool) -> tuple[bool, str | bool]:
 _FORMS = {"predicate": _predicate, "choice": _choice, "score": _score}
 
 
-def best(probabilities: Sequence[float]) -> int:
+def most_probable(probabilities: Sequence[float]) -> int:
     """The number of the most probable option, the first of equals."""
     return max(range(len(probabilities)), key=probabilities.__getitem__)
 
@@ -251,7 +251,7 @@ def choice_confidence(probabilities: Sequence[float]) -> float:
 
 def score_confidence(probabilities: Sequence[float]) -> float:
     """1 - (mean distance from the most probable level) / (that of equal levels from their middle), at least 0."""
-    size, mode = len(probabilities), best(probabilities)
+    size, mode = len(probabilities), most_probable(probabilities)
     spread = math.fsum(share * abs(level - mode) for level, share in enumerate(probabilities))
     uniform = math.fsum(abs(level - (size - 1) / 2) for level in range(size)) / size
     return min(max(1.0 - spread / uniform, 0.0), 1.0)
@@ -262,7 +262,7 @@ def expectation(probabilities: Sequence[float]) -> float:
     return math.fsum(level * share for level, share in enumerate(probabilities))
 
 
-def words_of(value: Any) -> str:
+def json_text(value: Any) -> str:
     """A JSON value as text: strings as they are, a line for each entry of a list, `key: words` for that of an object.
 
     Entries that are null are left out; numbers and booleans are written as in JSON. Raises BadValue for a value in more

@@ -20,7 +20,7 @@ DEEPEST = 4  # objects in each other of which the fields are shown
 Schemas = Mapping[str, Any]
 
 
-def page(described: Mapping[str, Any]) -> str:
+def routes_html(described: Mapping[str, Any]) -> str:
     """The OpenAPI file as HTML."""
     schemas: Schemas = described["components"]["schemas"]
     routes = "".join(

@@ -19,14 +19,14 @@ from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.memory import trim
-from polyhead.serve.beside import beside
+from polyhead.serve.beside import off_loop
 from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
 from polyhead.serve.checks import Failures, characters_of, check_characters, check_cut, check_options, check_tokens
 from polyhead.serve.drift import DriftWatch
 from polyhead.serve.exchange import EXCHANGE
 from polyhead.serve.hidden_tasks import AddedTasks, HiddenTasks
-from polyhead.serve.labels import check_labels
+from polyhead.serve.labels import check_served_labels
 from polyhead.serve.lag import LoopLag
 from polyhead.serve.metrics import Metrics
 from polyhead.serve.pace import Pace
@@ -77,7 +77,7 @@ class Service:
 
     def __init__(self, session: Session, settings: ServeSettings) -> None:
         """Compiles nothing yet: see `start`. Raises ConfigError for labels that the bundle's tasks do not have."""
-        check_labels(settings.labels, session.tasks)
+        check_served_labels(settings.labels, session.tasks)
         self.session, self.settings = session, settings
         self.vectors = attach_vectors(session)
         # What answers questions of decisions APIs that no task answers; None where these are refused.
@@ -273,7 +273,7 @@ class Service:
             loaded=loaded,
         )
         try:
-            ticket = await beside(4 * len(inputs) * len(tasks) + characters_of(inputs), submitting)
+            ticket = await off_loop(4 * len(inputs) * len(tasks) + characters_of(inputs), submitting)
             await answered
         except asyncio.CancelledError:
             answered.cancel()  # by which the queue knows it

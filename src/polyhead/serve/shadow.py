@@ -31,7 +31,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import PolyheadError
 from polyhead.serve.http import HttpError
 from polyhead.serve.pace import ALONE, Pace
-from polyhead.serve.trial import built_in, outputs_of, pinned
+from polyhead.serve.trial import built_in, pinned, trial_outputs
 from polyhead.serve.uploads import StagedTask, Staging
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Example, Task
@@ -88,7 +88,7 @@ class ShadowState(Value):
     newest_flips: tuple[Flip, ...]
 
 
-def wilson(equal: int, of: int) -> tuple[float, float] | None:
+def wilson_or_none(equal: int, of: int) -> tuple[float, float] | None:
     """The 95 % interval of a share (Wilson 1927); None of nothing."""
     if not of:
         return None
@@ -118,7 +118,7 @@ def difference_of(live: Answer, candidate: Answer) -> float | None:
     return None
 
 
-class Candidate:
+class ShadowCandidate:
     """One candidate: what it is, and what became of it so far. Threads see it under its lock."""
 
     def __init__(
@@ -188,7 +188,7 @@ class Candidate:
                 failure=self._failure,
                 compared=self._compared,
                 agreement=equal / self._compared if self._compared else None,
-                interval=wilson(equal, self._compared),
+                interval=wilson_or_none(equal, self._compared),
                 flips=self._flipped,
                 mean_difference=self._sum / self._differences if self._differences else None,
                 largest_difference=self._largest if self._differences else None,
@@ -205,12 +205,12 @@ class Shadows:
     def __init__(self, session: Session, *, chance: random.Random, pace: Pace = ALONE) -> None:
         """`chance` decides which requests a candidate sees."""
         self._session, self._chance, self._pace = session, chance, pace
-        self.candidates: dict[str, Candidate] = {}  # by the live task's name; changed on the event loop alone
-        self._hidden: dict[str, Candidate] = {}
+        self.candidates: dict[str, ShadowCandidate] = {}  # by the live task's name; changed on the event loop alone
+        self._hidden: dict[str, ShadowCandidate] = {}
         self._waiting: queue.Queue[tuple[Any, ...] | None] = queue.Queue(WAITING)
         self._comparing: threading.Thread | None = None
 
-    def attach(self, staged: StagedTask, staging: Staging, *, share: float, others: Sequence[str]) -> Candidate:
+    def attach(self, staged: StagedTask, staging: Staging, *, share: float, others: Sequence[str]) -> ShadowCandidate:
         """Loads a candidate as a hidden task, tries it, and measures what it adds beside the tasks `others`.
 
         It blocks; `add` makes it asked. Raises the error of one that cannot answer its probes with finite numbers.
@@ -226,7 +226,7 @@ class Shadows:
         try:
             loaded = self._session.loaded
             probes = pinned(bundle, staged.name) or built_in(loaded, [hidden])[hidden]
-            outputs_of(loaded, {hidden: probes}, self._pace)
+            trial_outputs(loaded, {hidden: probes}, self._pace)
             cost = added_cost(loaded, [probe.input for probe in probes[:TIMED]], [*others], hidden)
         except BaseException as error:
             self._session.detach(hidden)
@@ -236,9 +236,9 @@ class Shadows:
                 raise HttpError(422, what, got=why, do="train it again") from error
             raise
         live = loaded.versions.get(staged.name, "")
-        return Candidate(staged, staging, hidden=hidden, share=share, cost=cost, version=live)
+        return ShadowCandidate(staged, staging, hidden=hidden, share=share, cost=cost, version=live)
 
-    def add(self, candidate: Candidate) -> Candidate | None:
+    def add(self, candidate: ShadowCandidate) -> ShadowCandidate | None:
         """Requests see it from now on; gives the one whose place it took, which is to be detached."""
         before = self.remove(candidate.staged.name)
         self.candidates[candidate.staged.name] = candidate
@@ -248,14 +248,14 @@ class Shadows:
             self._comparing.start()
         return before
 
-    def remove(self, name: str) -> Candidate | None:
+    def remove(self, name: str) -> ShadowCandidate | None:
         """No request sees it from now on; gives it, to be detached."""
         candidate = self.candidates.pop(name, None)
         if candidate is not None:
             del self._hidden[candidate.hidden]
         return candidate
 
-    def detach(self, candidate: Candidate) -> None:
+    def detach(self, candidate: ShadowCandidate) -> None:
         """Forgets a candidate that was removed, and deletes its files; it blocks."""
         self._session.detach(candidate.hidden)
         candidate.staging.close()
@@ -296,7 +296,7 @@ class Shadows:
 
     def _put(
         self,
-        candidate: Candidate,
+        candidate: ShadowCandidate,
         ticket: Ticket,
         result: Result,
         output: np.ndarray | None,

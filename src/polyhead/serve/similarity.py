@@ -20,7 +20,7 @@ from polyhead.engine.queue import Queue, Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.errors import BadValue
 from polyhead.serve.labels import why_no_answers
-from polyhead.serve.questions import Asked
+from polyhead.serve.questions import DecisionQuestion
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.values import Value
@@ -87,7 +87,7 @@ class Similarity:
         )
 
     def _sample(self, queue: Queue, task: Task, texts: Sequence[str]) -> Sample:
-        words = [said(plain_words(task.name), plain_words(label), "") for label in task.labels]
+        words = [option_text(plain_words(task.name), plain_words(label), "") for label in task.labels]
         answered = _waited_for(queue, [*texts, *words], [task.name, self.vectors])
         vectors = [_direction(outputs[self.vectors]) for outputs in answered.outputs]
         options = np.stack(vectors[len(texts) :])
@@ -129,28 +129,30 @@ class Similarity:
     def _key(self, text: str) -> bytes:
         return hashlib.sha256(self._trunk + text.encode("utf-8", "surrogatepass")).digest()
 
-    def probabilities(self, asked: Asked, text: np.ndarray, options: Mapping[str, OptionVector]) -> tuple[float, ...]:
+    def probabilities(
+        self, asked: DecisionQuestion, text: np.ndarray, options: Mapping[str, OptionVector]
+    ) -> tuple[float, ...]:
         """One for each option of the question, from the text's mean vector (width,)."""
         words, fitted = words_read(asked), self.fitted
         cosines = _cosines(np.stack([options[each].vector for each in words]), _direction(text)).tolist()
         if len(cosines) == 1:  # of a predicate: what holds, or what does not, is compared with nothing
             holds = _sigmoid((cosines[0] - fitted.centre) / fitted.temperature)
             return (1.0 - holds, holds) if _only_false(asked) else (holds, 1.0 - holds)
-        return softmax([cosine / fitted.temperature for cosine in cosines])
+        return order_free_softmax([cosine / fitted.temperature for cosine in cosines])
 
 
-def words_read(asked: Asked) -> tuple[str, ...]:
+def words_read(asked: DecisionQuestion) -> tuple[str, ...]:
     """The texts that a question is compared by: one an option, or one for a predicate of which one side is described.
 
     An option is read after the instructions, a value before its description; the values of a predicate are not read.
     Raises BadValue for an option without words.
     """
     if asked.form != "predicate":
-        texts = [said(asked.instructions, plain_words(_text(each.value)), each.words) for each in asked.options]
+        texts = [option_text(asked.instructions, plain_words(_text(each.value)), each.words) for each in asked.options]
     elif all(each.words for each in asked.options):
-        texts = [said(asked.instructions, "", each.words) for each in asked.options]
+        texts = [option_text(asked.instructions, "", each.words) for each in asked.options]
     else:
-        texts = [said(asked.instructions, "", "".join(each.words for each in asked.options))]
+        texts = [option_text(asked.instructions, "", "".join(each.words for each in asked.options))]
     if not all(text.strip() for text in texts):
         raise BadValue(
             f"question '{asked.name}' has no words to compare the text with",
@@ -160,13 +162,13 @@ def words_read(asked: Asked) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def characters_read(asked: Asked) -> int:
+def characters_read(asked: DecisionQuestion) -> int:
     """Characters of all texts that `words_read` makes of a question, at most: instructions stand before each option."""
     options = ((len(each.value) if isinstance(each.value, str) else 0) + len(each.words) for each in asked.options)
     return (len(asked.instructions) + 3) * len(asked.options) + sum(options)
 
 
-def said(instructions: str, value: str, description: str) -> str:
+def option_text(instructions: str, value: str, description: str) -> str:
     """What is read of an option: `INSTRUCTIONS VALUE: DESCRIPTION`, of these what there is."""
     option = f"{value}: {description}" if value and description else value or description
     return f"{instructions} {option}".strip() if instructions else option
@@ -222,7 +224,7 @@ def _missing(sample: Sample, sharpness: float, centre: float) -> float:
     return float((sample.shares - holds).mean())
 
 
-def softmax(numbers: Sequence[float]) -> tuple[float, ...]:
+def order_free_softmax(numbers: Sequence[float]) -> tuple[float, ...]:
     """Probabilities whose bits do not depend on the order of the numbers."""
     most = max(numbers)
     powers = [math.exp(number - most) for number in numbers]
@@ -264,6 +266,6 @@ def _text(value: str | bool) -> str:
     return value if isinstance(value, str) else "true" if value else "false"
 
 
-def _only_false(asked: Asked) -> bool:
+def _only_false(asked: DecisionQuestion) -> bool:
     holds, fails = asked.options
     return bool(fails.words) and not holds.words

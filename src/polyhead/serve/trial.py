@@ -43,7 +43,7 @@ def built_in(loaded: LoadedTasks, names: Iterable[str]) -> dict[str, list[Probe]
     }
 
 
-def outputs_of(
+def trial_outputs(
     loaded: LoadedTasks, probes: Mapping[str, Sequence[Probe]], pace: Pace = ALONE, *, beside: Sequence[str] = ()
 ) -> dict[str, list[np.ndarray]]:
     """Each task's outputs for its own probes, in their order; raises the error of a task that fails on one.
@@ -131,9 +131,9 @@ def check_new(
     """
     reading = [name for name in names if name in loaded.records]
     asked = built_in(loaded, reading if missing() else names)  # who writes without torch, answers nothing
-    outputs_of(loaded, asked, pace, beside=beside)
+    trial_outputs(loaded, asked, pace, beside=beside)
     probes = {name: pinned(bundle, name, most=None if loaded.deterministic else CHANGED) for name in reading}
-    outputs = outputs_of(loaded, probes, pace, beside=beside)
+    outputs = trial_outputs(loaded, probes, pace, beside=beside)
     for name in reading:
         if len(outputs[name]) < len(probes[name]):
             raise BackendError(f"task '{name}' does not answer all of its probes", task=name)
@@ -178,12 +178,12 @@ class Isolation:
         """Raises IsolationError that names the tasks which are not among the `changed` and answer otherwise.
 
         In deterministic mode every bit counts, else the tolerance. Tasks that own their models, and hidden ones, are
-        not compared. `asked` gives what callers ask together, as `beside` of `outputs_of`.
+        not compared. `asked` gives what callers ask together, as `beside` of `trial_outputs`.
         """
         apart = {*changed, *new.hidden}
         left = [name for name in new.records if name in old.records and name in bundle.lines and name not in apart]
         self._learn(old, bundle, left, beside=asked(old))
-        after = outputs_of(new, {name: self._known[name][1] for name in left}, self._pace, beside=asked(new))
+        after = trial_outputs(new, {name: self._known[name][1] for name in left}, self._pace, beside=asked(new))
         differing = [name for name in left if not self._is_same(self._known[name][2], after[name], new.deterministic)]
         if differing:
             raise IsolationError(
@@ -202,7 +202,7 @@ class Isolation:
             for name in names
             if name not in self._known or self._known[name][0] != records[name]
         }
-        for name, outputs in outputs_of(old, unknown, self._pace, beside=beside).items():
+        for name, outputs in trial_outputs(old, unknown, self._pace, beside=beside).items():
             self._known[name] = (records[name], unknown[name], outputs)
 
     def _is_same(self, before: Sequence[np.ndarray], after: Sequence[np.ndarray], is_exact: bool) -> bool:

@@ -8,20 +8,13 @@ from typing import Self
 
 import numpy as np
 
+from polyhead.engine.backends.base import FeatureBatch
 from polyhead.errors import StoreError
 from polyhead.files import make_folder
 from polyhead.plan import Codec
 from polyhead.plan.coding import decode, encode
-from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema, check_name
+from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema, check_column_name
 from polyhead.store.corpus.plain import PlainStore
-from polyhead.values import Value
-
-
-class FeatureBatch(Value, frozen=True, kw_only=True):
-    """Some rows, decoded and padded: `values` are 0 where `mask` is False."""
-
-    values: np.ndarray  # (rows, tokens, layers, width) float32
-    mask: np.ndarray  # (rows, tokens) bool
 
 
 class Features:
@@ -79,7 +72,7 @@ class FeatureStore:
         Raises StoreError when the folder keeps other features. A file is hashed when a process first reads it.
         """
         column = FeatureColumn(digest=digest, layers=layers, width=width, codec=codec)
-        check_name(digest, "features")
+        check_column_name(digest, "features")
         folder = Path(root) / digest
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ class BatchValues(msgspec.Struct, frozen=True, kw_only=True):
         return self.tokens[self.starts[text] : self.starts[text + 1]]
 
 
-def batches(
+def entry_batches(
     encodings: Encodings, *, pad_id: int, budget: int, width: int | None = None
 ) -> Iterator[tuple[np.ndarray, TokenBatch]]:
     """The entries of each batch, int64 (texts,), and their tokens: every entry once, the longest first.
@@ -86,13 +86,13 @@ def sample_values(
     """The stored value of a path for some texts, batch by batch, to fix a codec from.
 
     Where long texts would make more than about MOST_VECTORS, only every so many-th is taken. `budget` and `width` are
-    those of `batches`.
+    those of `entry_batches`.
     """
     if path.pool.positions == "all":
         vectors = stored_layers(path) * sum(len(each.ids) for each in _by_size(inputs, tokenizer))
         inputs = inputs[:: -(-vectors // MOST_VECTORS) or 1]
     for encodings in _by_size(inputs, tokenizer):
-        for _, batch in batches(encodings, pad_id=tokenizer.pad_id, budget=budget, width=width):
+        for _, batch in entry_batches(encodings, pad_id=tokenizer.pad_id, budget=budget, width=width):
             yield from batch_values(encode, [path], batch)
 
 

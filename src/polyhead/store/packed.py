@@ -60,7 +60,7 @@ class PackedTasks:
     @classmethod
     def of(cls, column: FeatureColumn, tasks: Mapping[str, LoadedTask]) -> PackedTasks:
         """The tasks with these paths and arrays, all of which read this column."""
-        return cls(column, {name: packed(task, column) for name, task in tasks.items()})
+        return cls(column, {name: packed_head(task, column) for name, task in tasks.items()})
 
     def only(self, names: Sequence[str]) -> PackedTasks:
         """Some of the tasks."""
@@ -189,7 +189,7 @@ def _relu(values: np.ndarray) -> np.ndarray:
 _ACTIVATIONS: Mapping[Activation, _Activate] = {"tanh": np.tanh, "relu": _relu, "gelu": gelu}
 
 
-def packed(task: LoadedTask, column: FeatureColumn) -> PackedTask:
+def packed_head(task: LoadedTask, column: FeatureColumn) -> PackedTask:
     """A task's pooler and head, folded with each other and with the codec of the column that it reads."""
     path = task.path
     owned = {path.head.part: task.arrays, **task.others}

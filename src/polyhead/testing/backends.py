@@ -11,12 +11,11 @@ import numpy as np
 from polyhead import plan
 from polyhead.codecs import EXACT
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends.base import Backend, LoadedTask, TokenBatch
+from polyhead.engine.backends.base import Backend, FeatureBatch, LoadedTask, TokenBatch
 from polyhead.engine.backends.prefix import with_every_token
 from polyhead.errors import PolyheadError
 from polyhead.plan import Layers, Path, Pool, Positions, cost
 from polyhead.plan.coding import through, tokens_of
-from polyhead.store.features import FeatureBatch
 from polyhead.testing.stable import stable_states, states_of
 from polyhead.testing.tiny import (
     CODECS,

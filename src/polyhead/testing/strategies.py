@@ -161,7 +161,7 @@ def _model(strategy: Strategy, task: Task) -> Any:
     """A model of the task alone, with drawn arrays."""
     import torch
 
-    from polyhead.deep.model import Model
+    from polyhead.deep.model import MultiTaskModel
     from polyhead.deep.sharing.make import make_families, make_part
 
     trunk, paths = _lowered(strategy)
@@ -171,7 +171,7 @@ def _model(strategy: Strategy, task: Task) -> Any:
     loaded = tiny_owned({task.name: path}, trunk.architecture)[task.name]
     for module, arrays in ((part, loaded.arrays), *((families[o], a) for o, a in loaded.others.items())):
         module.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
-    return Model(_trunk_module(strategy), {task.name: part}, families)
+    return MultiTaskModel(_trunk_module(strategy), {task.name: part}, families)
 
 
 def _assert_four_nodes(strategy: Strategy, task: Task) -> None:

@@ -28,7 +28,7 @@ MOST_LITERALS = 1000  # texts of a normaliser that are tried
 RUNS = (*"aAx0 _-.!\n\t'\"(</\u00e9\u65e5", "ab", "a ", "0,", "a1", "\r\n")
 
 
-def main() -> None:
+def read_file() -> None:
     """Reads the file and writes its `facts`, or what is `wrong` with it."""
     memory, seconds = int(sys.argv[1]), int(sys.argv[2])
     _limit(memory, seconds)
@@ -136,4 +136,4 @@ def _parts(parts: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main()
+    read_file()

@@ -37,12 +37,20 @@ from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource
 from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.data.units import check_readers, prepared_units, units_of
 from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, rivals, unit_is_better
-from polyhead.train.record.decided import Decisions, choices, fingerprints_of, left_line, rescored, tag, untrained
+from polyhead.train.record.decided import (
+    VersionDecisions,
+    choices,
+    fingerprints_of,
+    left_line,
+    rescored,
+    tag,
+    untrained,
+)
 from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
 from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import outlook, task_lines
 from polyhead.train.record.seen import vectors_wanted, with_seen
-from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
+from polyhead.train.training import BundleTraining, Scores, TrainingResult, TrainingRun
 
 
 class FrozenTrunk(BundleTraining):
@@ -55,15 +63,15 @@ class FrozenTrunk(BundleTraining):
         """Raises TrainError and EmptyData where tasks that read each other's arrays cannot learn together."""
         prepared_units(self.prepared, Events())
 
-    def train(self) -> Outcome:
+    def train(self) -> TrainingResult:
         """Trains what the bundle lacks; what was trained the same way is kept, and decisions hold."""
         began, run, events = time.monotonic(), self.run, self.run.events
         within_limits()
         prepared = prepared_units(self.prepared, events)
-        source = source_of(run, prepared)
+        source = feature_source(run, prepared)
         if isinstance(source, StoredFeatures):
             prepared = [with_columns(p, source) for p in prepared]
-        job = Job(run, prepared, source)
+        job = TrainingJob(run, prepared, source)
         if not run.options.allow_lost_labels:
             _check_labels_stay(job)
         trainers = job.trainers()
@@ -81,7 +89,7 @@ class FrozenTrunk(BundleTraining):
         left = f", {len(job.left)} left as they are" if job.left else ""
         summary = f"{len(job.scores)} trained, {len(kept)} kept{left}"
         events.line(f"bundle {run.project.bundle}: {summary}, in {duration(seconds)}")
-        return Outcome(
+        return TrainingResult(
             bundle=str(run.root),
             trained=job.scores,
             kept=kept,
@@ -92,13 +100,13 @@ class FrozenTrunk(BundleTraining):
         )
 
 
-class Job:
+class TrainingJob:
     """Bundle, cache, trunk and tasks of one run, and what it has trained so far."""
 
     def __init__(self, run: TrainingRun, prepared: Sequence[Prepared], source: FeatureSource) -> None:
         self.root, self.cache, self.events = run.root, run.cache, run.events
         self.prepared, self.source, self.allocation = prepared, source, run.project.allocation
-        self.bundle = opened(run.root, source.facts, [p.task.name for p in prepared], load=run.load)
+        self.bundle = open_or_create(run.root, source.facts, [p.task.name for p in prepared], load=run.load)
         # strategies of all tasks of the project, also of those that this run leaves out
         self.declared = {entry.name: strategy_of(run.project, entry) for entry in run.project.tasks}
         self.prints = fingerprints_of(prepared, run.project.allocation)
@@ -107,7 +115,7 @@ class Job:
             untrained(self.bundle, self.prints),
             units_of({p.task.name: p.strategy for p in prepared if p.strategy.is_live}),
             {name: tag(fingerprint) for name, fingerprint in self.prints.items()},
-            Decisions.of(self.bundle),
+            VersionDecisions.of(self.bundle),
             run.options,
             {p.task.name: (self.bundle.tasks[p.task.name].task, p.task) for p in prepared if p.task.name in lines},
         )
@@ -216,7 +224,7 @@ class Trainer(ABC):
 
     order = 0  # trainers of a lower number run first
 
-    def __init__(self, job: Job, prepared: Sequence[Prepared]) -> None:
+    def __init__(self, job: TrainingJob, prepared: Sequence[Prepared]) -> None:
         self.job, self.prepared = job, prepared
         self.todo = [p for p in prepared if p.task.name in job.todo]
 
@@ -241,7 +249,7 @@ class Trainer(ABC):
         """Trains `todo` and commits each step to the bundle."""
 
 
-def _check_labels_stay(job: Job) -> None:
+def _check_labels_stay(job: TrainingJob) -> None:
     """Raises BundleError for a task to train if its live version knows labels that have no row now."""
     for p in job.prepared:
         if p.task.name in job.todo and p.task.name in job.bundle.lines:
@@ -255,7 +263,7 @@ def _check_labels_stay(job: Job) -> None:
             )
 
 
-def _find_paths(job: Job, trainers: Sequence[Trainer]) -> None:
+def _find_paths(job: TrainingJob, trainers: Sequence[Trainer]) -> None:
     """Paths of all trainers; those of live tasks come first, as only they read arrays of others, which is checked."""
     for trainer in trainers:
         if any(p.strategy.is_live for p in trainer.prepared):
@@ -267,7 +275,7 @@ def _find_paths(job: Job, trainers: Sequence[Trainer]) -> None:
             job.paths |= trainer.paths()
 
 
-def source_of(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSource:
+def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSource:
     """Where the run's features come from; raises StoreError and TrainError for a store that does not fit."""
     if run.store is None:
         precision = _one_precision(prepared)
@@ -288,7 +296,7 @@ def _one_precision(prepared: Sequence[Prepared]) -> str:
     return precisions[0]
 
 
-def _extract(job: Job, trainers: Sequence[Trainer]) -> Extraction:
+def _extract(job: TrainingJob, trainers: Sequence[Trainer]) -> Extraction:
     """Encodes and keeps what the trainers read, and what the linear baselines of these tasks read."""
     source, events = job.source, job.events
     progress = events.progress(source.doing, unit="texts")
@@ -311,7 +319,7 @@ def _extract(job: Job, trainers: Sequence[Trainer]) -> Extraction:
     return extraction
 
 
-def opened(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, load: Callable[[], TrunkData]) -> Bundle:
+def open_or_create(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, load: Callable[[], TrunkData]) -> Bundle:
     """The bundle there, if it stands on the same trunk; else a new one, of what `load` gives.
 
     `names` are the tasks that will be trained. Raises WrongTrunk for a bundle on another trunk, unless a run that was
@@ -326,7 +334,7 @@ def opened(root: FilePath, trunk: TrunkFacts, names: Iterable[str], *, load: Cal
     if bundle.digest != trunk.digest:
         raise WrongTrunk(
             f"the bundle {root.name} stands on another trunk",
-            got=f"this project's trunk {described(trunk)}, the bundle's {described(bundle.trunk_facts())}",
+            got=f"this project's trunk {trunk_line(trunk)}, the bundle's {trunk_line(bundle.trunk_facts())}",
             do="name another bundle in the project file, or give the bundle's own trunk and max_tokens",
         )
     check_no_models(root, names)
@@ -339,6 +347,6 @@ def _holds_nothing_more(root: FilePath) -> bool:
     return names <= {BUNDLE, LOCK, TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER}
 
 
-def described(trunk: TrunkFacts) -> str:
+def trunk_line(trunk: TrunkFacts) -> str:
     """A trunk's digest and what it is, for messages."""
     return f"{trunk.digest[:16]} ({trunk.name}, max_tokens {trunk.settings.max_tokens})"

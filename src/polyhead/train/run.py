@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.arguments import typed
-from polyhead.deep.loop.devices import Place
+from polyhead.deep.loop.devices import ProcessRank
 from polyhead.deep.loop.events import Events
 from polyhead.deep.recipes.donors import donors
 from polyhead.deep.recipes.fine_tune import FineTuning
@@ -22,11 +22,11 @@ from polyhead.project.tables import Project, strategy_of
 from polyhead.train.data.oracle import StoredScores
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.stored import known_trunk
-from polyhead.train.data.units import check_budget, check_whole
+from polyhead.train.data.units import check_budget, check_whole_units
 from polyhead.train.job import FrozenTrunk
 from polyhead.train.record.decided import TrainOptions
-from polyhead.train.summaries import Summaries, apart
-from polyhead.train.training import BundleTraining, Outcome, TrainingRun, UsedStore
+from polyhead.train.summaries import Summaries, split_summarizers
+from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun, UsedStore
 
 REPLACING = ("frozen", "donors")  # recipes by which tasks of a bundle get new versions, over a trunk that stays
 
@@ -38,14 +38,14 @@ def train_project(
     folder: FilePath | str,
     cache: FilePath | str | None = None,
     events: Events | None = None,
-    place: Place | None = None,
+    place: ProcessRank | None = None,
     only: tuple[str, ...] = (),
     retrain: tuple[str, ...] = (),
     if_better: bool = False,
     allow_lost_labels: bool = False,
     features: FilePath | str | None = None,
     actor: str = "",
-) -> Outcome:
+) -> TrainingResult:
     """Trains the declared tasks as the project's recipe says, and writes each bundle as soon as it can be.
 
     `folder` is where relative paths start. Features and checkpoints are kept in `cache` (default: beside the bundle),
@@ -65,7 +65,7 @@ def train_project(
     """
     folder = FilePath(folder)
     options = TrainOptions(retrain=retrain, if_better=if_better, allow_lost_labels=allow_lost_labels, actor=actor)
-    place = place or Place()
+    place = place or ProcessRank()
     _check(project, place, only, options)
     if features is not None:
         _check_from_store(project)
@@ -99,7 +99,7 @@ def _same(data: TrunkData) -> TrunkData:
 
 def _check_from_store(project: Project) -> None:
     """Raises ConfigError for what a store cannot give."""
-    if not isinstance(project.recipe, Frozen) or apart(project)[1]:
+    if not isinstance(project.recipe, Frozen) or split_summarizers(project)[1]:
         models = [entry.name for entry in project.tasks if entry.known_kind.owns_model]
         recipe = f"recipe '{project.recipe.__struct_config__.tag}'"
         raise ConfigError(
@@ -115,7 +115,7 @@ def _bundle_training(run: TrainingRun) -> BundleTraining:
     chosen = [p for p in run.prepared if not run.only or p.task.name in run.only]
     match recipe:
         case Frozen():
-            return Summaries(run, chosen) if apart(run.project)[1] else FrozenTrunk(run, chosen)
+            return Summaries(run, chosen) if split_summarizers(run.project)[1] else FrozenTrunk(run, chosen)
         case Donors():
             return donors(run)
         case Joint():
@@ -130,16 +130,16 @@ def _read(project: Project, only: tuple[str, ...]) -> Project:
     """The project with the tasks whose files are read: where nothing binds the others, those to train."""
     if not only or not isinstance(project.recipe, Frozen):
         return project
-    readers, _ = apart(project)
+    readers, _ = split_summarizers(project)
     if any(entry.name in only for entry in readers):
         check_budget(msgspec.structs.replace(project, tasks=readers), only)
-        check_whole({entry.name: strategy_of(project, entry) for entry in readers}, only)
+        check_whole_units({entry.name: strategy_of(project, entry) for entry in readers}, only)
     if project.donors is not None:  # held out together, as the donors did
         return project
     return msgspec.structs.replace(project, tasks=tuple(entry for entry in project.tasks if entry.name in only))
 
 
-def _check(project: Project, place: Place, only: tuple[str, ...], options: TrainOptions) -> None:
+def _check(project: Project, place: ProcessRank, only: tuple[str, ...], options: TrainOptions) -> None:
     """Raises ConfigError for what the recipe has no use for, UnknownTask for names that the project does not have."""
     kind, names = str(project.recipe.__struct_config__.tag), [entry.name for entry in project.tasks]
     if place.world > 1 and kind != "joint":

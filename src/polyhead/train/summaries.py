@@ -22,20 +22,20 @@ from polyhead.deep.loop.checkpoint import SUFFIX, cache_folder
 from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import numerics, precision_of
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
-from polyhead.deep.summarizer_training import TrainedSummarizer, train_summarizer, written
+from polyhead.deep.summarizer_training import TrainedSummarizer, summaries_of, train_summarizer
 from polyhead.encoder.summarizer import Seq2SeqData, Summarizer
 from polyhead.files import remove_tree
 from polyhead.progress import counted, duration
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.data.prepared import Prepared, rows_of
+from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.job import FrozenTrunk
-from polyhead.train.record.compared import VersionComparison, beside
-from polyhead.train.record.decided import Decisions, choices, left_line
-from polyhead.train.record.draft import probes_of, score_table
+from polyhead.train.record.compared import VersionComparison, outputs_of_both
+from polyhead.train.record.decided import VersionDecisions, choices, left_line
+from polyhead.train.record.draft import score_table, validation_probes
 from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import skipped
-from polyhead.train.training import BundleTraining, Outcome, TrainingRun
+from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun
 
 TRAINER = 1  # counted up when the same declaration and data would train another model
 
@@ -44,7 +44,7 @@ class Summaries(BundleTraining):
     """Tasks over the frozen trunk, then a model for each summarization task, all in one bundle."""
 
     def __init__(self, run: TrainingRun, prepared: Sequence[Prepared]) -> None:
-        entries, (others, _) = {entry.name: entry for entry in run.project.tasks}, apart(run.project)
+        entries, (others, _) = {entry.name: entry for entry in run.project.tasks}, split_summarizers(run.project)
         self.run = run
         self._summarizing = [(p, entries[p.task.name]) for p in prepared if entries[p.task.name] not in others]
         rest = [p for p in prepared if entries[p.task.name] in others]
@@ -56,7 +56,7 @@ class Summaries(BundleTraining):
         if self._rest is not None:
             self._rest.check()
 
-    def train(self) -> Outcome:
+    def train(self) -> TrainingResult:
         """The tasks over the trunk first; without any, the bundle of the trunk is there or is made."""
         began, run = time.monotonic(), self.run
         if self._rest is not None:
@@ -64,13 +64,13 @@ class Summaries(BundleTraining):
         else:
             if not (run.root / BUNDLE).exists():
                 write_bundle(run.root, run.data)
-            outcome = Outcome(bundle=str(run.root), seconds=0.0)
+            outcome = TrainingResult(bundle=str(run.root), seconds=0.0)
         for p, entry in self._summarizing:
             outcome = _train(run, p, entry).within(outcome, p.task.name)
         return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
 
 
-def apart(project: Project) -> tuple[tuple[TaskEntry, ...], tuple[TaskEntry, ...]]:
+def split_summarizers(project: Project) -> tuple[tuple[TaskEntry, ...], tuple[TaskEntry, ...]]:
     """The project's tasks that read the trunk, and those that own their models."""
     own = tuple(entry for entry in project.tasks if entry.known_kind.owns_model)
     return tuple(entry for entry in project.tasks if entry not in own), own
@@ -83,7 +83,7 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
     left: str | None = None
     compared: VersionComparison | None = None
 
-    def within(self, outcome: Outcome, name: str) -> Outcome:
+    def within(self, outcome: TrainingResult, name: str) -> TrainingResult:
         """The run's outcome with this task added."""
         is_kept = self.scores is None and self.left is None
         return msgspec.structs.replace(
@@ -108,7 +108,7 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> _Made:
     is_known = is_live and live.record(task.name).trained_with.get("fingerprint") in _tags(prepared, choice, data)
     rival = {task.name: (live.record(task.name).task, task)} if is_live else {}
     new = set() if is_known else {task.name}
-    chosen = choices(new, (), {task.name: tag}, Decisions.of_models(root), options, rival)
+    chosen = choices(new, (), {task.name: tag}, VersionDecisions.of_models(root), options, rival)
     if not chosen.todo:
         for line in chosen.lines() or [f"{task.name}: trained already, unchanged"]:
             events.line(line)
@@ -136,14 +136,14 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> _Made:
 
 
 def _draft(prepared: Prepared, trained: TrainedSummarizer, fingerprint: dict[str, object]) -> ModelDraft:
-    facts = {**fingerprint, "data": rows_of(prepared.splits)}
+    facts = {**fingerprint, "data": split_rows(prepared.splits)}
     return ModelDraft(
         task=prepared.task,
         data=trained.data,
         trained_with={"polyhead": __version__, "numerics": numerics("float32"), **facts},
         scores={"splits": trained.scores, "history": _untimed(trained)},
-        probes=probes_of(prepared),
-        card=card_of(prepared, trained),
+        probes=validation_probes(prepared),
+        card=summarizer_card(prepared, trained),
     )
 
 
@@ -153,10 +153,10 @@ def _compared(live: Models, prepared: Prepared, trained: TrainedSummarizer, even
     record = live.record(name)
 
     def written_by(data: Seq2SeqData) -> Callable[[Examples], list[np.ndarray]]:
-        return lambda examples: written(Seq2Seq(data), name, examples, events)
+        return lambda examples: summaries_of(Seq2Seq(data), name, examples, events)
 
     live_outputs = written_by(live.data(name))
-    return beside(prepared, record.task, record.trained_with, live_outputs, written_by(trained.data))
+    return outputs_of_both(prepared, record.task, record.trained_with, live_outputs, written_by(trained.data))
 
 
 def _choice(entry: TaskEntry) -> Summarizer:
@@ -213,7 +213,7 @@ def _untimed(trained: TrainedSummarizer) -> list[dict[str, float]]:
     return [{name: v for name, v in row.items() if name != "seconds"} for row in trained.fitted.history]
 
 
-def card_of(prepared: Prepared, trained: TrainedSummarizer) -> str:
+def summarizer_card(prepared: Prepared, trained: TrainedSummarizer) -> str:
     """Markdown for the task's README.md."""
     task, settings = prepared.task, trained.data.settings
     metric = kind_of(task).default_metric(task)

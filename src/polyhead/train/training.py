@@ -10,7 +10,7 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle.format import BUNDLE
-from polyhead.deep.loop.devices import Place
+from polyhead.deep.loop.devices import ProcessRank
 from polyhead.deep.loop.events import Events
 from polyhead.deep.recipes.refine import CandidateResult
 from polyhead.encoder.data import TrunkData, TrunkFacts
@@ -26,11 +26,11 @@ Scores = dict[str, dict[str, dict[str, float]]]
 """task -> split -> metric -> value"""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of `train` for one bundle, or for the bundles of one folder."""
 
     bundle: str  # folder of the bundle, or of `bundles`
-    bundles: dict[str, Outcome] = {}  # of a recipe that makes several
+    bundles: dict[str, TrainingResult] = {}  # of a recipe that makes several
     trained: Scores = {}  # of the tasks that were trained now
     kept: tuple[str, ...] = ()  # tasks that were trained already, unchanged
     left: dict[str, str] = {}  # tasks that were not trained this way, and stay so: why
@@ -62,7 +62,7 @@ class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     root: FilePath  # of the bundle, or of a folder of bundles
     cache: FilePath
     events: Events
-    place: Place
+    place: ProcessRank
     only: tuple[str, ...]
     options: TrainOptions
     store: UsedStore | None = None  # from which features come; no text is then encoded
@@ -88,7 +88,7 @@ class BundleTraining(ABC):
         """Raises what training would, as far as that is known before: of several bundles none is then trained."""
 
     @abstractmethod
-    def train(self) -> Outcome:
+    def train(self) -> TrainingResult:
         """Finds out what is trained already, trains the rest, and writes it."""
 
 
@@ -109,9 +109,9 @@ class Bundles(BundleTraining):
         for training in self.trainings.values():
             training.check()
 
-    def train(self) -> Outcome:
+    def train(self) -> TrainingResult:
         """Trains one after the other, once it is known that none is refused."""
-        began, outcomes = time.monotonic(), dict[str, Outcome]()
+        began, outcomes = time.monotonic(), dict[str, TrainingResult]()
         self.check()
         self.say(self.begin())
         for number, (name, training) in enumerate(self.trainings.items(), 1):
@@ -119,7 +119,7 @@ class Bundles(BundleTraining):
             outcomes[name] = training.train()
         seconds = time.monotonic() - began
         self.say(self.end(outcomes, seconds))
-        return Outcome(bundle=str(self.run.root), bundles=outcomes, seconds=seconds)
+        return TrainingResult(bundle=str(self.run.root), bundles=outcomes, seconds=seconds)
 
     def say(self, lines: list[str]) -> None:
         """Lines for people."""
@@ -131,5 +131,5 @@ class Bundles(BundleTraining):
         """Lines before training."""
 
     @abstractmethod
-    def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:
+    def end(self, outcomes: Mapping[str, TrainingResult], seconds: float) -> list[str]:
         """Lines about all bundles together."""

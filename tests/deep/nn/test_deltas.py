@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from one_delta import OneDelta
-from polyhead.deep.nn.deltas import Kind, SideBySide
+from polyhead.deep.nn.deltas import DeltaModule, SideBySide
 from polyhead.deep.nn.layer import Layer, LayerDelta
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import PlanError
@@ -467,7 +467,7 @@ def test_rows_that_are_no_equal_groups_are_refused(layer, hidden, mask):
 
 
 def test_a_kind_that_cannot_be_made_or_computed_together_is_refused_at_once():
-    class Halfway(Kind):
+    class Halfway(DeltaModule):
         @classmethod
         def made(cls, node, sizes, tied, dropout):
             return cls(node)

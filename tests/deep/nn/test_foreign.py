@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 import checkpoints
 from polyhead.convert.hugging_face import CLASSES, read_base, read_encoder, read_head, weights_digests
-from polyhead.deep.nn.ends import Head
+from polyhead.deep.nn.ends import OutputHead
 from polyhead.deep.nn.load import load_trunk
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 
@@ -68,7 +68,7 @@ def test_sequence_head_gives_the_logits_of_transformers(family):
     found, model = read_head(folder), opened(folder)
     assert (found.kind, found.labels) == ("single_label", checkpoints.LABELS["mood"])
     assert (found.activation, found.hidden, found.outputs) == (*SEQUENCE[family], 3)
-    head = Head(32, 3, hidden=found.hidden, activation=found.activation)
+    head = OutputHead(32, 3, hidden=found.hidden, activation=found.activation)
     head.load_state_dict({n.removeprefix("head."): torch.from_numpy(a) for n, a in found.arrays.items()})
     tokenizer = checkpoints.FAMILIES[family][0]()
     given = checkpoints.inputs_of(model, tokenizer(checkpoints.TEXTS, padding=True, return_tensors="pt"))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyhead.deep.nn.ends import Attention, Learned
+from polyhead.deep.nn.ends import AttentionPooler, LearnedMix
 from polyhead.errors import PlanError
 
 WIDTH, HEADS = 12, 3
@@ -29,7 +29,7 @@ def mask():
 def attention():
     """With biases and a query large enough to matter."""
     generator = torch.Generator().manual_seed(2)
-    made = Attention(WIDTH, HEADS, generator=generator)
+    made = AttentionPooler(WIDTH, HEADS, generator=generator)
     with torch.no_grad():
         for name, value in made.named_parameters():
             if value.dim() == 1:
@@ -49,11 +49,11 @@ def unfolded(pooler, values, mask):
 
 
 def test_learned_mix_starts_as_the_mean(stored):
-    torch.testing.assert_close(Learned(5)(stored), stored.mean(dim=2))
+    torch.testing.assert_close(LearnedMix(5)(stored), stored.mean(dim=2))
 
 
 def test_learned_mix_with_one_huge_weight_is_that_layer(stored):
-    mix = Learned(5)
+    mix = LearnedMix(5)
     with torch.no_grad():
         mix.weights[2] = 1000
         mix.scale.fill_(2)
@@ -61,7 +61,7 @@ def test_learned_mix_with_one_huge_weight_is_that_layer(stored):
 
 
 def test_learned_mix_has_one_weight_a_layer_and_a_scale():
-    assert {name: tuple(value.shape) for name, value in Learned(24).state_dict().items()} == {
+    assert {name: tuple(value.shape) for name, value in LearnedMix(24).state_dict().items()} == {
         "weights": (24,),
         "scale": (),
     }
@@ -119,7 +119,7 @@ def test_key_bias_has_no_effect(attention, values, mask):
 
 def test_attention_parameters_are_the_papers_count():
     """Du et al. 2020: 4,199,424 at width 1024."""
-    assert sum(p.numel() for p in Attention(1024, 16).parameters()) == 4_199_424
+    assert sum(p.numel() for p in AttentionPooler(1024, 16).parameters()) == 4_199_424
 
 
 def test_attention_leaves_padding_out(attention, values, mask):
@@ -138,12 +138,12 @@ def test_attention_of_a_row_without_tokens_is_finite_in_value_and_gradient(atten
 
 def test_attention_draws_from_its_generator_only():
     before = torch.random.get_rng_state()
-    first, again, other = (Attention(WIDTH, HEADS, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    first, again, other = (AttentionPooler(WIDTH, HEADS, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(first.query, again.query)
     assert torch.equal(first.output.weight, again.output.weight)
     assert not torch.equal(first.query, other.query)
-    wide = Attention(512, 8, generator=torch.Generator().manual_seed(0))
+    wide = AttentionPooler(512, 8, generator=torch.Generator().manual_seed(0))
     assert 0.018 < wide.query.std() < 0.022
     limit = math.sqrt(6 / 1024)  # Xavier-uniform: +-sqrt(6 / (inputs + outputs))
     assert 0.99 * limit < wide.key.weight.abs().max() <= limit
@@ -153,4 +153,4 @@ def test_attention_draws_from_its_generator_only():
 @pytest.mark.parametrize("heads", [0, 5])
 def test_width_must_divide_into_heads(heads):
     with pytest.raises(PlanError, match="heads"):
-        Attention(WIDTH, heads)
+        AttentionPooler(WIDTH, heads)

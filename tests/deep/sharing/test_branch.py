@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from polyhead import plan
-from polyhead.deep.model import Model, TextBatch, stored_value
+from polyhead.deep.model import MultiTaskModel, TextBatch, stored_value
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import arrays_of_part, make_part
-from polyhead.deep.sharing.part import BranchPart, compared
+from polyhead.deep.sharing.part import BranchPart, pair_features
 from polyhead.errors import ConfigError, PlanError
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool, cost
 from polyhead.project.strategies import Branch, Pooled
@@ -59,7 +59,7 @@ def part_of(path, trunk, *, seed=1, start=True, **arguments):
 
 
 def features(live, path, part, texts, *, task="mood"):
-    stored = Model(live, {task: part}).stored(plan.merge({task: path}), texts)[task]
+    stored = MultiTaskModel(live, {task: part}).stored(plan.merge({task: path}), texts)[task]
     return part.features(stored.values, stored.mask)
 
 
@@ -184,10 +184,10 @@ def test_a_branch_over_pairs_read_separately_compares_both_texts(trunk, live, te
     path = path_of(trunk, "alike", tap=1, layers=2)
     part = part_of(path, trunk)
     with torch.inference_mode():
-        stored = Model(live, {"alike": part}).stored(plan.merge({"alike": path}), texts)["alike"]
+        stored = MultiTaskModel(live, {"alike": part}).stored(plan.merge({"alike": path}), texts)["alike"]
         second = (stored.values.flip(0), stored.mask.flip(0))
         u = part.features(stored.values, stored.mask)
-        expected = part.head(compared(u, u.flip(0)))
+        expected = part.head(pair_features(u, u.flip(0)))
         found = part(stored.values, stored.mask, second)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     assert found.shape == (4, 1)
@@ -221,12 +221,12 @@ def test_branches_of_several_taps_run_the_trunk_once_to_the_deepest_and_each_its
     taps = {"mood": (0, 3), "topics": (2, 1), "urgency": (3, 1)}
     paths = {name: path_of(trunk, name, tap=tap, layers=layers) for name, (tap, layers) in taps.items()}
     parts = {name: part_of(path, trunk, start=False) for name, path in paths.items()}
-    model = Model(live, parts).eval()
+    model = MultiTaskModel(live, parts).eval()
     with torch.inference_mode():
         together = model(plan.merge(paths), texts)
     assert model.layers_run == 3 + (3 + 1 + 1) == cost.layer_evaluations(plan.merge(paths))
     for name, path in paths.items():
-        alone = Model(live, {name: parts[name]}).eval()
+        alone = MultiTaskModel(live, {name: parts[name]}).eval()
         with torch.inference_mode():
             assert torch.equal(alone(plan.merge({name: path}), texts)[name], together[name])
         assert alone.layers_run == sum(taps[name])
@@ -242,7 +242,7 @@ def test_layers_of_another_task_are_refused(trunk, live, texts):
             for node in path.nodes
         )
     )
-    model = Model(live, {"mood": part_of(path, trunk)})
+    model = MultiTaskModel(live, {"mood": part_of(path, trunk)})
     with pytest.raises(PlanError, match="no part here owns these layers"):
         model.stored(plan.merge({"mood": strange}), texts)
 
@@ -373,7 +373,7 @@ def test_gradients_reach_every_array_of_a_branch_and_none_of_the_trunk(trunk, li
     for positions in ("first", "mean"):
         path = path_of(trunk, tap=1, layers=2, positions=positions)
         part = part_of(path, trunk)
-        stored = Model(live, {"mood": part}).stored(plan.merge({"mood": path}), texts)["mood"]
+        stored = MultiTaskModel(live, {"mood": part}).stored(plan.merge({"mood": path}), texts)["mood"]
         part(stored.values, stored.mask)[:, 0].pow(2).sum().backward()
         unmoved = {n for n, p in part.named_parameters() if p.grad is None or p.grad.abs().sum() < 1e-9}
         assert all(name.endswith("key.bias") for name in unmoved), unmoved

@@ -8,7 +8,7 @@ import torch
 from cases import cases
 from models import TASKS, answers, assert_by_the_book, filled, model_of, paths_of, texts_of
 from polyhead import plan
-from polyhead.deep.model import Model
+from polyhead.deep.model import MultiTaskModel
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import arrays_of_part, make_families, make_part
 from polyhead.encoder.shape import Architecture
@@ -216,7 +216,7 @@ def test_adapters_that_start_at_zero_are_the_trunk_bit_for_bit(trunk, texts, for
     plain = filled(make_part(bare, shape), head)
     live = Trunk.from_data(trunk)
     ours, theirs = (
-        Model(live, {"mood": one}, narrow=narrow)(plan.merge({"mood": way}), texts)["mood"]
+        MultiTaskModel(live, {"mood": one}, narrow=narrow)(plan.merge({"mood": way}), texts)["mood"]
         for one, way in ((part, path), (plain, bare))
     )
     assert torch.equal(ours, theirs)
@@ -224,7 +224,7 @@ def test_adapters_that_start_at_zero_are_the_trunk_bit_for_bit(trunk, texts, for
         for name, value in part.named_parameters():
             if name.startswith("delta."):
                 value.copy_(torch.randn(value.shape, generator=generator))
-    moved = Model(live, {"mood": part})(plan.merge({"mood": path}), texts)["mood"]
+    moved = MultiTaskModel(live, {"mood": part})(plan.merge({"mood": path}), texts)["mood"]
     assert (moved - theirs).abs().max() > 1e-2
 
 

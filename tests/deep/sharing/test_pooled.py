@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from cases import cases
-from polyhead.deep.sharing.part import PooledPart, compared
+from polyhead.deep.sharing.part import PooledPart, pair_features
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
 from polyhead.project.strategies import Pooled
@@ -93,12 +93,12 @@ def test_pair_features_are_both_their_difference_and_their_product():
     u, v = torch.tensor([[1.0, 0.0, 0.0, 0.0]]), torch.tensor([[3.0, 0.0, -4.0, 0.0]])
     # at the length sqrt(4) = 2: (2, 0, 0, 0) and (1.2, 0, -1.6, 0)
     expected = [2, 0, 0, 0, 1.2, 0, -1.6, 0, 0.8, 0, 1.6, 0, 2.4, 0, 0, 0]
-    np.testing.assert_allclose(compared(u, v)[0].numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(pair_features(u, v)[0].numpy(), expected, atol=1e-6)
 
 
 def test_the_mean_of_the_product_of_a_pair_is_its_cosine():
     u, v = torch.randn(5, 16, generator=torch.Generator().manual_seed(1)), torch.ones(5, 16)
-    product = compared(u, v)[:, 48:].mean(dim=1)
+    product = pair_features(u, v)[:, 48:].mean(dim=1)
     np.testing.assert_allclose(product, torch.nn.functional.cosine_similarity(u, v), atol=1e-6)
 
 

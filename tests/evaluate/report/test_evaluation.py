@@ -9,12 +9,12 @@ import pytest
 import browser as browsers
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, ReadReport
-from polyhead.evaluate.against import compared
+from polyhead.evaluate.against import compare_versions
 from polyhead.evaluate.details import details_of
-from polyhead.evaluate.explain import Explanation, Part, Said
+from polyhead.evaluate.explain import Explanation, Phrase, Said
 from polyhead.evaluate.report.evaluation import Reported, page_of
-from polyhead.evaluate.report.page import said
-from polyhead.evaluate.scores import Answered, Evaluation, Score, WrongRow
+from polyhead.evaluate.report.page import html_text
+from polyhead.evaluate.scores import Evaluation, SplitOutputs, SplitScore, WrongRow
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
@@ -50,7 +50,7 @@ def evaluated(labels, texts, *, seed=0):
         inputs=[(text,) for text in texts], targets=targets, words=None, rows=list(range(1, rows + 1)), report=report
     )
     kind, each = kind_of(task), examples.each()
-    score = Score(
+    score = SplitScore(
         task="mood",
         split="test",
         rows=rows,
@@ -63,17 +63,17 @@ def evaluated(labels, texts, *, seed=0):
         WrongRow(task="mood", row=row, input=(text,), truth=labels[0], answer=labels[1], score=0.9)
         for row, text in enumerate(texts, 1)
     ]
-    answered = Answered(task=task, source=Source(path="x.jsonl"), examples=examples, outputs=outputs)
+    answered = SplitOutputs(task=task, source=Source(path="x.jsonl"), examples=examples, outputs=outputs)
     return Evaluation(score=score, errors=tuple(errors), digest="", answered=answered)
 
 
 def hostile_page():
     labels, texts = (f"a{MARKUP}", f"b{MARKUP}"), [f"{HOSTILE} {number}" for number in range(30)]
     evaluation = evaluated(labels, texts)
-    part = Part(place=0, start=4, end=20, text=texts[0][4:20], effect=0.5, becomes=HOSTILE)
+    part = Phrase(place=0, start=4, end=20, text=texts[0][4:20], effect=0.5, becomes=HOSTILE)
     why = Explanation(task="mood", texts=(texts[0],), said=(Said(says=labels[0], support=0.9, parts=(part,)),))
     details = details_of(evaluation, columns={HOSTILE: [HOSTILE, "x"] * 15}, explanations=[why])
-    comparison = compared(evaluation.answered, evaluated(labels, texts, seed=1).answered, against=HOSTILE)
+    comparison = compare_versions(evaluation.answered, evaluated(labels, texts, seed=1).answered, against=HOSTILE)
     reported = Reported(title=HOSTILE, facts=(HOSTILE,), details=(details,), comparisons=(comparison,))
     return page_of(reported)
 
@@ -95,8 +95,8 @@ def test_hostile_texts_and_labels_are_words_and_never_elements():
 
 
 def test_nothing_of_a_value_is_markup():
-    assert said("<a b=\"c\" d='e'>&") == "&lt;a b=&quot;c&quot; d=&#x27;e&#x27;&gt;&amp;"
-    assert said("a\x00b\x1b[31m\u202ec\ud800\n") == "a\ufffdb\ufffd[31m\ufffdc\ufffd\n"
+    assert html_text("<a b=\"c\" d='e'>&") == "&lt;a b=&quot;c&quot; d=&#x27;e&#x27;&gt;&amp;"
+    assert html_text("a\x00b\x1b[31m\u202ec\ud800\n") == "a\ufffdb\ufffd[31m\ufffdc\ufffd\n"
 
 
 @pytest.mark.skipif(browsers.missing() is not None, reason=browsers.missing() or "")
@@ -123,7 +123,7 @@ def test_a_page_of_many_rows_is_as_small_as_one_of_few():
         columns = {"place": [f"v{number % 900}" for number in range(rows)], "size": list(range(rows))}
         details = details_of(evaluation, columns=columns)
         other = evaluated(evaluation.answered.task.labels, texts, seed=1).answered
-        comparison = compared(evaluation.answered, other, against="v")
+        comparison = compare_versions(evaluation.answered, other, against="v")
         page = page_of(Reported(title="t", facts=(), details=(details,), comparisons=(comparison,)))
         assert details.score.rows == rows and len(comparison.changes) == min(1000, comparison.changed) > 900
         sizes.append(len(page))

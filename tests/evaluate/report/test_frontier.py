@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from polyhead.errors import MissingExtra
-from polyhead.evaluate.report.frontier import Baseline, apart, plot_frontier
+from polyhead.evaluate.report.frontier import Baseline, plot_frontier, separate_models
 from polyhead.plan.cost.allocate import LayerPrice, allocation_of, by_rule
 from studies.wei2021.published import published_options
 
@@ -23,7 +23,7 @@ def drawn(path, *arguments, **more):
 
 
 def test_the_plot_names_the_rules_prices_and_the_baselines(tmp_path):
-    full = apart("full fine-tuning", [80.0, 90.0], LAYERS, layers=12)
+    full = separate_models("full fine-tuning", [80.0, 90.0], LAYERS, layers=12)
     assert full == Baseline(name="full fine-tuning", score=85.0, cost=24)
     words = drawn(tmp_path / "f.svg", published_options(), LAYERS, baselines=[full])
     for expected in ("c = 1", "c = 2", "c = 3", "full fine-tuning", "layers run on one text, all tasks"):

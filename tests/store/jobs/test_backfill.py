@@ -19,7 +19,7 @@ from polyhead.store.corpus.open import open_corpus
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.jobs import answering
 from polyhead.store.jobs import backfill as backfills_of
-from polyhead.store.jobs.answers import arrays_of, columns_of
+from polyhead.store.jobs.answers import answer_columns, column_arrays
 from polyhead.store.jobs.backfill import Backfill, BackfillRequest, backfill
 from polyhead.tasks.calibration import Calibration, SetRule
 
@@ -278,10 +278,10 @@ def test_two_writers_and_a_backfill_at_once_lose_nothing(location, bundle):
 
 def test_columns_are_told_apart_by_version_and_have_names_that_every_store_takes(bundle):
     line = Bundle.open(bundle).lines["mood"]
-    (one,) = columns_of("a.b", line, all_scores=False)
-    (_, scores) = columns_of("a.b", line, all_scores=True)
+    (one,) = answer_columns("a.b", line, all_scores=False)
+    (_, scores) = answer_columns("a.b", line, all_scores=True)
     assert re.fullmatch(r"a-b_v0001_[0-9a-f]{12}", one.name) and scores.name == one.name + "_scores"
     outputs = np.float32([[0.0, 2.0], [np.nan, 1.0]])
-    kept = arrays_of(one, TASKS["mood"], outputs)
+    kept = column_arrays(one, TASKS["mood"], outputs)
     assert kept["label"].tolist() == [1, -1]
     np.testing.assert_allclose(kept["score"], [1 / (1 + np.exp(-2.0)), np.nan], rtol=1e-6)

@@ -22,7 +22,7 @@ from polyhead.store.jobs import extract as extractions
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.extract import ExtractRequest, extract
 from polyhead.store.jobs.stores import store_info
-from polyhead.store.jobs.taps import Tap, paths_of
+from polyhead.store.jobs.taps import Tap, tapped_paths
 from polyhead.testing import tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of
 
@@ -304,7 +304,7 @@ def test_a_data_set_of_the_hub_is_a_file_of_rows(location, monkeypatch):
 
 def test_what_tasks_read_is_kept_and_answers_them(location, tmp_path):
     bundle = Bundle.open(make_bundle(tmp_path / "bundle"))
-    paths = paths_of(bundle.tasks, ("mood", "topics", "urgency"))
+    paths = tapped_paths(bundle.tasks, ("mood", "topics", "urgency"))
     assert len(paths) == 1
     run(location, write(tmp_path, texts(range(25))), *paths)
     done = backfill(location, bundle.root, BackfillRequest(tasks=("mood", "urgency")))
@@ -317,7 +317,7 @@ def test_what_tasks_read_is_kept_and_answers_them(location, tmp_path):
     ids = [one.tobytes() for one in store.ids(fragment.name)]
     assert dict(zip(ids, labels.tolist(), strict=True)) == by_id
     with pytest.raises(UnknownTask, match="moods"):
-        paths_of(bundle.tasks, ("moods",))
+        tapped_paths(bundle.tasks, ("moods",))
 
 
 def test_a_full_disk_is_said_and_the_store_stays_readable(tmp_path, monkeypatch):
@@ -367,5 +367,5 @@ def test_taps_say_layers_and_codec():
     assert Tap.parsed("last").layers == "last" and Tap.parsed("all:uint8").codec == "uint8"
     assert (
         hashlib.sha256(TRUNK.tokenizer).hexdigest()
-        != extractions.source_of(TRUNK, precision="float32", long_texts="cut")["tokenizer"]
+        != extractions.feature_origin(TRUNK, precision="float32", long_texts="cut")["tokenizer"]
     )

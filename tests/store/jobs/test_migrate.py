@@ -14,9 +14,9 @@ from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, StoreError, UnknownTask
 from polyhead.store.corpus.base import document_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
-from polyhead.store.jobs.answers import columns_of
+from polyhead.store.jobs.answers import answer_columns
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
-from polyhead.store.jobs.compare import check_agreement, check_whole, compare, with_texts
+from polyhead.store.jobs.compare import check_agreement, check_whole_store, compare, comparison_with_texts
 from polyhead.store.jobs.labels import LabelRequest, label_rows
 from polyhead.store.jobs.migrate import open_current, read_pointer, switch, switch_back
 from polyhead.store.jobs.stored import StoredAnswers, dual_answers
@@ -49,7 +49,7 @@ def sides(request, tmp_path_factory):
 
 def answers_of(side, task):
     """The naive way: every document's answer and score, by id."""
-    (column,) = columns_of(task, side.bundle.lines[task], all_scores=False)
+    (column,) = answer_columns(task, side.bundle.lines[task], all_scores=False)
     found, labels = {}, side.bundle.tasks[task].task.labels
     for fragment in side.store.fragments:
         arrays = side.store.results(fragment.name, column.name)
@@ -137,10 +137,10 @@ def test_flips_have_their_texts(sides, tmp_path):
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"body": text}) + "\n" for (text,) in texts(range(70))))
     flips = compare(old, new, ["mood"], flips=6).flips
-    named = with_texts(flips, file, {"text": "body"})
+    named = comparison_with_texts(flips, file, {"text": "body"})
     assert len(named) == 6 and all(document_id(flip.text).hex() == flip.id for flip in named)
     file.write_text('{"body": "of another file"}\n')
-    assert all(flip.text is None for flip in with_texts(flips, file, {"text": "body"}))
+    assert all(flip.text is None for flip in comparison_with_texts(flips, file, {"text": "body"}))
 
 
 def test_agreement_below_what_is_asked_is_refused(sides):
@@ -154,7 +154,7 @@ def test_agreement_below_what_is_asked_is_refused(sides):
     check_agreement(same, 0.93)
     with pytest.raises(StoreError, match="too few documents to tell"):  # 60 of 60 are 94 to 100 %
         check_agreement(same, 0.98)
-    check_whole(same)
+    check_whole_store(same)
     assert same.flips == () and all(task.equal == task.compared == 60 for task in same.tasks)
 
 
@@ -250,10 +250,10 @@ def test_tasks_that_cannot_be_compared_are_said(sides, tmp_path):
     found = compare(old, fewer)
     assert found.missing == ("topics", "urgency") and [task.new.task for task in found.tasks] == ["mood"]
     with pytest.raises(StoreError, match="lacking are task 'topics', task 'urgency'"):
-        check_whole(found)
+        check_whole_store(found)
     with pytest.raises(UnknownTask, match="topics"):
         compare(old, fewer, ["topics"])
-    check_whole(compare(old, fewer, ["mood"]))
+    check_whole_store(compare(old, fewer, ["mood"]))
     other = make_bundle(tmp_path / "other", ["topics"], trunk=OTHER)
     mood = msgspec.structs.replace(TASKS["topics"], name="mood")
     with pytest.MonkeyPatch.context() as patch:
@@ -273,12 +273,12 @@ def test_answers_that_are_not_there_yet_are_lacking(sides, tmp_path):
     assert [task.lacking for task in found.tasks] == [10, 60, 60] and found.lacking == 0
     assert [task.compared for task in found.tasks] == [50, 0, 0] and found.tasks[1].share is None
     with pytest.raises(StoreError, match="'mood' for 10 documents, answers of 'topics' for 60 documents"):
-        check_whole(found)
+        check_whole_store(found)
     with pytest.raises(StoreError, match="nothing to compare"):
         check_agreement(found, 0)
     backfill(new.location, bundle, BackfillRequest())
     new.store.refresh()
-    check_whole(compare(old, new))
+    check_whole_store(compare(old, new))
 
 
 def test_stores_without_documents_or_answers_compare_as_nothing(tmp_path):

@@ -15,7 +15,7 @@ from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.open import create_corpus
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.jobs import near as module
-from polyhead.store.jobs.near import NearRequest, near, nearest, with_texts
+from polyhead.store.jobs.near import NearRequest, nearest_documents, neighbours_with_texts, top_cosines
 from polyhead.testing import tiny_trunk
 from polyhead.testing.tiny import CODECS
 
@@ -67,7 +67,7 @@ def test_nearest_are_those_of_the_naive_formula(kind, codec, layers, tmp_path, m
     vector = np.random.default_rng(9).standard_normal(WIDTH).astype(np.float32)
     expected = dict(naive(store, column, vector.astype(np.float64)))
     for top in (1, 20, 1000):
-        ids, cosines = nearest(store, column, vector, top=top)
+        ids, cosines = top_cosines(store, column, vector, top=top)
         assert len(ids) == len(cosines) == min(top, len(expected)) and len(set(map(bytes, ids))) == len(ids)
         np.testing.assert_allclose(cosines, sorted(expected.values(), reverse=True)[:top], atol=1e-5)
         np.testing.assert_allclose(cosines, [expected[bytes(each)] for each in ids], atol=1e-5)
@@ -80,7 +80,7 @@ def test_of_equally_near_documents_the_first_appended_come_first(tmp_path):
     for number in range(3):
         ids = [document_id((f"{number} {row}",)) for row in range(4)]
         store.append(ids, {"x": PackedRows.of([3] * 4, np.concatenate([same] * 4))})
-    ids, cosines = nearest(store, column, np.ones(WIDTH, np.float32), top=6)
+    ids, cosines = top_cosines(store, column, np.ones(WIDTH, np.float32), top=6)
     held = [bytes(each) for fragment in store.fragments for each in store.ids(fragment.name)]
     assert list(map(bytes, ids)) == held[:6] and len(set(cosines.tolist())) == 1
 
@@ -90,7 +90,7 @@ def test_a_document_that_decodes_to_zeros_is_at_a_right_angle_to_all(tmp_path):
     store = PlainStore.create(str(tmp_path / "store"), Schema(features=(column,)))
     raw = encode(np.stack([np.zeros((2, WIDTH)), -np.ones((2, WIDTH))]), column.codec).reshape(4, -1)
     store.append([document_id((word,)) for word in "ab"], {"x": PackedRows.of([2, 2], raw)})
-    _, cosines = nearest(store, column, np.ones(WIDTH, np.float32), top=2)
+    _, cosines = top_cosines(store, column, np.ones(WIDTH, np.float32), top=2)
     np.testing.assert_allclose(cosines, [0, -1], atol=1e-6)
 
 
@@ -120,7 +120,7 @@ def test_a_text_of_the_store_is_its_own_nearest(tmp_path, pool, name):
     """The cosine is 1 but for rounding: the text is encoded alone, documents were encoded among others."""
     location, bundle = made(tmp_path, POOLS[pool], name)
     for text in texts([3, 31, 59]):
-        found = near(location, bundle, text, NearRequest(top=3, backend="reference"))
+        found = nearest_documents(location, bundle, text, NearRequest(top=3, backend="reference"))
         assert found.documents == 60 and len(found.found) == 3 and not found.cut
         cosines = [each.cosine for each in found.found]
         assert cosines == sorted(cosines, reverse=True) and cosines[0] == pytest.approx(1, abs=1e-5)
@@ -134,26 +134,26 @@ def test_every_backend_finds_the_same_nearest(tmp_path, backend):
     pytest.importorskip({"reference": "numpy"}.get(backend, backend))
     location, bundle = made(tmp_path)
     (text,) = texts([17])
-    found = near(location, bundle, text, NearRequest(top=1, backend=backend, precision="float32"))
+    found = nearest_documents(location, bundle, text, NearRequest(top=1, backend=backend, precision="float32"))
     assert found.found[0].id == document_id(text).hex()
 
 
 def test_texts_of_a_file_stand_beside_what_was_found(tmp_path):
     location, bundle = made(tmp_path)
     (text,) = texts([7])
-    found = near(location, bundle, text, NearRequest(top=4, backend="reference"))
+    found = nearest_documents(location, bundle, text, NearRequest(top=4, backend="reference"))
     file = tmp_path / "texts.jsonl"
     first = found.found[0].id
     lines = [{"text": each} for (each,) in texts(range(200)) if document_id((each,)).hex() != found.found[2].id]
     file.write_text("{broken\n" + "".join(json.dumps(line) + "\n" for line in lines))
-    named = with_texts(found, file, {})
+    named = neighbours_with_texts(found, file, {})
     assert [each.id for each in named.found] == [each.id for each in found.found]
     assert named.found[0].text == text and first == document_id(text).hex()
     assert named.found[2].text is None
     for each in named.found[1], named.found[3]:
         assert document_id(each.text).hex() == each.id
     with pytest.raises(DataError, match="no file"):
-        with_texts(found, tmp_path / "none.jsonl", {})
+        neighbours_with_texts(found, tmp_path / "none.jsonl", {})
 
 
 def test_a_pair_is_near_to_itself_and_told_as_a_pair(tmp_path):
@@ -162,14 +162,14 @@ def test_a_pair_is_near_to_itself_and_told_as_a_pair(tmp_path):
     store = create_corpus(tmp_path / "store", schema(path))
     pairs = [(one[0], other[0]) for one, other in zip(texts(range(10)), texts(range(10, 20)), strict=True)]
     append(store, path, pairs)
-    found = near(tmp_path / "store", bundle, pairs[4], NearRequest(top=1, backend="reference"))
+    found = nearest_documents(tmp_path / "store", bundle, pairs[4], NearRequest(top=1, backend="reference"))
     (tmp_path / "pairs.csv").write_text("text,text_b\n" + "".join(f"{a},{b}\n" for a, b in pairs))
-    assert with_texts(found, tmp_path / "pairs.csv", {}).found[0].text == pairs[4]
+    assert neighbours_with_texts(found, tmp_path / "pairs.csv", {}).found[0].text == pairs[4]
 
 
 def test_a_long_text_is_cut_and_that_is_told(tmp_path):
     location, bundle = made(tmp_path)
-    found = near(location, bundle, ("good " * 100,), NearRequest(top=1, backend="reference"))
+    found = nearest_documents(location, bundle, ("good " * 100,), NearRequest(top=1, backend="reference"))
     assert found.cut == 100 + 2 - TRUNK.settings.max_tokens
 
 
@@ -178,7 +178,7 @@ def test_a_store_of_another_trunk_is_refused_and_both_are_named(tmp_path):
     other = tiny_trunk(seed=5)
     bundle = make_bundle(tmp_path / "other", ("mood",), trunk=other)
     with pytest.raises(StoreError, match=other.digest) as raised:
-        near(location, bundle, ("good",), NearRequest(backend="reference"))
+        nearest_documents(location, bundle, ("good",), NearRequest(backend="reference"))
     assert TRUNK.digest in str(raised.value)
 
 
@@ -187,22 +187,22 @@ def test_what_cannot_be_looked_for_is_refused(tmp_path):
     kept = PlainStore.open(location).schema.features[0].digest
     for text in (("",), (" \n",), ("", " ")):
         with pytest.raises(BadValue, match="empty"):
-            near(location, bundle, text)
+            nearest_documents(location, bundle, text)
     with pytest.raises(StoreError, match="keeps no features") as raised:
-        near(location, bundle, ("good",), NearRequest(features="zz"))
+        nearest_documents(location, bundle, ("good",), NearRequest(features="zz"))
     assert kept in str(raised.value)
-    found = near(location, bundle, ("good",), NearRequest(features=kept[:8], backend="reference", top=1))
+    found = nearest_documents(location, bundle, ("good",), NearRequest(features=kept[:8], backend="reference", top=1))
     assert found.features == kept
     with pytest.raises(StoreError, match="no store"):
-        near(tmp_path / "none", bundle, ("good",))
+        nearest_documents(tmp_path / "none", bundle, ("good",))
     store = create_corpus(tmp_path / "empty", PlainStore.open(location).schema)
     assert not store.fragments
     with pytest.raises(StoreError, match="no document"):
-        near(tmp_path / "empty", bundle, ("good",), NearRequest(backend="reference"))
+        nearest_documents(tmp_path / "empty", bundle, ("good",), NearRequest(backend="reference"))
 
 
 def test_features_that_no_task_reads_are_refused(tmp_path):
     location, _ = made(tmp_path)
     bundle = make_bundle(tmp_path / "other", ("mood",), pool=POOLS["first"])
     with pytest.raises(StoreError, match="which layers"):
-        near(location, bundle, ("good",), NearRequest(backend="reference"))
+        nearest_documents(location, bundle, ("good",), NearRequest(backend="reference"))

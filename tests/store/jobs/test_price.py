@@ -2,8 +2,8 @@
 
 import pytest
 
-from polyhead.store.jobs.answering import Answered, Unit
-from polyhead.store.jobs.price import priced, spread
+from polyhead.store.jobs.answering import Unit, UnitResults
+from polyhead.store.jobs.price import priced, spaced_parts
 
 
 class Column:
@@ -17,7 +17,7 @@ class Work:
 
     def __call__(self, unit):
         rows = unit.stop - unit.start
-        return Answered(results={"c": {}}, fragment_bytes=100 * 1000, opening=0.1, computing=0.001 * rows)
+        return UnitResults(results={"c": {}}, fragment_bytes=100 * 1000, opening=0.1, computing=0.001 * rows)
 
 
 class Trials:
@@ -54,8 +54,8 @@ def test_a_price_without_a_rate_names_no_dollars(monkeypatch):
 
 def test_trials_are_spread_over_all_units_and_stay_inside_them():
     several = units(7, rows=900, size=450)
-    parts = list(spread(several, 20, 100))
+    parts = list(spaced_parts(several, 20, 100))
     assert len(parts) == 20 and {part.fragment for part in parts} == {f"f{n}" for n in range(7)}
     assert all(0 <= part.start < part.stop <= 900 and part.stop - part.start == 100 for part in parts)
     assert len({part.start for part in parts}) > 10
-    assert [part.stop - part.start for part in spread(several, 3, 10**6)] == [450] * 3
+    assert [part.stop - part.start for part in spaced_parts(several, 3, 10**6)] == [450] * 3

@@ -164,8 +164,8 @@ def test_rates_are_those_that_were_measured_and_nothing_is_made_up(tmp_path):
 
 
 def test_bytes_of_an_answer_are_those_that_are_kept(tmp_path):
-    from polyhead.store.jobs.answers import columns_of, row_bytes
+    from polyhead.store.jobs.answers import answer_columns, row_bytes
 
     bundle = Bundle.open(make_bundle(tmp_path / "bundle"))
-    (column,) = columns_of("mood", bundle.lines["mood"], all_scores=False)
+    (column,) = answer_columns("mood", bundle.lines["mood"], all_scores=False)
     assert row_bytes(column, bundle.tasks["mood"].task) == ANSWER_BYTES

@@ -9,7 +9,7 @@ from disk import fsync
 from outside import PLANTS, listed, make_others, plant, untouched
 from polyhead.errors import ConfigError, DataError, PolyheadError
 from polyhead.folders import MARKER, claim
-from polyhead.store.jobs.pieces import Counts, Job, Pieces, work_folder
+from polyhead.store.jobs.pieces import Counts, JobRecord, Pieces, work_folder
 from polyhead.store.jobs.score import ScoreJob
 from store.scoring.scored import read, run, texts, write
 from store.scoring.test_job import stopping
@@ -92,7 +92,7 @@ def test_what_others_put_into_a_folder_of_ours_stays(session, source, tmp_path):
 # jobs of any kind
 
 
-class Squares(Job):
+class Squares(JobRecord):
     """Numbers to square, two a piece."""
 
     purpose, why_other = "pieces of squares", {"version": "another version", "numbers": "other numbers"}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyhead.deep.examples import outputs_of, outputs_of_each, tell_unread
+from polyhead.deep.examples import module_outputs, outputs_of_each, tell_unread
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import OnTap, TapExamples, tap_examples
 from polyhead.deep.loop.checkpoint import SUFFIX
@@ -115,7 +115,7 @@ class Branches:
     def outputs(self, grown: TrainedBranch, split: Split) -> list[np.ndarray]:
         """The branch's outputs for every example of the split, as it will be served."""
         examples = tap_examples(self.prepared, split, grown.path, self.extractor, precision=self.precision)
-        return outputs_of(grown.module.served(self._dtype), examples)
+        return module_outputs(grown.module.served(self._dtype), examples)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -155,7 +155,7 @@ class Branches:
         right = self.prepared.validation.examples
 
         def score() -> float:
-            outputs = outputs_of(module.served(self._dtype), validation)
+            outputs = module_outputs(module.served(self._dtype), validation)
             return right.scores(task, outputs)[kind.default_metric(task)]
 
         train = self._examples("train", path, soft=soft, noisy=noisy)
@@ -204,7 +204,7 @@ def _noisy(module: OnTap) -> Callable[..., Tensor]:
 LEAST_LEFT = 2  # candidates that train to the end
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class DepthCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One depth at one seed: how long it trained and its best validation score."""
 
     layers: int
@@ -218,10 +218,10 @@ class DepthSearch(msgspec.Struct, frozen=True, kw_only=True):
 
     best: TrainedBranch
     ended: tuple[TrainedBranch, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[DepthCandidate, ...]
 
 
-def spread(candidates: Sequence[Candidate]) -> dict[int, dict[str, float]]:
+def seed_spread(candidates: Sequence[DepthCandidate]) -> dict[int, dict[str, float]]:
     """For each depth the maximum, mean, median and spread (standard deviation) of its seeds' validation scores.
 
     After halving these are the best scores that each candidate had when it stopped.
@@ -242,7 +242,7 @@ def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> 
     """The best of all depths and seeds, most of which train for an epoch or two only."""
     running = {(layers, seed): _begun(branches, layers, seed) for layers in depths for seed in seeds}
     epochs = max(course.most for _, course in running.values())
-    fallen: list[Candidate] = []
+    fallen: list[DepthCandidate] = []
     done = 0
     while done < epochs:
         # The last rung runs to the end, so that no candidate is judged on a schedule that it did not finish.
@@ -273,12 +273,12 @@ def _begun(branches: Branches, layers: int, seed: int) -> tuple[OnTap, Course]:
     return branches.course(branches.path(layers), seed=seed)
 
 
-def _ended(branches: Branches, key: Key, module: OnTap, course: Course) -> tuple[TrainedBranch, Candidate]:
+def _ended(branches: Branches, key: Key, module: OnTap, course: Course) -> tuple[TrainedBranch, DepthCandidate]:
     return branches.grown(branches.path(key[0]), module, course), _candidate(key, course)
 
 
-def _candidate(key: Key, course: Course) -> Candidate:
-    return Candidate(layers=key[0], seed=key[1], epochs=course.done, score=course.best_score)
+def _candidate(key: Key, course: Course) -> DepthCandidate:
+    return DepthCandidate(layers=key[0], seed=key[1], epochs=course.done, score=course.best_score)
 
 
 def _worse_half(running: Mapping[Key, tuple[OnTap, Course]]) -> list[Key]:
@@ -286,7 +286,9 @@ def _worse_half(running: Mapping[Key, tuple[OnTap, Course]]) -> list[Key]:
     return sorted(running, key=lambda key: (-running[key][1].best_score, key))[keep:]
 
 
-def _searched(ended: Mapping[Key, tuple[TrainedBranch, Candidate]], fallen: Sequence[Candidate]) -> DepthSearch:
+def _searched(
+    ended: Mapping[Key, tuple[TrainedBranch, DepthCandidate]], fallen: Sequence[DepthCandidate]
+) -> DepthSearch:
     """The best candidate that trained to the end; ties: fewer layers, then the smaller seed (2.a.6)."""
     ranked = sorted(ended, key=lambda key: (-ended[key][1].score, key))
     of_depth = {key[0]: key for key in reversed(ranked)}

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from safetensors.numpy import load, save
 
-from polyhead.deep.branch.run import Branches, Candidate, TrainedBranch, grid, halving, spread
+from polyhead.deep.branch.run import Branches, DepthCandidate, TrainedBranch, grid, halving, seed_spread
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import wanted_taps
 from polyhead.deep.loop.checkpoint import SUFFIX
@@ -51,7 +51,7 @@ class BranchSearch(msgspec.Struct, frozen=True, kw_only=True):
 
     task: str
     kept: tuple[ChosenBranch, ...]
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[DepthCandidate, ...] = ()
 
     def options(self) -> list[AllocationOption]:
         """The options of an allocation; scores are those of validation."""
@@ -168,7 +168,7 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
     strategy = as_branch(prepared.strategy)
     branches = Branches(prepared, strategy, extractor, precision=precision, checkpoints=folder, events=events)
     depths = depths_of(prepared, extractor.data.architecture)
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[DepthCandidate, ...] = ()
     others: tuple[TrainedBranch, ...] = ()
     if len(depths) == 1 and strategy.seeds == 1:
         teacher = branches.teacher(depths[0])
@@ -217,7 +217,7 @@ def grown_lines(search: BranchSearch) -> list[str]:
         f"{counted(layers, 'layer')} {of['max']:.4f}"
         + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if several else "")
         for several in [len({branch.seed for branch in search.candidates}) > 1]
-        for layers, of in spread(search.candidates).items()
+        for layers, of in seed_spread(search.candidates).items()
     ]
     searched = [f"{search.task}: depths searched: {', '.join(depths)}"] if depths else []
     branches = ", ".join(

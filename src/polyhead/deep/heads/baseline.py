@@ -9,11 +9,11 @@ import msgspec
 
 from polyhead.bundle.read import Bundle
 from polyhead.data.read import Examples
-from polyhead.deep.examples import outputs_of
+from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads.select import Trial, Trials, best_linear
 from polyhead.deep.loop.events import Events
-from polyhead.deep.nn.runtime import one_thread
+from polyhead.deep.nn.runtime import single_thread
 from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
@@ -31,7 +31,7 @@ def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate
     return tuple(
         candidate
         for candidate in every_candidate(prepared, source)
-        if source.keeps(path_of(candidate, prepared, source, codec), is_named=is_named)
+        if source.keeps(candidate_path(candidate, prepared, source, codec), is_named=is_named)
     )
 
 
@@ -40,23 +40,23 @@ def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCand
     return prepared.strategy.candidates(prepared.task, source.facts.architecture.layers)
 
 
-def path_of(candidate: HeadCandidate, prepared: Prepared, source: FeatureSource, codec: Codec) -> Path:
+def candidate_path(candidate: HeadCandidate, prepared: Prepared, source: FeatureSource, codec: Codec) -> Path:
     """The path of one candidate."""
     shape, trunk = source.facts.architecture, source.facts.digest
     return candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
 
 
-def paths_of(prepared: Prepared, source: FeatureSource, codec: Codec) -> list[Path]:
+def candidate_paths(prepared: Prepared, source: FeatureSource, codec: Codec) -> list[Path]:
     """A path for each candidate that is tried."""
-    return [path_of(candidate, prepared, source, codec) for candidate in candidates(prepared, source)]
+    return [candidate_path(candidate, prepared, source, codec) for candidate in candidates(prepared, source)]
 
 
 def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
     """The task with what its heads read of a store; raises StoreError where the store keeps nothing that one reads."""
     bare, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
-    paths = paths_of(prepared, source, bare)
+    paths = candidate_paths(prepared, source, bare)
     if not paths:
-        last = path_of(every_candidate(prepared, source)[-1], prepared, source, bare)
+        last = candidate_path(every_candidate(prepared, source)[-1], prepared, source, bare)
         raise source.lacks(last, task=prepared.task.name, is_named=is_named)
     return msgspec.structs.replace(prepared, columns=source.columns(paths, is_named=is_named))
 
@@ -86,7 +86,7 @@ def feature_paths(
                 per=per,
                 inputs=partial(_texts_like, value_key(path, per), prepared, source),
             )
-            for path in paths_of(p, source, bare)
+            for path in candidate_paths(p, source, bare)
         ]
     return paths
 
@@ -96,7 +96,7 @@ def _texts_like(key: bytes, prepared: Sequence[Prepared], source: FeatureSource)
     lists: list[list[Input]] = []
     for p in prepared:
         bare, per = p.strategy.feature_codec()
-        if any(value_key(path, per) == key for path in paths_of(p, source, bare)):
+        if any(value_key(path, per) == key for path in candidate_paths(p, source, bare)):
             lists += single_inputs(p.train.examples.inputs, p.task)
     return [text for inputs in lists for text in inputs]
 
@@ -140,7 +140,7 @@ def with_baselines(prepared: Prepared, trained: Trained, source: FeatureSource) 
     """The same with the scores of simple answers, where it has none yet."""
     if trained.baselines:
         return trained
-    with one_thread():
+    with single_thread():
         trials = Trials(prepared, source, checkpoints=None, events=Events())
         several = []
         path = baseline_path(prepared, trained.path, source)
@@ -159,6 +159,6 @@ def baselines_of(prepared: Prepared, trials: Trials, several: Sequence[Trial], s
         baselines["linear"] = {"validation": trials.held.scores(prepared.task, best.outputs)}
         if prepared.test is not None:
             module, _ = trials.kept(best)
-            outputs = outputs_of(module, examples_of(prepared, prepared.test, best.path, source))
+            outputs = module_outputs(module, examples_of(prepared, prepared.test, best.path, source))
             baselines["linear"]["test"] = prepared.test.examples.scores(prepared.task, outputs)
     return baselines

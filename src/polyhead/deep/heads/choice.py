@@ -15,7 +15,7 @@ GROUPS = 10  # of rows that are left out in turn
 FEW = 100  # rows: of fewer, a standard error is itself little more than a guess
 
 
-def score_of(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> float:
+def choosing_score(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> float:
     """The metric that chooses between models, of these outputs."""
     return examples.scores(task, outputs)[kind_of(task).default_metric(task)]
 
@@ -28,8 +28,8 @@ def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarra
     """
     best = 0
     for index in range(1, len(several)):
-        gain = score_of(task, examples, several[index]) - score_of(task, examples, several[best])
-        least = errors(len(examples.targets)) * standard_error(task, examples, several[best], several[index])
+        gain = choosing_score(task, examples, several[index]) - choosing_score(task, examples, several[best])
+        least = errors(len(examples.targets)) * paired_error(task, examples, several[best], several[index])
         if gain > 0 and gain > least:
             best = index
     return best
@@ -68,13 +68,13 @@ def of_best_rounds(
         own = range(start, start + size)
         others = [row for row in range(len(held.targets)) if row not in own]
         examples = held.take(others)
-        scores = [score_of(task, examples, [after[row] for row in others]) for after in rounds]
+        scores = [choosing_score(task, examples, [after[row] for row in others]) for after in rounds]
         outputs += [rounds[int(np.argmax(scores))][row] for row in own]
         start += size
     return outputs
 
 
-def standard_error(task: Task, examples: Examples, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> float:
+def paired_error(task: Task, examples: Examples, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> float:
     """The standard error of the second outputs' score less that of the first.
 
     By the jackknife that leaves out one of g groups at a time: `sqrt((g - 1) / g sum (d - mean d)^2)`.
@@ -87,7 +87,7 @@ def standard_error(task: Task, examples: Examples, first: Sequence[np.ndarray], 
     for group in range(groups):
         kept = rows[rows % groups != group].tolist()
         resampled = examples.take(kept)
-        pair = [score_of(task, resampled, [outputs[i] for i in kept]) for outputs in (first, second)]
+        pair = [choosing_score(task, resampled, [outputs[i] for i in kept]) for outputs in (first, second)]
         gains.append(pair[1] - pair[0])
     spread = np.asarray(gains) - np.mean(gains)
     return float(np.sqrt((groups - 1) / groups * np.sum(spread**2)))

@@ -12,14 +12,14 @@ from torch import Tensor
 from polyhead.deep.heads.label_words import STRENGTHS
 from polyhead.deep.heads.linear import PENALTIES, Inputs, solutions, swept
 from polyhead.deep.heads.select import FOLDS
-from polyhead.deep.nn.runtime import one_thread
+from polyhead.deep.nn.runtime import single_thread
 from polyhead.tasks.kinds.base import softmax
 from polyhead.train.data.prepared import FEW
 
 TRIED = PENALTIES[::2]  # for a person who waits: every second one
 
 
-class Learned(msgspec.Struct, frozen=True, kw_only=True):
+class FewLabelsFit(msgspec.Struct, frozen=True, kw_only=True):
     """What a head answers for all texts, and how often it was right for labelled ones that it did not learn from."""
 
     probabilities: np.ndarray  # float64 (texts, labels)
@@ -39,16 +39,16 @@ class FewLabels:
         """float32 (texts, inputs)"""
         return self._values.numpy()
 
-    def learn(self, rows: Sequence[int], labels: Sequence[int], *, seed: int = 1) -> Learned:
+    def learn(self, rows: Sequence[int], labels: Sequence[int], *, seed: int = 1) -> FewLabelsFit:
         """A head that learned from these texts; penalty and prior are those of the least loss of five folds."""
         given = np.asarray(labels, np.int64)
         whole = self._inputs(np.asarray(rows, np.int64), given)
-        with one_thread():
+        with single_thread():
             strength, penalty, accuracy = self._best(whole, _dealt(given, np.random.default_rng(seed)))
             drawn = self._drawn(whole, strength)
             solution = next(s for s in solutions(drawn, TRIED) if s.penalty <= penalty)
             outputs = solution.outputs(msgspec.structs.replace(whole, values=self._values)).numpy()
-        return Learned(probabilities=softmax(outputs), accuracy=accuracy, penalty=penalty, prior=strength)
+        return FewLabelsFit(probabilities=softmax(outputs), accuracy=accuracy, penalty=penalty, prior=strength)
 
     def _inputs(self, rows: np.ndarray, labels: np.ndarray) -> Inputs:
         return Inputs(

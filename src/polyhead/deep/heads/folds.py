@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import torch
 
-from polyhead.deep.examples import FeatureExamples, outputs_of
+from polyhead.deep.examples import FeatureExamples, module_outputs
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.nn.dropout import own_generator
 from polyhead.deep.sharing.part import PooledPart
@@ -44,4 +44,4 @@ def _trained(run: FoldRun, number: int) -> list[np.ndarray]:
     """The outputs for the rows held out, after so many rounds."""
     with own_generator():
         run.course.advance(number)
-    return outputs_of(run.module.eval(), run.held)
+    return module_outputs(run.module.eval(), run.held)

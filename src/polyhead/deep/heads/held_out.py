@@ -12,7 +12,7 @@ from polyhead.data.read import Examples
 from polyhead.data.split import folds
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import examples_of, wanted_of
-from polyhead.deep.heads.baseline import candidates, path_of
+from polyhead.deep.heads.baseline import candidate_path, candidates
 from polyhead.deep.heads.label_words import prior_of
 from polyhead.deep.heads.linear import Inputs, inputs_of, swept
 from polyhead.deep.heads.select import FOLDS
@@ -20,7 +20,7 @@ from polyhead.deep.loop.checkpoint import cache_folder
 from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.feed import stream
 from polyhead.deep.loop.numerics import precision_of
-from polyhead.deep.nn.runtime import one_thread
+from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.errors import ConfigError
@@ -84,7 +84,7 @@ def linear_inputs(prepared: Prepared, source: FeatureSource, events: Events) -> 
     progress = events.progress(source.doing, unit="texts")
     source.fill(wanted_of(prepared, prepared.train, part.path, source), update=progress.update)
     progress.finish()
-    with one_thread():
+    with single_thread():
         examples = examples_of(prepared, prepared.train, part.path, source)
         return inputs_of(part, examples, loss=kind_of(prepared.task).loss, outputs=part.path.head.width)
 
@@ -94,7 +94,7 @@ def words_prior(prepared: Prepared, source: FeatureSource) -> torch.Tensor | Non
     if not source.encodes:
         return None
     part = _linear_part(prepared, source)
-    with one_thread():
+    with single_thread():
         return prior_of(part, prepared.task, source)
 
 
@@ -108,7 +108,7 @@ def _linear_part(prepared: Prepared, source: FeatureSource) -> PooledPart:
         )
     codec, per = prepared.strategy.feature_codec()
     path = source.coded(
-        path_of(linear[0], prepared, source, codec), is_named=prepared.strategy.names_codec, per=per, inputs=list
+        candidate_path(linear[0], prepared, source, codec), is_named=prepared.strategy.names_codec, per=per, inputs=list
     )
     generator = torch.Generator().manual_seed(1)
     return PooledPart(path, source.facts.architecture.width, dropout=0.0, generator=generator)
@@ -126,7 +126,7 @@ def held_out(prepared: Prepared, source: FeatureSource, events: Events) -> HeldO
     parts = folds(read, FOLDS, stream(prepared.training.seed, "folds", task.name), task)
     everything = set(range(len(rows)))
     sides = [(inputs.of(sorted(everything - set(held))), inputs.of(held)) for held in parts]
-    with one_thread():
+    with single_thread():
         best = min(swept(sides), key=lambda step: float(step.losses.mean()))
         outputs = np.empty((len(inputs.values), inputs.outputs), np.float32)
         outputs[np.concatenate(parts)] = best.outputs

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from polyhead.deep.heads.lbfgs import minimise
-from polyhead.deep.loop.feed import Batch, LengthSorted
+from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED, ranking_each
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.errors import NotFinite
@@ -118,12 +118,12 @@ def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: str, outputs:
     )
 
 
-def _read(module: PooledPart, batch: Batch) -> Tensor:
+def _read(module: PooledPart, batch: TrainingBatch) -> Tensor:
     arguments: Any = batch.arguments
     return module.inputs(*arguments)
 
 
-def _rows(read: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+def _rows(read: Tensor, batch: TrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs, targets and examples: a row for each text, for each word that is labelled, or for each option."""
     targets, members = batch.targets, torch.from_numpy(np.asarray(batch.members, np.int64))
     if read.ndim == 3:

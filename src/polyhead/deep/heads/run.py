@@ -7,13 +7,13 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.deep.examples import outputs_of
+from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of, wanted
 from polyhead.deep.heads.baseline import baselines_of, candidates, feature_paths, left_out
-from polyhead.deep.heads.choice import score_of
+from polyhead.deep.heads.choice import choosing_score
 from polyhead.deep.heads.select import Trial, Trials
 from polyhead.deep.loop.events import Events
-from polyhead.deep.nn.runtime import one_thread
+from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
 from polyhead.tasks.kinds import kind_of
@@ -25,7 +25,7 @@ from polyhead.train.record.draft import HeldRows, Trained
 TOLD_FROM = 10_000  # rows to learn from: of so many each head takes a while, and its score is said as it ends
 
 
-class KeptFeatures(Trainer):
+class HeadTrainer(Trainer):
     """Trains each task's heads on features kept of the frozen trunk, one task at a time."""
 
     def paths(self) -> dict[str, list[Path]]:
@@ -60,14 +60,14 @@ def train_task(
 ) -> Trained:
     """Tries a head on each path, and keeps one of them; the test split is read once, by the part that is kept."""
     task, began = prepared.task, time.monotonic()
-    with one_thread() as threads:
+    with single_thread() as threads:
         trials = Trials(prepared, source, checkpoints=checkpoints, events=events, threads=threads)
         several = list[Trial]()
         for candidate, path in zip(candidates(prepared, source), paths, strict=True):
             if not trials.is_beaten(candidate):
                 several.append(trials.tried(candidate, path))
                 if len(prepared.train.examples.targets) >= TOLD_FROM:
-                    score = score_of(task, trials.held, several[-1].outputs)
+                    score = choosing_score(task, trials.held, several[-1].outputs)
                     metric = kind_of(task).default_metric(task)
                     events.line(f"{task.name}: {candidate.name}: validation {metric} {score:.4f}")
                 continue
@@ -80,7 +80,7 @@ def train_task(
         if prepared.test is not None:
             scores["test"] = evaluate_part(module, prepared, prepared.test, best.path, source)
     arrays = {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
-    tried = {trial.candidate.name: score_of(task, trials.held, trial.outputs) for trial in several}
+    tried = {trial.candidate.name: choosing_score(task, trials.held, trial.outputs) for trial in several}
     return Trained(
         path=best.path,
         arrays=arrays,
@@ -99,5 +99,5 @@ def evaluate_part(
     module: PooledPart, prepared: Prepared, split: Split, path: Path, source: FeatureSource
 ) -> dict[str, float]:
     """All metrics of the task's kind on the whole split."""
-    outputs = outputs_of(module, examples_of(prepared, split, path, source))
+    outputs = module_outputs(module, examples_of(prepared, split, path, source))
     return split.examples.scores(prepared.task, outputs)

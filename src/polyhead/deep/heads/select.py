@@ -17,7 +17,7 @@ from torch import Tensor
 
 from polyhead.data.read import Examples
 from polyhead.data.split import folds
-from polyhead.deep.examples import FeatureExamples, outputs_of, tell_unread
+from polyhead.deep.examples import FeatureExamples, module_outputs, tell_unread
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads import choice
 from polyhead.deep.heads.folds import FoldRun, rounds_of
@@ -99,7 +99,7 @@ class Trials:
         linear = best_linear(self._linear)
         if linear is None or candidate.solver == "linear":
             return False
-        return choice.score_of(self._prepared.task, self.held, linear.outputs) >= PERFECT
+        return choice.choosing_score(self._prepared.task, self.held, linear.outputs) >= PERFECT
 
     def tried(self, candidate: HeadCandidate, path: Path) -> Trial:
         """The candidate, fitted without the rows that choose."""
@@ -141,7 +141,7 @@ class Trials:
             with torch.no_grad():
                 module.head.output.bias.data.add_(torch.from_numpy(trial.offset))
         return module, msgspec.structs.replace(
-            fitted, score=choice.score_of(self._prepared.task, self.held, trial.outputs)
+            fitted, score=choice.choosing_score(self._prepared.task, self.held, trial.outputs)
         )
 
     def _shifted(self, trial: Trial) -> Trial:
@@ -156,7 +156,7 @@ class Trials:
         task, targets = self._prepared.task, self._prepared.train.examples.targets
         offsets = [None, *kind_of(task).offsets(task, targets)]
         several = [outputs if offset is None else [row + offset for row in outputs] for offset in offsets]
-        scores = [choice.score_of(task, held, shifted) for shifted in several]
+        scores = [choice.choosing_score(task, held, shifted) for shifted in several]
         best = int(np.argmax(scores))
         return scores[best], several[best], offsets[best]
 
@@ -201,7 +201,7 @@ class Trials:
         outputs: list[np.ndarray] = []
         for solution, (_, held) in zip(best.heads, pairs, strict=True):
             _set(module, solution)
-            outputs += outputs_of(module, self._examples(held, path))
+            outputs += module_outputs(module, self._examples(held, path))
         return Trial(
             candidate=candidate,
             path=path,
@@ -260,13 +260,13 @@ class Trials:
         raced = math.ceil(course.most * RACED)
         course.advance(raced)
         # A resumed run that is beyond this round has passed it.
-        if course.passed(raced) or not self._far_behind(outputs_of(module.eval(), validation), course.best_score):
+        if course.passed(raced) or not self._far_behind(module_outputs(module.eval(), validation), course.best_score):
             course.advance()
         fitted = course.finish()
         return Trial(
             candidate=candidate,
             path=path,
-            outputs=outputs_of(module, validation),
+            outputs=module_outputs(module, validation),
             offset=None,
             setting=fitted.best_update,
             fitted=fitted,
@@ -320,9 +320,9 @@ class Trials:
         linear, task = best_linear(self._linear), self._prepared.task
         if linear is None:
             return False
-        lost = choice.score_of(task, self.held, linear.outputs) - best
+        lost = choice.choosing_score(task, self.held, linear.outputs) - best
         shifted = self._best_shift(outputs, self.held)[1]
-        return lost > 0 and lost > FAR * choice.standard_error(task, self.held, shifted, linear.outputs)
+        return lost > 0 and lost > FAR * choice.paired_error(task, self.held, shifted, linear.outputs)
 
     def _again(self, trial: Trial, everything: Split) -> tuple[PooledPart, Fitted]:
         """Trained on all rows for as many updates as were best."""
@@ -355,7 +355,7 @@ class Trials:
         def score() -> float | None:
             if validation is None:
                 return None
-            return self._best_shift(outputs_of(module, validation), prepared.validation.examples)[0]
+            return self._best_shift(module_outputs(module, validation), prepared.validation.examples)[0]
 
         return Course(
             module,

@@ -10,7 +10,7 @@ import torch
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft
 from polyhead.data.read import Examples
-from polyhead.deep.examples import outputs_of
+from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of, wanted_of
 from polyhead.deep.loop.events import Events
 from polyhead.deep.sharing.part import PooledPart
@@ -51,4 +51,4 @@ class AskedOfFeatures:
         source.fill(wanted_of(prepared, split, path, source))
         part = PooledPart(path, source.facts.architecture.width)
         part.load_state_dict({key: torch.from_numpy(np.array(array)) for key, array in arrays.items()})
-        return outputs_of(part.eval(), examples_of(prepared, split, path, source))
+        return module_outputs(part.eval(), examples_of(prepared, split, path, source))

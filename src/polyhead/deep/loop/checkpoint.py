@@ -16,7 +16,7 @@ from polyhead.errors import TrainError
 from polyhead.files import open_plain, opened_folder, remove_leftovers, replacing
 
 if TYPE_CHECKING:
-    from polyhead.deep.loop.devices import Place
+    from polyhead.deep.loop.devices import ProcessRank
 
 SUFFIX = ".checkpoint"
 _STATE = "state"
@@ -55,7 +55,7 @@ def generator_state(device: str) -> Tensor:
     return dropout.generator().get_state()
 
 
-def draw_on(states: Sequence[Tensor], place: Place) -> None:
+def draw_on(states: Sequence[Tensor], place: ProcessRank) -> None:
     """Sets this process's generator to its state.
 
     Does nothing where the states are of another number of processes, or of another kind of device.

@@ -20,12 +20,12 @@ import msgspec
 import torch
 from torch import Tensor, distributed, nn
 
-from polyhead.deep.loop.optimizer import Tables, keep_freed
+from polyhead.deep.loop.optimizer import EmbeddingTables, keep_freed
 from polyhead.errors import ConfigError, NotFinite, TrainError
 from polyhead.values import Value
 
 if TYPE_CHECKING:
-    from polyhead.deep.loop.feed import Batch
+    from polyhead.deep.loop.feed import TrainingBatch
 
 TIMEOUT = timedelta(hours=6)  # the first process scores and writes the bundle while the others wait
 
@@ -33,7 +33,7 @@ Copied = TypeVar("Copied")
 Payload = TypeVar("Payload")
 
 
-class Place(Value):
+class ProcessRank(Value):
     """One process of a training run; `meeting` is where the processes find each other, a URL that torch knows."""
 
     rank: int = 0
@@ -65,7 +65,7 @@ class Place(Value):
             )
 
 
-def place_in(environment: Mapping[str, str], device: str = "auto") -> Place:
+def place_in(environment: Mapping[str, str], device: str = "auto") -> ProcessRank:
     """The process that torchrun says it is, by RANK, WORLD_SIZE and LOCAL_RANK; without them the only one.
 
     `auto` is a CUDA device where there is one, each local process its own, else the processor.
@@ -83,11 +83,11 @@ def place_in(environment: Mapping[str, str], device: str = "auto") -> Place:
         raise ConfigError("there is no CUDA device here", got=device, allowed="cpu, auto")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Place(rank=rank, world=world, device=f"cuda:{local}" if device == "cuda" else device)
+    return ProcessRank(rank=rank, world=world, device=f"cuda:{local}" if device == "cuda" else device)
 
 
 @contextmanager
-def joined(place: Place) -> Iterator[None]:
+def process_group(place: ProcessRank) -> Iterator[None]:
     """The process belongs to its group inside: gloo between processors, nccl between CUDA devices.
 
     Its threads end with it. Threads that are left when the interpreter ends may abort the process, and torchrun then
@@ -115,7 +115,7 @@ def joined(place: Place) -> Iterator[None]:
         gc.collect()  # what trained refers to itself, and to the group
 
 
-def gathered(place: Place, value: Payload) -> list[Payload]:
+def gathered(place: ProcessRank, value: Payload) -> list[Payload]:
     """Every process's value, by rank."""
     if place.world == 1:
         return [value]
@@ -124,7 +124,7 @@ def gathered(place: Place, value: Payload) -> list[Payload]:
     return values
 
 
-def from_first(place: Place, value: Payload) -> Payload:
+def from_first(place: ProcessRank, value: Payload) -> Payload:
     """The first process's value, in all."""
     return gathered(place, value if place.is_first else None)[0]  # type: ignore[return-value]
 
@@ -146,15 +146,15 @@ class UpdateResult(msgspec.Struct, frozen=True, kw_only=True):
 class Devices:
     """Here: one process and device. `loss` computes a micro-batch's with `module`, whose parameters learn."""
 
-    def __init__(self, module: nn.Module, loss: Callable[[str, Any], Tensor], place: Place | None = None) -> None:
-        self.place = place or Place()
+    def __init__(self, module: nn.Module, loss: Callable[[str, Any], Tensor], place: ProcessRank | None = None) -> None:
+        self.place = place or ProcessRank()
         self.module = module.to(self.place.device)
         self._loss = loss
         keep_freed()
         here = self.place.world == 1 and self.place.device == "cpu"  # elsewhere it is reduced, or costs little
-        self._tables = Tables(self.module if here else nn.Module())
+        self._tables = EmbeddingTables(self.module if here else nn.Module())
 
-    def learn(self, update: Sequence[tuple[str, Batch | None]]) -> UpdateResult:
+    def learn(self, update: Sequence[tuple[str, TrainingBatch | None]]) -> UpdateResult:
         """Adds the mean of the micro-batches' gradients to those that parameters hold.
 
         A micro-batch without its batch is another process's.
@@ -223,7 +223,7 @@ class Learner(Protocol):
 class Replicated(Devices):
     """Every process holds everything (DistributedDataParallel); gradients are averaged in the last backward pass."""
 
-    def __init__(self, module: nn.Module, place: Place) -> None:
+    def __init__(self, module: nn.Module, place: ProcessRank) -> None:
         module = module.to(place.device)
         ids = [torch.device(place.device)] if place.device.startswith("cuda") else None
         self._parallel = nn.parallel.DistributedDataParallel(module, device_ids=ids, find_unused_parameters=True)
@@ -241,7 +241,7 @@ class Sharded(Devices):
     micro-batch of an update gives a gradient to all that any process drew, zero where it has none.
     """
 
-    def __init__(self, module: nn.Module, place: Place) -> None:
+    def __init__(self, module: nn.Module, place: ProcessRank) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -314,14 +314,14 @@ class Sharded(Devices):
         return value.reshape(())  # a learned weight is a vector here
 
 
-def devices_of(place: Place, module: nn.Module, *, parallel: str) -> Devices:
+def devices_of(place: ProcessRank, module: nn.Module, *, parallel: str) -> Devices:
     """The module as it learns here; it is called with a task and its batch, and gives the loss (see `Learner`)."""
     if place.world == 1:
         return Devices(module, module, place)
     return Sharded(module, place) if parallel == "fsdp" else Replicated(module, place)
 
 
-def check_same(place: Place, epochs: int, updates: int) -> None:
+def check_same(place: ProcessRank, epochs: int, updates: int) -> None:
     """Raises TrainError unless all processes go on after the same epoch and update."""
     counts = gathered(place, (epochs, updates))
     if len(set(counts)) > 1:

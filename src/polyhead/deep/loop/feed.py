@@ -15,7 +15,7 @@ from polyhead.project.recipes import Training
 from polyhead.train.data.windows import WindowedExamples
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of the module's call, targets, and which examples they are; `soft`: what a teacher answers."""
 
     arguments: tuple[object, ...]
@@ -25,7 +25,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0  # that are read, without padding; 0 where nobody counts
 
 
-class Examples(Protocol):
+class ExampleFeed(Protocol):
     """Examples as the loop reads them: shuffled, or in order of length."""
 
     count: int
@@ -33,10 +33,10 @@ class Examples(Protocol):
     def steps(self, batch: int) -> int:
         """Batches in one pass."""
 
-    def shuffled(self, batch: int, generator: np.random.Generator) -> Iterator[Batch]:
+    def shuffled(self, batch: int, generator: np.random.Generator) -> Iterator[TrainingBatch]:
         """One pass in random order."""
 
-    def in_order(self, batch: int) -> Iterator[Batch]:
+    def in_order(self, batch: int) -> Iterator[TrainingBatch]:
         """One pass in any fixed order; every example once."""
 
 
@@ -48,7 +48,7 @@ class Feed(Protocol):
 
     steps: int  # updates an epoch
 
-    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
+    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, TrainingBatch | None]]]:
         """One epoch, from 0; all its randomness comes from the seed and the epoch. None: another process's batch."""
 
     def seen(self, epochs: int) -> int:
@@ -61,14 +61,14 @@ class Feed(Protocol):
         """Goes on after the epochs that gave this state."""
 
 
-class Passes:
+class TaskSchedule:
     """One task: an epoch is `passes` passes over its examples, an update one batch."""
 
-    def __init__(self, examples: Examples, training: Training, *, passes: int = 1) -> None:
+    def __init__(self, examples: ExampleFeed, training: Training, *, passes: int = 1) -> None:
         self._examples, self._training, self._passes = examples, training, passes
         self.steps = passes * examples.steps(training.batch)
 
-    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
+    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, TrainingBatch | None]]]:
         """In each pass every example once, in a random order of the pass's own."""
         for number in range(epoch * self._passes, (epoch + 1) * self._passes):
             generator = np.random.default_rng(stream(self._training.seed, "order", number))
@@ -115,7 +115,7 @@ class LengthSorted(ABC):
         """Batches in one pass."""
         return -(-self.count // batch)
 
-    def shuffled(self, batch: int, generator: np.random.Generator) -> Iterator[Batch]:
+    def shuffled(self, batch: int, generator: np.random.Generator) -> Iterator[TrainingBatch]:
         """One pass in random order."""
         for members in self.drawn(batch, generator):
             yield self.batch(members)
@@ -148,13 +148,13 @@ class LengthSorted(ABC):
             several += own
         return np.split(chunk, starts[1:])
 
-    def in_order(self, batch: int, *, tokens: int | None = None) -> Iterator[Batch]:
+    def in_order(self, batch: int, *, tokens: int | None = None) -> Iterator[TrainingBatch]:
         """One pass by length; `tokens` as in `drawn`."""
         for members in self._pieces(np.argsort(self._lengths, kind="stable"), batch, tokens):
             yield self.batch(members)
 
     @abstractmethod
-    def batch(self, members: np.ndarray) -> Batch:
+    def batch(self, members: np.ndarray) -> TrainingBatch:
         """These examples, padded to the longest of them."""
 
     def goes_on(self, member: int) -> np.ndarray | None:

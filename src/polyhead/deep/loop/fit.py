@@ -25,7 +25,7 @@ from polyhead.deep.loop.checkpoint import (
 )
 from polyhead.deep.loop.devices import Devices, check_same, from_first, gathered
 from polyhead.deep.loop.events import Events, Meter, Update
-from polyhead.deep.loop.feed import Batch, Examples, Feed, Passes, stream
+from polyhead.deep.loop.feed import ExampleFeed, Feed, TaskSchedule, TrainingBatch, stream
 from polyhead.deep.loop.optimizer import adamw, clipped, rate_at
 from polyhead.deep.nn import dropout
 from polyhead.errors import NotFinite
@@ -291,7 +291,7 @@ class Course(Curriculum):
     def __init__(
         self,
         module: nn.Module,
-        examples: Examples,
+        examples: ExampleFeed,
         *,
         loss: Callable[..., Tensor],
         score: Callable[[], float | None],
@@ -303,14 +303,14 @@ class Course(Curriculum):
         label: str = "training",
         last: bool = False,
     ) -> None:
-        def objective(task: str, batch: Batch) -> Tensor:
+        def objective(task: str, batch: TrainingBatch) -> Tensor:
             taught = () if batch.soft is None else (batch.soft,)
             return loss((run or module)(*batch.arguments), batch.targets, weights, *taught)
 
         schedule = training.schedule(examples.steps(training.batch))
         super().__init__(
             Devices(module, objective),
-            Passes(examples, training, passes=schedule.passes),
+            TaskSchedule(examples, training, passes=schedule.passes),
             score=score,
             training=training,
             schedule=schedule,

@@ -100,7 +100,7 @@ def competing(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.masked_fill(targets == UNLABELLED, torch.finfo(outputs.dtype).min)
 
 
-def places_of(targets: Tensor) -> Tensor:
+def place_counts(targets: Tensor) -> Tensor:
     """The number of places of each row, (rows,), from targets of `span`."""
     return (targets[:, :, 0] != UNLABELLED).sum(dim=1)
 

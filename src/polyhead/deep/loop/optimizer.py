@@ -59,7 +59,7 @@ def clipped(parameters: Sequence[nn.Parameter], limit: float, *, when: str) -> f
     return size
 
 
-class Tables:
+class EmbeddingTables:
     """A module's embedding tables, on a processor; each has one array for its gradient, which stays between updates.
 
     A backward pass would make an array of zeros as large as the table, which takes longer than a layer does. Sums are

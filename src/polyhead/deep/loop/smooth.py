@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from polyhead.deep.loop.feed import Batch
+from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.loss import UNLABELLED, by_example, competing, span_each
-from polyhead.deep.nn.ends import Head
+from polyhead.deep.nn.ends import OutputHead
 from polyhead.deep.recipes.weighting import log_outcomes
 from polyhead.project.recipes import Smoothing
 from polyhead.tasks.kinds import kind_of
@@ -43,7 +43,7 @@ def smoothed(
     smoothing: Smoothing,
     task: Task,
     outputs: Tensor,
-    batch: Batch,
+    batch: TrainingBatch,
     *,
     run: Callable[[Noise | None], Tensor],
     module: nn.Module,
@@ -138,8 +138,8 @@ def settle_heads(module: nn.Module) -> None:
             parametrize.remove_parametrizations(head.output, "weight", leave_parametrized=True)
 
 
-def _heads(module: nn.Module) -> list[Head]:
-    return [part for part in module.modules() if isinstance(part, Head)]
+def _heads(module: nn.Module) -> list[OutputHead]:
+    return [part for part in module.modules() if isinstance(part, OutputHead)]
 
 
 class _Normalised(nn.Module):

@@ -18,14 +18,14 @@ from torch.nn import functional
 
 from polyhead import plan
 from polyhead.deep.nn.dropout import fast_dropout
-from polyhead.deep.nn.layer import Dense, Half, Keys, LayerDelta, Prefix, attend, by_head, visible
+from polyhead.deep.nn.layer import AttentionKeys, Dense, Half, LayerDelta, Prefix, attend, by_head, visible
 from polyhead.encoder.shape import Architecture, dense_ends
 from polyhead.errors import PlanError
 
 Map = Callable[[Tensor], Tensor]
 
 
-class Kind(LayerDelta, ABC):
+class DeltaModule(LayerDelta, ABC):
     """A delta of one kind in one layer."""
 
     def __init__(self, node: plan.Delta) -> None:
@@ -44,7 +44,7 @@ class Kind(LayerDelta, ABC):
         """A delta that computes the whole group, of one form, on as many equal groups of rows."""
 
 
-class _Mapped(Kind):
+class _Mapped(DeltaModule):
     """A kind whose arrays are dense maps, by their names in the state dict, and perhaps a norm."""
 
     bias = True
@@ -144,7 +144,7 @@ class _ProjectedAttention(_TaskFunction):
     def between(self, inner: Tensor, mask: Tensor) -> Tensor:
         query, key, value = (by_head(self.maps[name](inner), self.form.heads) for name in ("query", "key", "value"))
         dropout = self.dropout if self.training else 0.0
-        return attend(query, Keys(key=key, value=value), visible(mask), dropout=dropout, learns=self.training)
+        return attend(query, AttentionKeys(key=key, value=value), visible(mask), dropout=dropout, learns=self.training)
 
 
 class _FeedForwardFunction(_TaskFunction):
@@ -191,7 +191,7 @@ class _LowRankUpdate(_Mapped):
         return low * (self.form.alpha / self.form.size)
 
 
-class _Scale(Kind):
+class _Scale(DeltaModule):
     """The layer's output times `2 sigmoid(r)`, r at 0 (Swietojanski and Renals 2014, LHUC)."""
 
     def __init__(self, node: plan.Delta, scale: Tensor) -> None:
@@ -210,7 +210,7 @@ class _Scale(Kind):
         return _scaled(out, self.scale)
 
 
-class _Prefixes(Kind):
+class _Prefixes(DeltaModule):
     """Learned keys and values that every position sees (Liu et al. 2022, P-Tuning v2)."""
 
     def __init__(self, node: plan.Delta, key: Tensor, value: Tensor, heads: int, dropout: float) -> None:
@@ -236,7 +236,7 @@ class _Prefixes(Kind):
             for part in (self.key, self.value)
         )
         seen = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device)
-        return Prefix(keys=Keys(key=key, value=value), seen=seen)
+        return Prefix(keys=AttentionKeys(key=key, value=value), seen=seen)
 
 
 class SideBySide(LayerDelta):
@@ -271,7 +271,7 @@ class SideBySide(LayerDelta):
         seen = self._joined([None if prefix is None else prefix.seen for prefix in filled], rows)
         if key is None or value is None or seen is None:
             return None
-        return Prefix(keys=Keys(key=key, value=value), seen=seen)
+        return Prefix(keys=AttentionKeys(key=key, value=value), seen=seen)
 
     def within(self, half: Half, out: Tensor) -> Tensor:
         """Each group through its own delta."""
@@ -309,12 +309,12 @@ class SideBySide(LayerDelta):
 
 def _form(delta: LayerDelta) -> object:
     """The key of deltas that can be computed together: equal forms, or the same object."""
-    return delta.form if isinstance(delta, Kind) else id(delta)
+    return delta.form if isinstance(delta, DeltaModule) else id(delta)
 
 
 def _joined_deltas(group: Sequence[LayerDelta]) -> LayerDelta:
     first = group[0]
-    kinds = [delta for delta in group if isinstance(delta, Kind)]
+    kinds = [delta for delta in group if isinstance(delta, DeltaModule)]
     if len(kinds) < 2:
         return first
     return type(kinds[0]).together(kinds).train(first.training)
@@ -369,7 +369,7 @@ class _Norms:
         return normed * gain + bias
 
 
-KINDS: Mapping[plan.DeltaKind, type[Kind]] = {
+KINDS: Mapping[plan.DeltaKind, type[DeltaModule]] = {
     "projected_attention": _ProjectedAttention,
     "low_rank": _TaskFunction,
     "feed_forward": _FeedForwardFunction,

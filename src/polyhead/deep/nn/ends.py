@@ -15,7 +15,7 @@ from polyhead.errors import PlanError
 from polyhead.plan import Activation
 
 
-class Learned(nn.Module):
+class LearnedMix(nn.Module):
     """A learned mix: `g(F)_t = scale * sum_l softmax(weights)_l h^l_t` (Peters et al. 2018).
 
     Starts as the plain mean: weights 0, scale 1. Arrays: `weights` (layers,), `scale` ().
@@ -32,7 +32,7 @@ class Learned(nn.Module):
         return torch.matmul(mix.to(values.dtype), values)
 
 
-class Attention(nn.Module):
+class AttentionPooler(nn.Module):
     """One learned query over all positions, multi-headed (Du et al. 2020).
 
     `Q = W_q q + b_q; K = X W_k^T + b_k; V = X W_v^T + b_v; o_h = softmax(K_h Q_h / sqrt(d/H))^T V_h`, and out
@@ -95,7 +95,7 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Head(nn.Module):
+class OutputHead(nn.Module):
     """`y = U f(W z + b) + u` with f = tanh (Du et al. 2020), relu or the exact gelu; `y = U z + u` with `hidden` 0.
 
     Arrays: `hidden.{weight,bias}` when `hidden` > 0, `output.weight`, and `output.bias` with `bias`. Dropout

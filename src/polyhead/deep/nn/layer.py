@@ -16,7 +16,7 @@ from polyhead.values import Value
 Half = Literal["attention", "feed_forward"]
 
 
-class Keys(Value, eq=False):
+class AttentionKeys(Value, eq=False):
     """Keys and values by head: (rows, heads, positions, width / heads) each."""
 
     key: Tensor
@@ -26,14 +26,14 @@ class Keys(Value, eq=False):
 class Prefix(Value, eq=False):
     """Keys and values that stand before the text's, and where a row has them: (rows, positions)."""
 
-    keys: Keys
+    keys: AttentionKeys
     seen: Tensor
 
     def padded(self, size: int) -> Prefix:
         """With positions behind, up to `size`, that no row has."""
         more = size - self.seen.shape[1]
         key, value = (functional.pad(part, (0, 0, 0, more)) for part in (self.keys.key, self.keys.value))
-        return Prefix(keys=Keys(key=key, value=value), seen=functional.pad(self.seen, (0, more)))
+        return Prefix(keys=AttentionKeys(key=key, value=value), seen=functional.pad(self.seen, (0, more)))
 
 
 class LayerDelta(nn.Module):
@@ -101,7 +101,13 @@ class Layer(nn.Module):
         )
 
     def forward(
-        self, hidden: Tensor, mask: Tensor, delta: LayerDelta | None = None, *, first: int = 0, keys: Keys | None = None
+        self,
+        hidden: Tensor,
+        mask: Tensor,
+        delta: LayerDelta | None = None,
+        *,
+        first: int = 0,
+        keys: AttentionKeys | None = None,
     ) -> Tensor:
         """(rows, tokens, width) to the same shape; see `visible` for the two shapes of `mask`.
 
@@ -122,11 +128,11 @@ class Layer(nn.Module):
             out = self.feed_forward(out, delta, None if added is None else added[:, : out.shape[1]])
         return out if delta is None else delta.after(out, mask)
 
-    def keys(self, hidden: Tensor) -> Keys:
+    def keys(self, hidden: Tensor) -> AttentionKeys:
         """Keys and values of the layer's input."""
         return self._half().keys(hidden, None)
 
-    def beside(self, hidden: Tensor, text: Keys, seen: Tensor) -> Tensor:
+    def beside(self, hidden: Tensor, text: AttentionKeys, seen: Tensor) -> Tensor:
         """Prompt rows that see the text without being seen: (rows, prompt rows, width) to the same shape.
 
         `text` are the keys of the layer's input; `seen` (rows, 1, prompt rows, tokens + prompt rows) says what each
@@ -155,7 +161,13 @@ class SelfAttention(nn.Module):
         self.norm = None if norm_epsilon is None else nn.LayerNorm(width, eps=norm_epsilon)
 
     def forward(
-        self, hidden: Tensor, mask: Tensor, delta: LayerDelta | None = None, *, first: int = 0, keys: Keys | None = None
+        self,
+        hidden: Tensor,
+        mask: Tensor,
+        delta: LayerDelta | None = None,
+        *,
+        first: int = 0,
+        keys: AttentionKeys | None = None,
     ) -> Tensor:
         """(rows, tokens, width) to the same shape, or to (rows, first, width) for the first positions alone."""
         asking, seen = (hidden[:, :first], visible(mask)[:, :, :first]) if first else (hidden, visible(mask))
@@ -167,13 +179,13 @@ class SelfAttention(nn.Module):
             seen = torch.cat([before, seen], dim=-1)
         return self.attended(asking, keys, seen, delta)
 
-    def keys(self, hidden: Tensor, delta: LayerDelta | None) -> Keys:
+    def keys(self, hidden: Tensor, delta: LayerDelta | None) -> AttentionKeys:
         """Keys and values of (rows, positions, width)."""
         key = _mapped(self.key, "attention.key", hidden, delta)
         value = _mapped(self.value, "attention.value", hidden, delta)
-        return Keys(key=by_head(key, self.heads), value=by_head(value, self.heads))
+        return AttentionKeys(key=by_head(key, self.heads), value=by_head(value, self.heads))
 
-    def attended(self, asking: Tensor, keys: Keys, seen: Tensor, delta: LayerDelta | None) -> Tensor:
+    def attended(self, asking: Tensor, keys: AttentionKeys, seen: Tensor, delta: LayerDelta | None) -> Tensor:
         """The half's output where `asking` (rows, positions, width) see the keys; see `attend` for `seen`."""
         query = by_head(_mapped(self.query, "attention.query", asking, delta), self.heads)
         mixed = attend(query, keys, seen, dropout=self.dropout if self.training else 0.0, learns=self.training)
@@ -216,9 +228,9 @@ def _mapped(part: Dense, name: plan.Dense, inputs: Tensor, delta: LayerDelta | N
     return out if added is None else out + added
 
 
-def behind(before: Keys, keys: Keys) -> Keys:
+def behind(before: AttentionKeys, keys: AttentionKeys) -> AttentionKeys:
     """Both, `before` first, in the precision of `keys`."""
-    return Keys(
+    return AttentionKeys(
         key=torch.cat([before.key.to(keys.key.dtype), keys.key], dim=2),
         value=torch.cat([before.value.to(keys.value.dtype), keys.value], dim=2),
     )
@@ -229,7 +241,7 @@ def by_head(values: Tensor, heads: int) -> Tensor:
     return values.view(*values.shape[:-1], heads, values.shape[-1] // heads).transpose(1, 2)
 
 
-def attend(query: Tensor, keys: Keys, seen: Tensor, *, dropout: float, learns: bool) -> Tensor:
+def attend(query: Tensor, keys: AttentionKeys, seen: Tensor, *, dropout: float, learns: bool) -> Tensor:
     """Attention's mixed values with heads side by side, (rows, positions, width), from queries by head.
 
     `seen` (rows, 1, 1 or positions, keys), True where a key may be seen; `dropout` acts on the probabilities.

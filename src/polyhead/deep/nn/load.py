@@ -21,7 +21,7 @@ from polyhead.arguments import typed
 from polyhead.encoder.configs import architecture_of
 from polyhead.encoder.data import TextSettings, TrunkData
 from polyhead.encoder.names import check_names, trunk_names
-from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, nearest
+from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, suggestion
 from polyhead.files import LARGEST_CONFIG, open_plain, read_plain
 from polyhead.text.tokenizer_file import LARGEST, check_ids
 from polyhead.values import Value
@@ -180,7 +180,7 @@ def _from_hub(name: str) -> Path:
             f"the encoder '{name}' is no folder and cannot be downloaded from the hub",
             got=first_line(error),
             allowed=f"'{MINILM}', a hub id, or the path of a folder with the model",
-            do=nearest(name, [MINILM]) or "check the name and the network",
+            do=suggestion(name, [MINILM]) or "check the name and the network",
             name=name,
         ) from error
     return folder
@@ -227,7 +227,7 @@ def tokenizer_json(opened: Any) -> bytes | None:
 WHOLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 
 
-class Checkpoint(Value, eq=False):
+class WeightFiles(Value, eq=False):
     """The names of a checkpoint's arrays and the file that holds each; nothing is read until asked for."""
 
     files: Mapping[str, Path]
@@ -254,7 +254,7 @@ class Checkpoint(Value, eq=False):
             raise _unreadable(file, error) from None
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
+def open_checkpoint(folder: Path) -> WeightFiles:
     """The folder's weights, safetensors first; raises TrunkNotFound where there are none."""
     if (folder / WHOLE).is_file():
         return open_file(folder / WHOLE)
@@ -262,15 +262,15 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         return _sharded(folder)
     if (folder / PICKLED).is_file():
         loaded = _unpickled(folder / PICKLED)
-        return Checkpoint(files=dict.fromkeys(loaded, folder / PICKLED), loaded=loaded)
+        return WeightFiles(files=dict.fromkeys(loaded, folder / PICKLED), loaded=loaded)
     raise TrunkNotFound(
         f"no weights in {folder}", allowed=[WHOLE, INDEX, PICKLED], do="give a folder saved by `save_pretrained`"
     )
 
 
-def open_file(file: Path) -> Checkpoint:
+def open_file(file: Path) -> WeightFiles:
     """The arrays of one safetensors file; raises WeightsMismatch for a file that cannot be read."""
-    return Checkpoint(files=dict.fromkeys(_names(file), file))
+    return WeightFiles(files=dict.fromkeys(_names(file), file))
 
 
 def _names(file: Path) -> list[str]:
@@ -286,7 +286,7 @@ class _Index(msgspec.Struct):
     weight_map: dict[str, str]
 
 
-def _sharded(folder: Path) -> Checkpoint:
+def _sharded(folder: Path) -> WeightFiles:
     try:
         index = msgspec.json.decode(read_plain(folder / INDEX, limit=LARGEST_CONFIG), type=_Index)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
@@ -303,7 +303,7 @@ def _sharded(folder: Path) -> Checkpoint:
             raise WeightsMismatch(
                 f"shard {shard} does not hold all that {INDEX} says", got=sorted(absent)[:5], do="download it again"
             )
-    return Checkpoint(files={name: folder / shard for name, shard in index.weight_map.items()})
+    return WeightFiles(files={name: folder / shard for name, shard in index.weight_map.items()})
 
 
 def _unpickled(file: Path) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ def within_limits() -> None:
 
 
 @contextmanager
-def one_thread() -> Iterator[int]:
+def single_thread() -> Iterator[int]:
     """Runs the block on one thread, which is faster for small products; gives the number of threads outside."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

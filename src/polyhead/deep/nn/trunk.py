@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from polyhead.deep.nn.dropout import fast_dropout
-from polyhead.deep.nn.layer import Dense, Keys, Layer, LayerDelta, fill_normal
+from polyhead.deep.nn.layer import AttentionKeys, Dense, Layer, LayerDelta, fill_normal
 from polyhead.encoder.data import TrunkData, check_arrays
 from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError
@@ -212,7 +212,7 @@ def run_layer(
     *,
     first: int = 0,
     again: bool = False,
-    keys: Keys | None = None,
+    keys: AttentionKeys | None = None,
 ) -> Tensor:
     """The layer's output; `again`: in training mode it keeps its input alone and is computed again backwards.
 
@@ -310,7 +310,7 @@ class States(Value, eq=False):
     hidden: tuple[Tensor, ...]  # of (rows, tokens, width)
     mask: Tensor  # (rows, tokens), True where a token is
     first: int = 0
-    keys: Mapping[int, Keys] = {}  # of layers that were asked to keep them, by index
+    keys: Mapping[int, AttentionKeys] = {}  # of layers that were asked to keep them, by index
 
     def __post_init__(self) -> None:
         if not (self.hidden or self.keys) or self.first < 0:
@@ -345,5 +345,5 @@ class States(Value, eq=False):
             hidden=tuple(h[chosen] for h in self.hidden),
             mask=self.mask[chosen],
             first=self.first,
-            keys={i: Keys(key=k.key[chosen], value=k.value[chosen]) for i, k in self.keys.items()},
+            keys={i: AttentionKeys(key=k.key[chosen], value=k.value[chosen]) for i, k in self.keys.items()},
         )

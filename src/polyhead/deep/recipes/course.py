@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.data.read import Examples
-from polyhead.deep.examples import TextExamples, outputs_of, tell_unread
+from polyhead.deep.examples import TextExamples, module_outputs, tell_unread
 from polyhead.deep.loop.checkpoint import SUFFIX
-from polyhead.deep.loop.devices import Place, devices_of, gathered
+from polyhead.deep.loop.devices import ProcessRank, devices_of, gathered
 from polyhead.deep.loop.events import Events, Meter
 from polyhead.deep.loop.feed import stream
 from polyhead.deep.loop.fit import EPSILON, Curriculum, Fitted
@@ -37,7 +37,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Tokenizer
-from polyhead.train.data.prepare import alone, arrays_from_donor
+from polyhead.train.data.prepare import arrays_from_donor, donor_task
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import reads_windows
 
@@ -78,14 +78,14 @@ class JointCourse:
         precision: str,
         checkpoint: FilePath | None = None,
         events: Events | None = None,
-        place: Place | None = None,
+        place: ProcessRank | None = None,
         epsilon: float = EPSILON,
         frozen: bool = False,
     ) -> None:
         self.prepared = {p.task.name: p for p in prepared}
         self.tasks = {p.task.name: p.task for p in prepared}
         self.paths, self.data, self.recipe, self.training = dict(paths), data, recipe, training
-        self.place, self._checkpoint, self.events = place or Place(), checkpoint, events or Events()
+        self.place, self._checkpoint, self.events = place or ProcessRank(), checkpoint, events or Events()
         self.precision = precision
         self._epsilon, self.frozen = epsilon, frozen  # Adam's
         self.tokenizer = Tokenizer(data.tokenizer, data.settings)
@@ -176,7 +176,7 @@ class JointCourse:
         self.module.eval()
         for index, (name, (rows, examples)) in enumerate(self._validation.items()):
             if self.place.owns(index):
-                outputs = outputs_of(self.module.bound(name), examples)
+                outputs = module_outputs(self.module.bound(name), examples)
                 own[name] = rows.scores(self.tasks[name], outputs)
         scores = {name: row for part in gathered(self.place, own) for name, row in part.items()}
         return {name: scores[name] for name in self._validation}
@@ -190,7 +190,7 @@ class JointCourse:
         )
 
 
-def _check_passes(place: Place, recipe: Joint, tasks: Mapping[str, Task]) -> None:
+def _check_passes(place: ProcessRank, recipe: Joint, tasks: Mapping[str, Task]) -> None:
     """Layers that are sharded run equally often in every process, but a regression has no smoothing's pass."""
     plain = [name for name, task in tasks.items() if kind_of(task).loss == "squared_error"]
     if place.world > 1 and recipe.parallel == "fsdp" and recipe.smoothing is not None and plain:
@@ -201,7 +201,7 @@ def _check_passes(place: Place, recipe: Joint, tasks: Mapping[str, Task]) -> Non
         )
 
 
-def _check_sharding(place: Place, recipe: Joint, prepared: Sequence[Prepared]) -> None:
+def _check_sharding(place: ProcessRank, recipe: Joint, prepared: Sequence[Prepared]) -> None:
     """Prompts and adapters reach into layers past their own forward pass, which gathers what is sharded."""
     inside = [p.task.name for p in prepared if p.strategy.reaches_inside]
     if place.world > 1 and recipe.parallel == "fsdp" and inside:
@@ -312,7 +312,7 @@ def donor(course: JointCourse, prepared: Prepared, checkpoint: FilePath | None) 
     """Prompt, pooler and head of the task alone over the frozen trunk: a run's before this one, or trained now."""
     if prepared.donor is not None:
         return prepared.donor.arrays
-    name, own = prepared.task.name, alone(prepared)
+    name, own = prepared.task.name, donor_task(prepared)
     file = _beside(checkpoint, f"donor-{name}")
     trained = _over_frozen_trunk(
         course,
@@ -321,7 +321,7 @@ def donor(course: JointCourse, prepared: Prepared, checkpoint: FilePath | None) 
         ONE_TASK,
         training=own.training,
         checkpoint=file if course.place.is_first else None,
-        place=Place(device=course.place.device),
+        place=ProcessRank(device=course.place.device),
     )
     return trained.learn(f"{name} (donor)").arrays[name]
 
@@ -344,7 +344,7 @@ def _over_frozen_trunk(
     *,
     training: Training,
     checkpoint: FilePath | None,
-    place: Place,
+    place: ProcessRank,
 ) -> JointCourse:
     """Another course over the same trunk, frozen, in the same precision."""
     return JointCourse(

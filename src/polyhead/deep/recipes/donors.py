@@ -8,7 +8,7 @@ from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.recipes import Training
 from polyhead.project.tables import strategy_of
 from polyhead.train.data.leaks import without_leaks
-from polyhead.train.data.prepare import alone
+from polyhead.train.data.prepare import donor_task
 from polyhead.train.job import FrozenTrunk
 from polyhead.train.training import TrainingRun
 
@@ -40,4 +40,4 @@ def donors(run: TrainingRun) -> FrozenTrunk:
     names = run.only or prompted
     tasks = tuple(entry for entry in project.tasks if entry.name in names)
     run = msgspec.structs.replace(run, project=msgspec.structs.replace(project, tasks=tasks))
-    return FrozenTrunk(run, [alone(p) for p in prepared if p.task.name in names])
+    return FrozenTrunk(run, [donor_task(p) for p in prepared if p.task.name in names])

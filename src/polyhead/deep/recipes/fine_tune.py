@@ -14,7 +14,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.deep.loop.checkpoint import cache_folder
 from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import precision_of
-from polyhead.deep.recipes.learned import Learned, LearnedTrunk
+from polyhead.deep.recipes.learned import LearnedTrunk, RecipeResult
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
 from polyhead.deep.recipes.refine import refine
 from polyhead.encoder.data import arrays_digest
@@ -26,7 +26,7 @@ from polyhead.project.tables import Project
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.record.lines import outlook
-from polyhead.train.training import Bundles, Outcome, TrainingRun
+from polyhead.train.training import Bundles, TrainingResult, TrainingRun
 
 
 class FineTuning(Bundles):
@@ -47,7 +47,7 @@ class FineTuning(Bundles):
             f"keeps the best on validation, in a bundle of its own in {self.run.project.bundle}"
         ]
 
-    def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:
+    def end(self, outcomes: Mapping[str, TrainingResult], seconds: float) -> list[str]:
         """How long it took."""
         return [f"{counted(len(outcomes), 'task')} fine-tuned in {duration(seconds)}"]
 
@@ -63,7 +63,7 @@ class TunedTrunk(LearnedTrunk):
         self.fingerprint = self._fingerprint(prepared)
         self.checkpoints = cache_folder(run.cache, "fine-tune", self.fingerprint)
 
-    def learn(self, events: Events) -> Learned:
+    def learn(self, events: Events) -> RecipeResult:
         """The best candidate."""
         (p,), recipe = self.prepared, self.recipe.joint
         paths = {name: [path] for name, path in joint_paths([p], self.data, recipe).items()}
@@ -82,7 +82,7 @@ class TunedTrunk(LearnedTrunk):
         )
         chosen = refined.chosen
         training = msgspec.structs.replace(p.training, learning_rate=chosen.learning_rate, dropout=chosen.dropout)
-        return Learned(result=refined.learned, training=training, chosen=chosen, tried=refined.tried)
+        return RecipeResult(result=refined.learned, training=training, chosen=chosen, tried=refined.tried)
 
     def clean(self) -> None:
         """Removes the search's checkpoints."""

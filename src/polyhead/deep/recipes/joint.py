@@ -10,7 +10,7 @@ from polyhead.deep.loop.checkpoint import SUFFIX, cache_folder
 from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.recipes.course import JointCourse
-from polyhead.deep.recipes.learned import Learned, LearnedTrunk, remove_checkpoint
+from polyhead.deep.recipes.learned import LearnedTrunk, RecipeResult, remove_checkpoint
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
 from polyhead.errors import TrainError
 from polyhead.project.recipes import Joint, Training
@@ -37,7 +37,7 @@ class LearnsTogether(LearnedTrunk):
         self.fingerprint = fingerprint_of(clean, recipe, self.data)
         self.checkpoint = cache_folder(run.cache, "joint") / f"{self.fingerprint}{SUFFIX}"
 
-    def learn(self, events: Events) -> Learned:
+    def learn(self, events: Events) -> RecipeResult:
         """One course of all tasks."""
         place, recipe = self.run.place, self.recipe
         course = JointCourse(
@@ -53,7 +53,7 @@ class LearnsTogether(LearnedTrunk):
         )
         for line in joint_outlook(course):
             events.line(line)
-        return Learned(result=course.learn(), training=self.training)
+        return RecipeResult(result=course.learn(), training=self.training)
 
     def clean(self) -> None:
         """Removes the course's checkpoint, and those of donors and probed heads."""

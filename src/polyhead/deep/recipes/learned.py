@@ -21,7 +21,7 @@ from polyhead.bundle.whole import remove_workspace, workspace
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.deep.heads.baseline import constant_scores
 from polyhead.deep.loop.checkpoint import SUFFIX
-from polyhead.deep.loop.devices import from_first, joined
+from polyhead.deep.loop.devices import from_first, process_group
 from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import numerics, precision_of
 from polyhead.deep.nn.load import load_trunk
@@ -39,12 +39,12 @@ from polyhead.project.recipes import FineTune, Joint, SearchPoint, Training
 from polyhead.project.tables import Project
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
-from polyhead.train.data.prepared import Prepared, rows_of
-from polyhead.train.record.draft import HeldRows, Trained, card_of, probes_of
+from polyhead.train.data.prepared import Prepared, split_rows
+from polyhead.train.record.draft import HeldRows, Trained, task_card, validation_probes
 from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import scores_shown, warnings_of
 from polyhead.train.record.seen import with_seen_by
-from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
+from polyhead.train.training import BundleTraining, Scores, TrainingResult, TrainingRun
 from polyhead.values import Value, from_json, to_json
 
 
@@ -92,7 +92,7 @@ def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
     return msgspec.structs.replace(data, name=project.trunk.name, settings=settings)
 
 
-class Learned(msgspec.Struct, frozen=True, kw_only=True):
+class RecipeResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a recipe: trunk and parts, the training settings used, and the search that chose them."""
 
     result: JointResult
@@ -117,7 +117,7 @@ class LearnedTrunk(BundleTraining):
         self._joint, self._keeps_heads = recipe, keeps_heads
 
     @abstractmethod
-    def learn(self, events: Events) -> Learned:
+    def learn(self, events: Events) -> RecipeResult:
         """Trains, or goes on where a run was stopped."""
 
     @abstractmethod
@@ -129,11 +129,11 @@ class LearnedTrunk(BundleTraining):
         joint_paths(self.prepared, self.data, self._joint)
         known_bundle(self.run.root, self.fingerprint)
 
-    def train(self) -> Outcome:
+    def train(self) -> TrainingResult:
         """The bundle there, or made now; of several processes the first one writes and tells."""
         began, place, root = time.monotonic(), self.run.place, self.run.root
-        lone = alone(root) if place.is_first else nullcontext()
-        with joined(place), lone:
+        lone = writing_alone(root) if place.is_first else nullcontext()
+        with process_group(place), lone:
             events = self.run.events if place.is_first else Events()
             for line in self.first_lines:
                 events.line(line)
@@ -145,7 +145,7 @@ class LearnedTrunk(BundleTraining):
                 self.clean()
         return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
 
-    def _known(self, events: Events) -> Outcome | None:
+    def _known(self, events: Events) -> TrainingResult | None:
         """The outcome of an earlier run, if it trained the same."""
         known = known_bundle(self.run.root, self.fingerprint)
         if known is None:
@@ -157,7 +157,7 @@ class LearnedTrunk(BundleTraining):
         search = {} if not lineage.search else msgspec.structs.asdict(msgspec.convert(lineage.search, Searched))
         return msgspec.structs.replace(outcome, kept=tuple(lineage.tasks), **search)
 
-    def _made(self, events: Events, began: float) -> Outcome:
+    def _made(self, events: Events, began: float) -> TrainingResult:
         learned = self.learn(events)
         lineage, scores = self._lineage(learned), Scores()
         if self.run.place.is_first:
@@ -172,8 +172,8 @@ class LearnedTrunk(BundleTraining):
         outcome = self._outcome(lineage.trunk, scores)
         return msgspec.structs.replace(outcome, trained=scores, chosen=learned.chosen, tried=learned.tried)
 
-    def _outcome(self, trunk: str, scores: Scores) -> Outcome:
-        return Outcome(
+    def _outcome(self, trunk: str, scores: Scores) -> TrainingResult:
+        return TrainingResult(
             bundle=str(self.run.root),
             trunk=trunk,
             learned_from=self.data.digest,
@@ -182,7 +182,7 @@ class LearnedTrunk(BundleTraining):
             seconds=0.0,
         )
 
-    def _lineage(self, learned: Learned) -> Lineage:
+    def _lineage(self, learned: RecipeResult) -> Lineage:
         result, place = learned.result, self.run.place
         search = Searched(chosen=learned.chosen, tried=learned.tried) if learned.chosen is not None else None
         return Lineage(
@@ -291,7 +291,7 @@ def _build(
                 tried={},
                 baselines={"constant": constant_scores(p, p.validation.examples)},
             )
-            card = card_of(p, trained, learned.data.facts, plan, learned=True)
+            card = task_card(p, trained, learned.data.facts, plan, learned=True)
             draft = msgspec.structs.replace(drafts[name], scores=trained.notes(), card=card)
             drafts[name] = with_seen_by(draft, p.validation.examples, session)
     write_bundle(building / "kept", learned.blended)
@@ -325,7 +325,7 @@ def remove_checkpoint(checkpoint: FilePath) -> None:
 
 
 @contextmanager
-def alone(root: FilePath) -> Iterator[None]:
+def writing_alone(root: FilePath) -> Iterator[None]:
     """Raises BundleError where another training writes the same bundle; ends with the process, however it ends."""
     root.parent.mkdir(parents=True, exist_ok=True)
     place = root.parent / f".{root.name}.training"
@@ -350,11 +350,11 @@ def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
             "recipe": lineage.recipe["kind"],
             "lineage": lineage.fingerprint,
             **p.fingerprint(),
-            "data": rows_of(p.splits),
+            "data": split_rows(p.splits),
             "numerics": lineage.numerics,
         },
     )
-    return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=probes_of(p), card="")
+    return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=validation_probes(p), card="")
 
 
 def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[Scores, dict[str, HeldRows]]:
@@ -379,7 +379,7 @@ def score_lines(prepared: Prepared, splits: Mapping[str, Mapping[str, float]]) -
     return [f"{task.name}: {shown}", *warnings_of(task, scores, baselines, rows)]
 
 
-def search_lines(learned: Learned) -> list[str]:
+def search_lines(learned: RecipeResult) -> list[str]:
     """A line a candidate, the chosen one marked."""
     lines = []
     for candidate in learned.tried:

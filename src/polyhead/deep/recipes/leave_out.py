@@ -18,7 +18,7 @@ from polyhead.project.tables import JOINT_TRAINING, TrunkChoice
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.job import FrozenTrunk
-from polyhead.train.training import Bundles, BundleTraining, Outcome, TrainingRun
+from polyhead.train.training import Bundles, BundleTraining, TrainingResult, TrainingRun
 
 
 class LeavingOut(Bundles):
@@ -42,7 +42,7 @@ class LeavingOut(Bundles):
             lines.append(f"  {r.name}: learns from {counted(len(r.learned), 'task')}, then frozen for {tasks}")
         return lines
 
-    def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:
+    def end(self, outcomes: Mapping[str, TrainingResult], seconds: float) -> list[str]:
         """A line a task: how well it does over a trunk that learned without it."""
         tasks = {entry.name: entry.task() for entry in self.run.project.tasks}
         wide = max(len(name) for trunk, outcome in outcomes.items() for name in (trunk, *outcome.scores))
@@ -81,7 +81,7 @@ class LeftOut(BundleTraining):
         self._learns.check()
         FrozenTrunk(self.run, self._held).check()
 
-    def train(self) -> Outcome:
+    def train(self) -> TrainingResult:
         """Trains both stages."""
         began, learned = time.monotonic(), self._learns.train()
         load = partial(load_any_trunk, self._project, self.run.folder)

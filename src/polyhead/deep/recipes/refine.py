@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyhead.deep.examples import outputs_of
+from polyhead.deep.examples import module_outputs
 from polyhead.deep.loop.checkpoint import SUFFIX
-from polyhead.deep.loop.devices import Place
+from polyhead.deep.loop.devices import ProcessRank
 from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.smooth import normalise_heads, settle_heads
 from polyhead.deep.recipes.course import JointCourse, JointResult, text_examples
@@ -59,7 +59,7 @@ def refine(
     precision: str,
     checkpoints: FilePath | None = None,
     events: Events | None = None,
-    place: Place | None = None,
+    place: ProcessRank | None = None,
 ) -> SearchResult:
     """Fine-tunes `data` for the task once a candidate, and keeps the best on validation (ties: the first).
 
@@ -101,10 +101,12 @@ def refine(
             tried=tuple(tried),
         )
     candidate, course, learned = best
-    return SearchResult(learned=learned, chosen=candidate, tried=tuple(tried), scores=scores_of(course, prepared))
+    return SearchResult(learned=learned, chosen=candidate, tried=tuple(tried), scores=course_scores(course, prepared))
 
 
-def scores_of(course: JointCourse, prepared: Prepared, module: JointModel | None = None) -> dict[str, dict[str, float]]:
+def course_scores(
+    course: JointCourse, prepared: Prepared, module: JointModel | None = None
+) -> dict[str, dict[str, float]]:
     """One task's metrics on its whole validation and test splits, as the course's module stands, or by `module`."""
     return prepared.scores(split_outputs(course, prepared, module or course.module))
 
@@ -114,7 +116,7 @@ def split_outputs(course: JointCourse, prepared: Prepared, module: JointModel) -
     task, outputs = prepared.task, dict[str, list[np.ndarray]]()
     for split in prepared.splits[1:]:
         texts = text_examples(split.examples, task, course.tokenizer)
-        outputs[split.name] = outputs_of(module.bound(task.name), texts)
+        outputs[split.name] = module_outputs(module.bound(task.name), texts)
     return outputs
 
 
@@ -127,7 +129,7 @@ def _course(
     precision: str,
     checkpoints: FilePath | None,
     events: Events | None,
-    place: Place | None,
+    place: ProcessRank | None,
 ) -> JointCourse:
     training = msgspec.structs.replace(
         prepared.training, learning_rate=candidate.learning_rate, dropout=candidate.dropout

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from polyhead.deep.examples import TextExamples
-from polyhead.deep.loop.devices import Place
-from polyhead.deep.loop.feed import Batch, LengthSorted, stream
+from polyhead.deep.loop.devices import ProcessRank
+from polyhead.deep.loop.feed import LengthSorted, TrainingBatch, stream
 from polyhead.errors import ConfigError
 from polyhead.progress import counted
 from polyhead.project.recipes import Joint, Sampling, Training
@@ -125,15 +125,15 @@ class MixedFeed:
         training: Training,
         *,
         tokens: int | None = None,
-        place: Place | None = None,
+        place: ProcessRank | None = None,
     ) -> None:
         self._examples, self._mixture, self._training = examples, mixture, training
-        self._tokens, self._place = tokens, place or Place()
+        self._tokens, self._place = tokens, place or ProcessRank()
         self.steps = mixture.steps
         self._cursors = {name: [0, 0, 0] for name in examples}  # pass, batches of it that were read, examples in all
         self._open: dict[str, Iterator[np.ndarray]] = {}
 
-    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
+    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, TrainingBatch | None]]]:
         """One epoch."""
         for names in self._mixture.updates(epoch):
             members = [self._next(name) for name in names]

@@ -13,14 +13,14 @@ from torch.nn.utils.rnn import pad_sequence
 from polyhead.deep.examples import TextExamples, option_rows
 from polyhead.deep.loop.devices import on
 from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.feed import Batch, stream
+from polyhead.deep.loop.feed import TrainingBatch, stream
 from polyhead.deep.loop.smooth import smoothed
-from polyhead.deep.model import Model, TextBatch
-from polyhead.deep.nn.layer import Keys, by_head
+from polyhead.deep.model import MultiTaskModel, TextBatch
+from polyhead.deep.nn.layer import AttentionKeys, by_head
 from polyhead.deep.nn.trunk import Noise, States, Trunk
 from polyhead.deep.recipes.weighting import Objective
 from polyhead.deep.sharing.make import make_families, make_part
-from polyhead.deep.sharing.part import BranchPart, Family, Part, PooledPart
+from polyhead.deep.sharing.part import BranchPart, Family, OwnedPart, PooledPart
 from polyhead.encoder.data import TrunkData
 from polyhead.plan import TRUNK, Path, merge, owners_of
 from polyhead.project.recipes import Joint, Training
@@ -73,7 +73,7 @@ class JointModel(nn.Module):
         trunk.checkpointing = recipe.checkpointing
         trunk.requires_grad_(not frozen)
         owned = {task: parts[path.head.part] for task, path in paths.items()}
-        self.model = Model(trunk, owned, families, narrow=True)
+        self.model = MultiTaskModel(trunk, owned, families, narrow=True)
         # tasks whose steps leave other tasks' prompts alone
         self._alone = {task for task, strategy in strategies.items() if strategy.stops_gradient}
         self.plans = {task: merge({task: path}) for task, path in paths.items()}
@@ -122,7 +122,7 @@ class JointModel(nn.Module):
         copied = copy.deepcopy(self).eval()
         copied.model.trunk.to(dtype)
         for owned in (*dict.fromkeys(copied.model.parts.values()), *copied.model.families.values()):
-            if isinstance(owned, Part | Family):
+            if isinstance(owned, OwnedPart | Family):
                 owned.lower(dtype)
         copied._bfloat16 = False
         return copied
@@ -154,7 +154,7 @@ class JointLoss(nn.Module):
         self.model, self.objective = model, objective
         self._tasks, self._recipe = dict(tasks), recipe
 
-    def forward(self, task: str, batch: Batch, *, drawn: Collection[str] = ()) -> Tensor:
+    def forward(self, task: str, batch: TrainingBatch, *, drawn: Collection[str] = ()) -> Tensor:
         """The loss with its smoothing; `drawn` as `devices.Learner` has it."""
         (texts,) = batch.arguments
         assert isinstance(texts, TextBatch)
@@ -216,7 +216,7 @@ class KeptTexts:
         padded = pad_sequence(several, batch_first=True)  # (rows, tokens, 2 * layers, width)
         parts = [by_head(part, self._heads) for part in padded.unbind(2)]
         both = zip(parts[::2], parts[1::2], strict=True)
-        keys = {index: Keys(key=key, value=value) for index, (key, value) in enumerate(both)}
+        keys = {index: AttentionKeys(key=key, value=value) for index, (key, value) in enumerate(both)}
         return States(hidden=(), mask=torch.arange(padded.shape[1]) < lengths[:, None], keys=keys)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyhead.deep.loop.feed import Batch
-from polyhead.deep.loop.loss import LOSSES, options_of, places_of, ranking_each, span_each
+from polyhead.deep.loop.feed import TrainingBatch
+from polyhead.deep.loop.loss import LOSSES, options_of, place_counts, ranking_each, span_each
 from polyhead.deep.recipes.sampling import size_shares
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Weighting
@@ -57,12 +57,12 @@ class Objective(nn.Module):
         self._indices = {name: index for index, name in enumerate(tasks)}
         self.log_variances = nn.ParameterList([nn.Parameter(torch.zeros(())) for _ in range(learned)])
 
-    def forward(self, name: str, outputs: Tensor, batch: Batch, added: Tensor | None = None) -> Tensor:
+    def forward(self, name: str, outputs: Tensor, batch: TrainingBatch, added: Tensor | None = None) -> Tensor:
         """The loss to minimize; `added` is another mean over the same examples, such as the term of smoothing."""
         value = self.loss(name, outputs, batch)
         return self.weighted(name, value if added is None else value + added)
 
-    def loss(self, name: str, outputs: Tensor, batch: Batch) -> Tensor:
+    def loss(self, name: str, outputs: Tensor, batch: TrainingBatch) -> Tensor:
         """The mean over examples, scaled where asked for, without the task's weight."""
         loss, weights = kind_of(self._tasks[name]).loss, self._class_weights.get(name)
         weights = None if weights is None else weights.to(outputs.device)
@@ -110,7 +110,7 @@ def log_outcomes(loss: LossName, outputs: Tensor, targets: Tensor) -> Tensor:
         case "ranking":
             outcomes = options_of(targets)
         case "span_cross_entropy":
-            outcomes = places_of(targets)
+            outcomes = place_counts(targets)
         case "squared_error":
             outcomes = torch.ones((), device=outputs.device)
         case "binary_cross_entropy":

@@ -99,7 +99,7 @@ class Adapters(nn.Module):
         return by_layer[index]
 
 
-def places_of(paths: Iterable[Path], owner: str) -> dict[Delta, set[int]]:
+def delta_layers(paths: Iterable[Path], owner: str) -> dict[Delta, set[int]]:
     """In which layers this owner has arrays of each delta, or an encoder and decoder for it."""
     places: dict[Delta, set[int]] = {}
     for node in (node for path in paths for node in path.layers):

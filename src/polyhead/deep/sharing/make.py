@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyhead.deep.sharing.part import BranchPart, Family, Part
+from polyhead.deep.sharing.part import BranchPart, Family, OwnedPart
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Delta, Path, cost, owners_of
@@ -25,7 +25,7 @@ def make_part(
     dropout: float = 0.0,
     layer_dropout: float = 0.0,
     generator: torch.Generator | None = None,
-) -> Part:
+) -> OwnedPart:
     """The module that holds what a path's own part owns; `families` (`make_families`) have what is not its own.
 
     `strategy` says how deltas and layers start and what is dropped inside them while they learn; `dropout` stands
@@ -34,7 +34,7 @@ def make_part(
     """
     private, owner = private_layers(path), path.head.part
     in_trunk = bool(private) and private.stop <= shape.layers
-    kind = BranchPart if in_trunk else Part
+    kind = BranchPart if in_trunk else OwnedPart
     own_dropout = strategy.layer_dropout if strategy is not None else None
     return kind(
         path,

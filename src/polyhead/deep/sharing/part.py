@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.deep.nn.dropout import dropout as drop
-from polyhead.deep.nn.ends import Attention, Learned, xavier
-from polyhead.deep.nn.ends import Head as HeadModule
+from polyhead.deep.nn.ends import AttentionPooler, LearnedMix, xavier
+from polyhead.deep.nn.ends import OutputHead as HeadModule
 from polyhead.deep.nn.layer import Dense, Layer, fill_normal
 from polyhead.deep.nn.trunk import States, run_layer
-from polyhead.deep.sharing.in_layer import Adapters, places_of
+from polyhead.deep.sharing.in_layer import Adapters, delta_layers
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import PlanError
 from polyhead.plan import Delta, Layers, Path
@@ -50,8 +50,8 @@ class PooledPart(nn.Module):
             raise PlanError("the hidden layer that tasks share is missing", got=head.hidden_part)
         self.owner, self.positions, self.separate = head.part, node.positions, head.separate
         self._rows = own_rows(path) if node.positions == "prompt" else slice(0, 1)
-        self.mix = Learned(depth) if node.layers == "learned" else None
-        self.pool = Attention(width, node.heads, generator=generator) if node.positions == "attention" else None
+        self.mix = LearnedMix(depth) if node.layers == "learned" else None
+        self.pool = AttentionPooler(width, node.heads, generator=generator) if node.positions == "attention" else None
         self.dropout = dropout
         inputs = 4 * width if head.separate else width
         self.head = HeadModule(
@@ -79,7 +79,7 @@ class PooledPart(nn.Module):
         features = self.features(stored, mask)
         if self.separate:
             assert second is not None
-            features = compared(features, self.features(*second))
+            features = pair_features(features, self.features(*second))
         return features
 
     def forward(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -93,7 +93,7 @@ def _mean(stored: Tensor) -> Tensor:
     return stored[:, :, 0] if stored.shape[2] == 1 else stored.mean(dim=2)
 
 
-class Part(PooledPart):
+class OwnedPart(PooledPart):
     """The arrays of the owner of a path's head: prompt rows, deltas, layers of its own, and what a pooled part has.
 
     Its layers are named by their place above the trunk's; `enter` and `leave` map into narrow ones and back. Where the
@@ -117,7 +117,7 @@ class Part(PooledPart):
         hidden = shared.hidden if shared is not None else None
         super().__init__(path, shape.width, hidden=hidden, dropout=dropout, generator=generator)
         self.prompt = _prompt(owner, [path], shape, generator)
-        places = places_of([path], owner)
+        places = delta_layers([path], owner)
         ends = {name: family.delta for name, family in families.items() if family.delta is not None}
         self.delta = Adapters(owner, places, shape, starts=starts, shared=ends, generator=generator) if places else None
         own = [node for node in path.layers if node.weights == owner]
@@ -167,7 +167,7 @@ class Part(PooledPart):
         return copied
 
 
-class BranchPart(Part):
+class BranchPart(OwnedPart):
     """The module of a branch: layers in the place of the trunk's, a pooler where asked for, and a head."""
 
     def start_from(self, arrays: Mapping[str, np.ndarray], *, head: bool = False) -> None:
@@ -201,7 +201,7 @@ class Family(nn.Module):
         super().__init__()
         self.owner = owner
         self.prompt = _prompt(owner, paths, shape, generator)
-        places = places_of(paths, owner)
+        places = delta_layers(paths, owner)
         self.delta = Adapters(owner, places, shape, starts=starts, generator=generator) if places else None
         self.head = nn.ModuleDict()
         heads = [path.head for path in paths if path.head.hidden_part == owner]
@@ -234,7 +234,7 @@ class PromptRows(nn.Module):
             nn.init.trunc_normal_(self.weight, std=0.02, a=-0.04, b=0.04, generator=generator)
 
 
-def compared(first: Tensor, second: Tensor) -> Tensor:
+def pair_features(first: Tensor, second: Tensor) -> Tensor:
     """[u, v, |u - v|, u * v] (rows, 4 width), of two texts' features, each scaled to the length sqrt(width).
 
     At that length the mean of u * v is the cosine, and single values stay near one (decision 0010).

@@ -13,6 +13,7 @@ import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 from polyhead.encoder.data import TrunkData
@@ -142,7 +143,7 @@ class Torch(BackendKind):
     def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
         """In `precision`, or as tasks were trained; torch would compute bfloat16 of older processors far slower."""
         try:
-            from polyhead.deep.backend import TorchBackend
+            backend: Any = resolve_name("polyhead.deep.backend:TorchBackend")  # a room above this one
         except ImportError:
             raise MissingExtra(
                 "torch",
@@ -154,7 +155,8 @@ class Torch(BackendKind):
         if trained == "bfloat16" and self.device == "cpu" and not processor().may_have_bfloat16:
             trained = "float32"
         precision, is_exact = options.precision or trained or "float32", options.deterministic
-        return TorchBackend(trunk, tasks, precision=precision, deterministic=is_exact, device=self.device)
+        made: Backend = backend(trunk, tasks, precision=precision, deterministic=is_exact, device=self.device)
+        return made
 
     def label(self) -> dict[str, str]:
         """Version of torch, and its threads."""

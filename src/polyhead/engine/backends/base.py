@@ -12,7 +12,6 @@ import numpy as np
 
 from polyhead.errors import BackendError
 from polyhead.plan import Path, Plan
-from polyhead.store.features import FeatureBatch
 
 
 class LoadedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +32,13 @@ class TokenBatch(msgspec.Struct, frozen=True, kw_only=True):
     mask: np.ndarray  # (rows, tokens) bool
     segments: np.ndarray  # (rows, tokens) int64
     words: np.ndarray  # (rows, words) int64
+
+
+class FeatureBatch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Some rows, decoded and padded: `values` are 0 where `mask` is False."""
+
+    values: np.ndarray  # (rows, tokens, layers, width) float32
+    mask: np.ndarray  # (rows, tokens) bool
 
 
 class StageResults(msgspec.Struct, frozen=True, kw_only=True):

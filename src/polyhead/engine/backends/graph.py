@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends.base import Count, LoadedTask, StageResults, TokenBatch, whole
+from polyhead.engine.backends.base import Count, FeatureBatch, LoadedTask, StageResults, TokenBatch, whole
 from polyhead.engine.compile import stored
 from polyhead.engine.compile.arrangement import Arrangement
 from polyhead.engine.compile.compose import composed
@@ -24,7 +24,6 @@ from polyhead.engine.compile.program import Graph, GraphCall, Graphs, Program, R
 from polyhead.engine.compile.walk import Walk
 from polyhead.errors import BackendError
 from polyhead.plan import Path, Plan
-from polyhead.store.features import FeatureBatch
 
 PROGRAMS = 64  # plans that are remembered
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from polyhead.engine.backends.base import FeatureBatch
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import TRUNK, Path, Pool
-from polyhead.store.features import FeatureBatch
 from polyhead.text.encodings import starts_of
 
 POSITIONS = ("all", "first", "mean")  # of stored values that follow from a text alone

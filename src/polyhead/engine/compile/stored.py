@@ -9,7 +9,7 @@ import numpy as np
 
 from polyhead.codecs import EXACT
 from polyhead.encoder.shape import Architecture
-from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.backends.base import FeatureBatch, TokenBatch
 from polyhead.engine.backends.prefix import (
     check_feature_batch,
     depth_of,
@@ -27,7 +27,6 @@ from polyhead.engine.compile.program import Graph, Graphs, InputState, Recipe
 from polyhead.engine.compile.walk import TEXTS, run_graph
 from polyhead.errors import BackendError
 from polyhead.plan import TRUNK, Codec, Layers, Path
-from polyhead.store.features import FeatureBatch
 
 READ = ("ids", "positions", "segments", "added", "places")  # of a layout
 

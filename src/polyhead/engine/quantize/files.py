@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 
-from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_inside, write_arrays, writing
+from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_inside, write_arrays, writing_bundle
 from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import check_finite
@@ -158,7 +158,7 @@ def write_scales(
 ) -> ScalesRecord:
     """Keeps scales beside a bundle, whole or not at all, in place of older ones; `changes` were measured here."""
     folder = bundle.root / CACHE
-    with writing(bundle.root, "the scales cannot be kept"):
+    with writing_bundle(bundle.root, "the scales cannot be kept"):
         make_folder(folder, root=bundle.root)
         remove_leftovers(folder, root=bundle.root)
         temporary = folder / temporary_name("scales")
@@ -185,7 +185,7 @@ def write_changes(
 ) -> ScalesRecord:
     """Keeps what the scales of `record` change on this machine, in place of what was measured before on its like."""
     place, tasks = (backend, processor().weight_bits), _measured(bundle, changes)
-    with writing(bundle.root, "what int8 changes cannot be kept"):
+    with writing_bundle(bundle.root, "what int8 changes cannot be kept"):
         now = _record(bundle)
         if now.scales != record.scales:
             raise BackendError(

@@ -29,7 +29,7 @@ class ColumnCounts(Value):
     bins: tuple[int, ...]  # documents by score, or by value
 
 
-def counted(store: CorpusStore, column: ResultColumn, task: Task) -> ColumnCounts:
+def row_counts(store: CorpusStore, column: ResultColumn, task: Task) -> ColumnCounts:
     """Counts of a task's column of answers, fragment by fragment."""
     low, high = task.range or (0.0, 1.0)
     labels, bins, documents = np.zeros(len(task.labels), np.int64), np.zeros(BINS, np.int64), 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from polyhead.evaluate.report.page import said
+from polyhead.evaluate.report.page import html_text
 from polyhead.values import Value
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 420, 260, 44, 36, 10, 12
@@ -62,7 +62,7 @@ def plot(
     for bar in bars:
         x, y = axes.x(bar.start) + 0.5, axes.y(bar.height)
         width, height = max(axes.x(bar.stop) - axes.x(bar.start) - 1, 0.5), max(axes.y(axes.up[0]) - y, 0)
-        title = f"<title>{said(bar.title)}</title>" if bar.title else ""
+        title = f"<title>{html_text(bar.title)}</title>" if bar.title else ""
         parts.append(
             f'<rect class="{"pale" if bar.is_pale else "blue"}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
             f'height="{height:.1f}">{title}</rect>'
@@ -98,7 +98,9 @@ def dots(several: Sequence[Dot], *, at: float | None, label: str) -> str:
     for number, dot in enumerate(several):
         y = step * number + 14
         name = dot.name if len(dot.name) <= 22 else f"{dot.name[:21]}…"
-        parts.append(f'<text class="name" x="0" y="{y + 4}">{said(name)}<title>{said(dot.name)}</title></text>')
+        parts.append(
+            f'<text class="name" x="0" y="{y + 4}">{html_text(name)}<title>{html_text(dot.name)}</title></text>'
+        )
         if dot.low is not None and dot.high is not None:
             parts.append(f'<line class="range" x1="{x(dot.low):.1f}" x2="{x(dot.high):.1f}" y1="{y}" y2="{y}"/>')
         parts.append(f'<circle class="blue" cx="{x(dot.value):.1f}" cy="{y}" r="4"/>')
@@ -120,11 +122,12 @@ def _grid(axes: Axes) -> str:
         x = axes.x(value)
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{value:.4g}</text>')
     parts.append(
-        f'<text x="{(LEFT + WIDTH) / 2:.0f}" y="{HEIGHT - 4}" text-anchor="middle">{said(axes.across_title)}</text>'
+        f'<text x="{(LEFT + WIDTH) / 2:.0f}" y="{HEIGHT - 4}" text-anchor="middle">'
+        f"{html_text(axes.across_title)}</text>"
     )
     parts.append(
         f'<text transform="translate(11 {(HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)" text-anchor="middle">'
-        f"{said(axes.up_title)}</text>"
+        f"{html_text(axes.up_title)}</text>"
     )
     return "".join(parts)
 
@@ -144,4 +147,4 @@ def _points(axes: Axes, places: Sequence[tuple[float, float]]) -> str:
 
 
 def _svg(width: float, height: float, label: str, parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{said(label)}">{"".join(parts)}</svg>'
+    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html_text(label)}">{"".join(parts)}</svg>'

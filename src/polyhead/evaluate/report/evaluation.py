@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from polyhead.evaluate.against import Change, Comparison
+from polyhead.evaluate.against import AnswerDifference, Comparison
 from polyhead.evaluate.bootstrap import Interval
-from polyhead.evaluate.details import ConfusionTable, Details, Differences, ShownMistake, in_words
+from polyhead.evaluate.details import ConfusionTable, Details, Differences, ShownMistake, answer_text
 from polyhead.evaluate.explain import Explanation, Said
 from polyhead.evaluate.reliability import Reliability
 from polyhead.evaluate.report.charts import Axes, Bar, Dot, dots, plot
-from polyhead.evaluate.report.page import card, document, isolated, paragraph, said, table
+from polyhead.evaluate.report.page import card, html_page, html_table, html_text, isolated, paragraph
 from polyhead.evaluate.slices import Sliced
 from polyhead.values import Value
 
@@ -32,11 +32,14 @@ class Reported(Value):
 def page_of(reported: Reported) -> str:
     """The report as one HTML file."""
     several = {comparison.task: comparison for comparison in reported.comparisons}
-    body = [f"<h1>{said(reported.title)}</h1>", *(f'<p class="soft">{said(fact)}</p>' for fact in reported.facts)]
+    body = [
+        f"<h1>{html_text(reported.title)}</h1>",
+        *(f'<p class="soft">{html_text(fact)}</p>' for fact in reported.facts),
+    ]
     body.append(f'<div class="cards">{card("Scores", _overview(reported.details), is_wide=True)}</div>')
     for details in reported.details:
         score = details.score
-        body.append(f'<h2 id="{said(score.task)}">{said(score.task)}</h2>')
+        body.append(f'<h2 id="{html_text(score.task)}">{html_text(score.task)}</h2>')
         how = "wrong" if details.differences is None else "off by more than 1 % of the range"
         wrong = "" if score.wrong is None else f", {score.wrong:,} of them {how}"
         body.append(paragraph(f"{score.rows:,} rows, {score.split}{wrong}"))
@@ -48,7 +51,7 @@ def page_of(reported: Reported) -> str:
             "would move with other rows like these, and nothing of rows unlike them."
         )
     )
-    return document(reported.title, body)
+    return html_page(reported.title, body)
 
 
 def _overview(several: Sequence[Details]) -> str:
@@ -57,22 +60,22 @@ def _overview(several: Sequence[Details]) -> str:
         score = details.score
         rows.append(
             [
-                f'<a href="#{said(score.task)}">{said(score.task)}</a>',
-                said(score.split),
+                f'<a href="#{html_text(score.task)}">{html_text(score.task)}</a>',
+                html_text(score.split),
                 f"{score.rows:,}",
-                said(score.metric),
+                html_text(score.metric),
                 f"{score.scores[score.metric]:.4f}",
                 _range(details.intervals.get(score.metric)),
                 _others(details),
             ]
         )
-    return table(("task", "split", "rows", "metric", "score", "95 % interval", "other metrics"), rows)
+    return html_table(("task", "split", "rows", "metric", "score", "95 % interval", "other metrics"), rows)
 
 
 def _others(details: Details) -> str:
     score = details.score
     return "<br>".join(
-        said(f"{name} {value:.4f}") + f' <span class="soft">{_range(details.intervals.get(name))}</span>'
+        html_text(f"{name} {value:.4f}") + f' <span class="soft">{_range(details.intervals.get(name))}</span>'
         for name, value in score.scores.items()
         if name != score.metric
     )
@@ -144,7 +147,7 @@ def _reliability(found: Reliability) -> Iterator[str]:
             line=line,
             label="share of right answers among the surest",
         ),
-        table(
+        html_table(
             ("surest", "confidence from", "right"),
             [
                 (f"{each.share:.1%}", f"{each.least:.4f}", f"{each.accuracy:.4f}")
@@ -189,14 +192,14 @@ def _labels(details: Details) -> str:
     ]
     more = f"The {MOST_SCORES} labels with the lowest F1 of {len(labels):,}." if len(labels) > MOST_SCORES else ""
     head = ("label", "precision", "recall", "f1", "support", "answered")
-    return card("Each label, the lowest F1 first", table(head, rows), paragraph(more) if more else "")
+    return card("Each label, the lowest F1 first", html_table(head, rows), paragraph(more) if more else "")
 
 
 def _confusion(found: ConfusionTable) -> str:
     wrong = [cell for cell in found.cells if not cell.is_right]
     if max(len(found.truths), len(found.answers)) > MOST_LABELS:
         rows = [(isolated(c.truth), isolated(c.answer), f"{c.count:,}") for c in wrong[:MOST_PAIRS]]
-        return card("Most frequent confusions", table(("truth", "answer", found.of), rows, left=2))
+        return card("Most frequent confusions", html_table(("truth", "answer", found.of), rows, left=2))
     counts = {(cell.truth, cell.answer): cell.count for cell in found.cells}
     right = {cell.answer for cell in found.cells if cell.is_right and cell.answer not in found.truths}
     lines = []
@@ -209,10 +212,11 @@ def _confusion(found: ConfusionTable) -> str:
             share = count / total if total else 0.0
             title = f"{truth} → {answer}: {count:,}, {share:.1%}"
             cells.append(
-                f'<td style="background: rgba(var(--{color}), {share * 0.75:.3f})" title="{said(title)}">{count:,}</td>'
+                f'<td style="background: rgba(var(--{color}), {share * 0.75:.3f})" '
+                f'title="{html_text(title)}">{count:,}</td>'
             )
-        lines.append(f'<tr><th title="{said(truth)}">{isolated(truth)}</th>{"".join(cells)}</tr>')
-    head = "".join(f'<th title="{said(answer)}">{isolated(answer)}</th>' for answer in found.answers)
+        lines.append(f'<tr><th title="{html_text(truth)}">{isolated(truth)}</th>{"".join(cells)}</tr>')
+    head = "".join(f'<th title="{html_text(answer)}">{isolated(answer)}</th>' for answer in found.answers)
     body = f'<table class="cells"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
     what = paragraph(f"Rows are the truth, columns the answer; {found.of} are counted, shades are shares of a row.")
     return card("Confusion", f'<div class="scroll">{body}</div>', what, is_wide=len(found.answers) > WIDE)
@@ -236,7 +240,7 @@ def _slices(found: Sliced, details: Details) -> str:
         f"By {found.column}: {found.metric}",
         dots(points, at=whole, label=f"{found.metric} by {found.column}"),
         paragraph(f"The dashed line is the score of all rows, {whole:.4f}."),
-        table((found.column, "rows", found.metric, "95 % interval"), rows),
+        html_table((found.column, "rows", found.metric, "95 % interval"), rows),
     )
 
 
@@ -246,9 +250,9 @@ def _compared(found: Comparison) -> str:
     rows = [
         (
             f"{change.row:,}",
-            f'<span class="truth">{isolated(in_words(change.truth))}</span>' if change.truth is not None else "",
-            isolated(in_words(change.before)),
-            isolated(in_words(change.after)),
+            f'<span class="truth">{isolated(answer_text(change.truth))}</span>' if change.truth is not None else "",
+            isolated(answer_text(change.before)),
+            isolated(answer_text(change.after)),
             _verdict(change),
             "<br>".join(map(isolated, change.texts)),
         )
@@ -257,18 +261,18 @@ def _compared(found: Comparison) -> str:
     shown = f" The first {MOST_CHANGES} are shown." if found.changed > MOST_CHANGES else ""
     return card(
         f"Against {found.against}",
-        f"<p>{said(found.metric)} {found.before:.4f} → {found.after:.4f} "
+        f"<p>{html_text(found.metric)} {found.before:.4f} → {found.after:.4f} "
         f"({found.difference:+.4f}{interval}).{chance}</p>",
         paragraph(
             f"{found.changed:,} of {found.rows:,} rows have another answer: {found.got_right:,} got better, "
             f"{found.got_wrong:,} got worse.{shown}"
         ),
-        table(("row", "truth", "before", "now", "", "text"), rows, left=6) if rows else "",
+        html_table(("row", "truth", "before", "now", "", "text"), rows, left=6) if rows else "",
         is_wide=True,
     )
 
 
-def _verdict(change: Change) -> str:
+def _verdict(change: AnswerDifference) -> str:
     if change.is_right == change.was_right:
         return ""
     return '<span class="truth">got right</span>' if change.is_right else '<span class="answer">got wrong</span>'
@@ -278,8 +282,8 @@ def _mistake(mistake: ShownMistake) -> str:
     score = "" if mistake.score is None else f" · {mistake.score:.4f}"
     facts = (
         f'<span class="soft">row {mistake.row:,}</span> · truth <span class="truth">'
-        f'{isolated(in_words(mistake.truth))}</span> · answer <span class="answer">'
-        f"{isolated(in_words(mistake.answer))}</span>{score}"
+        f'{isolated(answer_text(mistake.truth))}</span> · answer <span class="answer">'
+        f"{isolated(answer_text(mistake.answer))}</span>{score}"
     )
     explanation = mistake.explanation
     if explanation is not None and explanation.said:
@@ -300,12 +304,12 @@ def _explained(explanation: Explanation, about: Said) -> str:
         for part in (part for part in about.parts if part.place == place):
             color = "for" if part.effect > 0 else "against"
             title = f"{part.effect:+.4f}" + (f", without it: {part.becomes}" if part.becomes else "")
-            pieces.append(said(text[at : part.start]))
+            pieces.append(html_text(text[at : part.start]))
             pieces.append(
                 f'<mark style="background: rgba(var(--{color}), {abs(part.effect) / most * 0.65:.3f})" '
-                f'title="{said(title)}">{said(text[part.start : part.end])}</mark>'
+                f'title="{html_text(title)}">{html_text(text[part.start : part.end])}</mark>'
             )
             at = part.end
-        lines.append(f'<p class="words"><bdi>{"".join(pieces)}{said(text[at:])}</bdi></p>')
+        lines.append(f'<p class="words"><bdi>{"".join(pieces)}{html_text(text[at:])}</bdi></p>')
     strongest = ", ".join(f"{part.text} {part.effect:+.3f}" for part in about.strongest(5))
     return "".join(lines) + paragraph(f"For “{about.says}” ({about.support:.4f}) spoke: {strongest or 'no word'}.")

@@ -25,7 +25,7 @@ class Baseline(Value):
     cost: int
 
 
-def apart(name: str, scores: Sequence[float], price: LayerPrice, *, layers: int) -> Baseline:
+def separate_models(name: str, scores: Sequence[float], price: LayerPrice, *, layers: int) -> Baseline:
     """One model of so many layers for each task, nothing shared."""
     return Baseline(
         name=name, score=sum(scores) / len(scores), cost=len(scores) * (price.base + layers * price.private)

@@ -1,6 +1,6 @@
 """A page of HTML that stands alone: no script, no font, no image and no address is fetched by it.
 
-All that comes from data goes through `said`.
+All that comes from data goes through `html_text`.
 """
 
 from __future__ import annotations
@@ -55,37 +55,37 @@ mark { color: inherit; border-radius: .2em; padding: 0 .1em }
 """
 
 
-def document(title: str, body: Iterable[str]) -> str:
+def html_page(title: str, body: Iterable[str]) -> str:
     """The whole page; `title` is text, `body` is HTML."""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="referrer" '
-        f'content="no-referrer">\n<title>{said(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n'
+        f'content="no-referrer">\n<title>{html_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n'
         + "\n".join(body)
         + "\n</body>\n</html>\n"
     )
 
 
-def said(value: object) -> str:
+def html_text(value: object) -> str:
     """A value as text of HTML, also inside a quoted attribute: nothing of it can be markup."""
     return html.escape(CONTROLS.sub("\ufffd", repair(str(value))), quote=True)
 
 
 def isolated(value: object) -> str:
     """The same, of which no character turns the direction of what stands around it."""
-    return f"<bdi>{said(value)}</bdi>"
+    return f"<bdi>{html_text(value)}</bdi>"
 
 
 def card(title: str, *parts: str, is_wide: bool = False) -> str:
     """A box with a heading (text) and parts (HTML)."""
-    return f'<section class="card{" wide" if is_wide else ""}"><h3>{said(title)}</h3>{"".join(parts)}</section>'
+    return f'<section class="card{" wide" if is_wide else ""}"><h3>{html_text(title)}</h3>{"".join(parts)}</section>'
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
+def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
     """A table; the head is text, cells are HTML, the first `left` columns stand to the left."""
     marks = [' class="left"' if column < left else "" for column in range(len(head))]
-    top = "".join(f"<th{mark}>{said(name)}</th>" for name, mark in zip(head, marks, strict=True))
+    top = "".join(f"<th{mark}>{html_text(name)}</th>" for name, mark in zip(head, marks, strict=True))
     lines = (
         "<tr>" + "".join(f"<td{mark}>{cell}</td>" for cell, mark in zip(row, marks, strict=True)) + "</tr>"
         for row in rows
@@ -95,4 +95,4 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) 
 
 def paragraph(text: str) -> str:
     """A paragraph of softer text."""
-    return f'<p class="soft">{said(text)}</p>'
+    return f'<p class="soft">{html_text(text)}</p>'

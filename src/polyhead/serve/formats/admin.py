@@ -20,10 +20,10 @@ from polyhead.bundle.format import CERTIFICATES
 from polyhead.certify.certificate import Ledger
 from polyhead.errors import LONGEST_NAME
 from polyhead.serve.admin import Admin, ChangeAnswer
-from polyhead.serve.beside import beside
+from polyhead.serve.beside import off_loop
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import HttpError, encoded, json_value
+from polyhead.serve.http import HttpError, json_bytes, json_value
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowState
@@ -161,7 +161,7 @@ async def _delete(admin: Admin, request: Request) -> Response:
 
 async def _roll_back(admin: Admin, request: Request) -> Response:
     body, name = await request.body(), request.path_params["name"]
-    asked = await beside(len(body), json_value, body, _ROLLBACK) if body else RollbackRequest()
+    asked = await off_loop(len(body), json_value, body, _ROLLBACK) if body else RollbackRequest()
     if len(asked.version or "") > LONGEST_NAME:
         raise HttpError(422, "the version has too many characters", allowed=f"{LONGEST_NAME:,}")
     return _answered(await admin.roll_back(name, asked.version, actor=_actor(request)))
@@ -175,22 +175,22 @@ async def _promote(admin: Admin, request: Request) -> Response:
 async def _put_shadow(admin: Admin, request: Request) -> Response:
     name, share = request.path_params["name"], _share(request.query_params.get("share"))
     state = await admin.put_shadow(name, request.stream(), encoding=_encoding(request), share=share)
-    return encoded(state, 201)
+    return json_bytes(state, 201)
 
 
 async def _shadow(admin: Admin, request: Request) -> Response:
     has_texts = request.query_params.get("texts") == "true"
-    return encoded(admin.shadow(request.path_params["name"], has_texts=has_texts))
+    return json_bytes(admin.shadow(request.path_params["name"], has_texts=has_texts))
 
 
 async def _drop_shadow(admin: Admin, request: Request) -> Response:
-    return encoded(await admin.drop_shadow(request.path_params["name"]))
+    return json_bytes(await admin.drop_shadow(request.path_params["name"]))
 
 
 async def _changes(admin: Admin, request: Request) -> Response:
     text = request.query_params.get("limit", "50")
     limit = min(int(text), MOST_CHANGES) if text.isdecimal() and len(text) < 9 else 50
-    return encoded(await admin.in_thread(past_changes, admin.service, limit))
+    return json_bytes(await admin.in_thread(past_changes, admin.service, limit))
 
 
 def past_changes(service: Service, limit: int) -> ChangesAnswer:
@@ -223,7 +223,7 @@ def _written(root: Path, name: str) -> str:
 
 
 def _answered(answer: ChangeAnswer) -> Response:
-    return encoded(answer, 201 if answer.is_changed and answer.before is None else 200)
+    return json_bytes(answer, 201 if answer.is_changed and answer.before is None else 200)
 
 
 def _encoding(request: Request) -> str:

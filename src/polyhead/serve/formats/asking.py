@@ -15,7 +15,7 @@ from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BackendError, BadValue, PolyheadError
-from polyhead.serve.formats.own import Cost, total
+from polyhead.serve.formats.own import RequestCost, total
 from polyhead.serve.http import HttpError, gone
 from polyhead.serve.service import Names, Served, Service
 from polyhead.tasks.task import Answer, Task
@@ -32,7 +32,7 @@ class Foreign(Value, forbid_unknown_fields=False):
     """A body of another server's format: fields that it does not need are ignored."""
 
 
-class Costs(Value):
+class RequestExtension(Value):
     """What a request cost, and which version of each task answered: in a format's place for extensions."""
 
     passes: int
@@ -50,14 +50,14 @@ class TaskAnswers(Value, eq=False):
     inputs: Sequence[AnyInput]
     answers: list[Answer]
     ticket: Ticket
-    costs: Costs
+    costs: RequestExtension
 
 
 class Vectors(Value, eq=False):
     """Mean vectors of texts as they are, float32 (texts, width)."""
 
     rows: np.ndarray
-    costs: Costs
+    costs: RequestExtension
 
     def normalized(self, dimensions: int | None = None) -> np.ndarray:
         """The first `dimensions` of each, all where None, divided by their length."""
@@ -77,7 +77,7 @@ def for_task(app: ASGIApp, task: str) -> ASGIApp:
     return answer
 
 
-def task_of(service: Service, request: Request, named: str | None = None) -> Names:
+def requested_task(service: Service, request: Request, named: str | None = None) -> Names:
     """The task that a request means, as it is in this moment: the request is answered by it whatever changes meanwhile.
 
     The first of: `named` in its body; `?task=`; the header `X-Polyhead-Task`; the port's; the first label of its host
@@ -119,7 +119,7 @@ async def answers_of(service: Service, request: Request, inputs: Sequence[AnyInp
     (task,) = asked
     service.check_inputs(inputs, asked)
     ticket = await service.ask(inputs, asked, is_gone=gone(request))
-    results = results_of(ticket)
+    results = ticket_results(ticket)
     missing = next((number for number, result in enumerate(results) if task not in result.answers), None)
     if missing is not None:
         raise no_answer(results[missing], missing, task)
@@ -143,12 +143,12 @@ async def vectors_of(service: Service, request: Request, texts: Sequence[str]) -
     ticket = await service.ask(inputs, (name,), is_gone=gone(request))
     for number, outputs in enumerate(ticket.outputs):
         if name not in outputs:
-            raise no_answer(results_of(ticket)[number], number, name, titled="the vector")
+            raise no_answer(ticket_results(ticket)[number], number, name, titled="the vector")
     rows = np.stack([np.reshape(outputs[name], -1) for outputs in ticket.outputs])
     return Vectors(rows=rows, costs=costs_of(service, ticket))
 
 
-def results_of(ticket: Ticket) -> list[Result]:
+def ticket_results(ticket: Ticket) -> list[Result]:
     """The results of a ticket that is answered."""
     return [result for result in ticket.results if result is not None]
 
@@ -163,18 +163,18 @@ def no_answer(result: Result, number: int, task: str, *, titled: str | None = No
     return HttpError(504, what, got="it was not done by the deadline", do="ask for less at once, or allow more time")
 
 
-def costs_of(service: Service, ticket: Ticket) -> Costs:
+def costs_of(service: Service, ticket: Ticket) -> RequestExtension:
     """What an answered ticket cost."""
-    sums: Cost = total([result.receipt for result in results_of(ticket)], cached=ticket.cached)
-    return Costs(**msgspec.structs.asdict(sums), versions=service.served(ticket))
+    sums: RequestCost = total([result.receipt for result in ticket_results(ticket)], cached=ticket.cached)
+    return RequestExtension(**msgspec.structs.asdict(sums), versions=service.served(ticket))
 
 
-def receipt_headers(costs: Costs) -> dict[str, str]:
+def receipt_headers(costs: RequestExtension) -> dict[str, str]:
     """The receipt as JSON in a header, for formats whose body has no place for it."""
     return {RECEIPT_HEADER: msgspec.json.encode(costs).decode("ascii")}
 
 
-def model_name(service: Service) -> str:
+def short_trunk_name(service: Service) -> str:
     """The trunk's name, without the folder that it came from."""
     return PurePath(service.session.bundle.trunk_name).name
 
@@ -206,7 +206,7 @@ def text_list(service: Service, value: object, field: str) -> list[str]:
     raise BadValue(f"'{field}' holds no text", allowed="a string or a list of one string or more", do="send the texts")
 
 
-def told(handler: Handler, answer: Callable[[PolyheadError], Response]) -> Handler:
+def with_errors(handler: Handler, answer: Callable[[PolyheadError], Response]) -> Handler:
     """The handler, with its errors told as a format tells them."""
 
     async def telling(request: Request) -> Response:

@@ -17,23 +17,23 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead.errors import BadValue
-from polyhead.serve.beside import beside
+from polyhead.serve.beside import off_loop
 from polyhead.serve.checks import size_of
 from polyhead.serve.formats.asking import (
     LATE,
-    Costs,
     Foreign,
+    RequestExtension,
     TaskAnswers,
     answers_of,
     receipt_headers,
-    task_of,
+    requested_task,
     text_list,
 )
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.labels import (
-    Scored,
-    Span,
-    check_labels,
+    ScoredLabel,
+    SpanAnswer,
+    check_span_labels,
     cut_at,
     has_spans,
     label_of,
@@ -41,7 +41,7 @@ from polyhead.serve.formats.labels import (
     pipelined,
     ranked,
 )
-from polyhead.serve.http import decoded, encoded, raw
+from polyhead.serve.http import body_value, json_bytes, raw
 from polyhead.serve.service import Service
 from polyhead.values import Value
 
@@ -95,7 +95,7 @@ class ClassesAnswer(Value):
     model: str
     data: list[Classes]
     usage: Usage
-    x_receipt: Costs
+    x_receipt: RequestExtension
     object: Literal["list"] = "list"
 
 
@@ -105,16 +105,16 @@ class RankedAnswer(Value):
     id: str
     created: int
     model: str
-    data: list[list[Scored]]
+    data: list[list[ScoredLabel]]
     usage: Usage
-    x_receipt: Costs
+    x_receipt: RequestExtension
     object: Literal["classify"] = "classify"
 
 
 class PartOfSpans(Value):
     """Spans of a text of which not all was read, as `token_spans.v1` tells it."""
 
-    spans: Sequence[Span]
+    spans: Sequence[SpanAnswer]
     truncated_at: int  # code points
 
 
@@ -153,7 +153,7 @@ _DECODER = msgspec.json.Decoder(ClassifyRequest)
 
 
 async def _classify(service: Service, request: Request) -> Response:
-    asked = await decoded(request, _DECODER)
+    asked = await body_value(request, _DECODER)
     if asked.inputs is not UNSET:
         return await _router(service, request, asked)
     of_vllm = any(getattr(asked, name) is not UNSET for name in OF_VLLM)
@@ -163,27 +163,27 @@ async def _classify(service: Service, request: Request) -> Response:
 
 
 async def _as_vllm(service: Service, request: Request) -> Response:
-    return await _vllm(service, request, await decoded(request, _DECODER))
+    return await _vllm(service, request, await body_value(request, _DECODER))
 
 
 async def _as_infinity(service: Service, request: Request) -> Response:
-    return await _infinity(service, request, await decoded(request, _DECODER))
+    return await _infinity(service, request, await body_value(request, _DECODER))
 
 
 async def _router(service: Service, request: Request, asked: ClassifyRequest) -> Response:
     """Contracts `label_distribution.v1`, `score.v1` and `token_spans.v1`: by the task's kind."""
-    meant = task_of(service, request, asked.model)
-    check_labels(*meant.tasks, spans=True, route="POST /classify")
+    meant = requested_task(service, request, asked.model)
+    check_span_labels(*meant.tasks, spans=True, route="POST /classify")
     texts = text_list(service, asked.inputs, "inputs")
     answered = await answers_of(service, request, [(text,) for text in texts], meant)
     size = size_of(answered.ticket)
-    rows: list[Any] = await beside(size, pipelined, answered)
+    rows: list[Any] = await off_loop(size, pipelined, answered)
     if answered.costs.cut and has_spans(answered.task):
         for number, row in enumerate(rows):
             if (end := await cut_at(answered, number)) is not None:
                 rows[number] = PartOfSpans(spans=row, truncated_at=end)
-    rows = await beside(size, raw, rows)
-    return encoded(rows if isinstance(asked.inputs, list) else rows[0], headers=receipt_headers(answered.costs))
+    rows = await off_loop(size, raw, rows)
+    return json_bytes(rows if isinstance(asked.inputs, list) else rows[0], headers=receipt_headers(answered.costs))
 
 
 async def _vllm(service: Service, request: Request, asked: ClassifyRequest) -> Response:
@@ -198,12 +198,12 @@ async def _vllm(service: Service, request: Request, asked: ClassifyRequest) -> R
             allowed="-1, or nothing",
         )
     answered = await _labelled(service, request, asked)
-    return await beside(size_of(answered.ticket), _told_as_vllm, answered)
+    return await off_loop(size_of(answered.ticket), _told_as_vllm, answered)
 
 
 def _told_as_vllm(answered: TaskAnswers) -> Response:
     data = raw(_classes(answered, number) for number in range(len(answered.answers)))
-    return encoded(
+    return json_bytes(
         ClassesAnswer(
             id=f"classify-{token_hex(16)}",
             created=int(time()),
@@ -219,11 +219,11 @@ async def _infinity(service: Service, request: Request, asked: ClassifyRequest) 
     if asked.raw_scores is True:
         raise _no_raw_scores()
     answered = await _labelled(service, request, asked)
-    return await beside(size_of(answered.ticket), _told_as_infinity, answered)
+    return await off_loop(size_of(answered.ticket), _told_as_infinity, answered)
 
 
 def _told_as_infinity(answered: TaskAnswers) -> Response:
-    return encoded(
+    return json_bytes(
         RankedAnswer(
             id=f"infinity-{token_hex(16)}",
             created=int(time()),
@@ -236,8 +236,8 @@ def _told_as_infinity(answered: TaskAnswers) -> Response:
 
 
 async def _labelled(service: Service, request: Request, asked: ClassifyRequest) -> TaskAnswers:
-    meant = task_of(service, request, None if asked.model == UNSAID else asked.model)
-    check_labels(*meant.tasks, spans=False, route="POST /classify with 'input'")
+    meant = requested_task(service, request, None if asked.model == UNSAID else asked.model)
+    check_span_labels(*meant.tasks, spans=False, route="POST /classify with 'input'")
     texts = text_list(service, None if asked.input is UNSET else asked.input, "input")
     return await answers_of(service, request, [(text,) for text in texts], meant)
 

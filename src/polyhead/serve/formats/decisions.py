@@ -12,14 +12,21 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from polyhead.errors import PolyheadError
-from polyhead.serve.beside import beside
-from polyhead.serve.decide import Decided, Decision, decided
+from polyhead.serve.beside import off_loop
+from polyhead.serve.decide import Decided, Decision, decide_request
 from polyhead.serve.faults import fault_of
 from polyhead.serve.formats.base import Operation, Wire
-from polyhead.serve.formats.messages import Item, Part, text_of, words_of_parts
-from polyhead.serve.formats.systemone import answered_by, model_name
-from polyhead.serve.http import HttpError, body_of, check_parts, encoded, gone, headers_of, raw, status_of
-from polyhead.serve.questions import Asked, Option, best, choice_confidence, expectation, score_confidence
+from polyhead.serve.formats.messages import Item, Part, conversation_text, words_of_parts
+from polyhead.serve.formats.systemone import model_name, task_versions
+from polyhead.serve.http import HttpError, body_of, check_parts, gone, headers_of, json_bytes, raw, status_of
+from polyhead.serve.questions import (
+    DecisionQuestion,
+    Option,
+    choice_confidence,
+    expectation,
+    most_probable,
+    score_confidence,
+)
 from polyhead.serve.service import Service
 
 PATH = "/v1/decisions"
@@ -45,7 +52,7 @@ class ChoiceValue(Wire):
     description: str | None = None
 
 
-class Choice(Wire, tag_field="type", tag="choice"):
+class DecisionChoice(Wire, tag_field="type", tag="choice"):
     """One of several options."""
 
     instructions: str | list[Part]
@@ -60,7 +67,7 @@ class Level(Wire):
     description: str | None = None
 
 
-class Score(Wire, tag_field="type", tag="score"):
+class DecisionScore(Wire, tag_field="type", tag="score"):
     """One of several ordered levels."""
 
     instructions: str | list[Part]
@@ -68,7 +75,7 @@ class Score(Wire, tag_field="type", tag="score"):
     name: str | None = None
 
 
-Question = Predicate | Choice | Score
+Question = Predicate | DecisionChoice | DecisionScore
 EXAMPLE = {"type": "predicate", "name": "TASK", "instructions": "the customer is waiting"}
 
 
@@ -83,7 +90,7 @@ class DecisionsRequest(Wire):
     safety_identifier: str | None = None
 
 
-class Invalid(HttpError):
+class InvalidField(HttpError):
     """A request that cannot be answered, and the field that is wrong."""
 
     def __init__(self, param: str | None, what: str, **facts: Any) -> None:
@@ -112,7 +119,7 @@ class DecisionsFormat:
         status = 400 if status == 422 else status
         kind = ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         told = {"message": body.message, "type": kind, "param": getattr(error, "param", None), "code": None}
-        return encoded({"error": told}, status, headers_of(error))
+        return json_bytes({"error": told}, status, headers_of(error))
 
 
 _DECODER = msgspec.json.Decoder(DecisionsRequest)
@@ -120,12 +127,14 @@ _DECODER = msgspec.json.Decoder(DecisionsRequest)
 
 async def _decide(service: Service, request: Request) -> Response:
     body = await request.body()
-    asked, text, questions = await beside(len(body), _read, service, body)
-    answered = await decided(service, text, questions, is_gone=gone(request))
-    return await beside(len(body), _told, service, asked, questions, answered)
+    asked, text, questions = await off_loop(len(body), _read, service, body)
+    answered = await decide_request(service, text, questions, is_gone=gone(request))
+    return await off_loop(len(body), _told, service, asked, questions, answered)
 
 
-def _told(service: Service, asked: DecisionsRequest, questions: Sequence[Asked], answered: Decided) -> Response:
+def _told(
+    service: Service, asked: DecisionsRequest, questions: Sequence[DecisionQuestion], answered: Decided
+) -> Response:
     triples = zip(asked.questions, questions, answered.answers, strict=True)
     written, kept = answered.options_read, answered.options_kept
     body = {
@@ -141,17 +150,17 @@ def _told(service: Service, asked: DecisionsRequest, questions: Sequence[Asked],
         "x_receipt": answered.receipt,
         "x_versions": answered.versions,
     }
-    return encoded(body)
+    return json_bytes(body)
 
 
-def _read(service: Service, body: bytes) -> tuple[DecisionsRequest, str, list[Asked]]:
+def _read(service: Service, body: bytes) -> tuple[DecisionsRequest, str, list[DecisionQuestion]]:
     """The request, the text that its questions are about, and these as they are answered."""
     asked, limits = _decoded(body), service.settings.limits
     _check_size("questions", len(asked.questions), 1, limits.questions)
     questions = [_asked(each, f"questions[{i}]", options=limits.options) for i, each in enumerate(asked.questions)]
     text = asked.input if isinstance(asked.input, str) else _text(asked.input)
     if not text.strip():
-        raise Invalid("input", "the input holds no text", do="give the text that the questions are about")
+        raise InvalidField("input", "the input holds no text", do="give the text that the questions are about")
     return asked, text, questions
 
 
@@ -161,56 +170,56 @@ def _decoded(body: bytes) -> DecisionsRequest:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
         fault = fault_of(error)
-        raise Invalid(fault.path or None, f"the body has another form: {fault.what}, at '{fault.path}'") from None
+        raise InvalidField(fault.path or None, f"the body has another form: {fault.what}, at '{fault.path}'") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(None, f"the body is not JSON: {error}", do="send one JSON object in UTF-8") from None
+        raise InvalidField(None, f"the body is not JSON: {error}", do="send one JSON object in UTF-8") from None
 
 
 def _text(items: Sequence[Item]) -> str:
     try:
-        return text_of(items)
+        return conversation_text(items)
     except PolyheadError as error:
-        raise Invalid("input", str(error)) from None
+        raise InvalidField("input", str(error)) from None
 
 
-def _asked(question: Question, place: str, *, options: int) -> Asked:
+def _asked(question: Question, place: str, *, options: int) -> DecisionQuestion:
     try:
         instructions = words_of_parts(question.instructions)
     except PolyheadError as error:
-        raise Invalid(f"{place}.instructions", str(error)) from None
+        raise InvalidField(f"{place}.instructions", str(error)) from None
     name = question.name or ""
     if isinstance(question, Predicate):
         sides = (Option(value=True), Option(value=False))
-        return Asked(name=name, form="predicate", instructions=instructions, options=sides)
-    if isinstance(question, Choice):
+        return DecisionQuestion(name=name, form="predicate", instructions=instructions, options=sides)
+    if isinstance(question, DecisionChoice):
         field = f"{place}.choices"
         given = tuple(Option(value=each.value, words=each.description or "") for each in question.choices)
     else:
         field = f"{place}.levels"
         given = tuple(Option(value=each.label, words=each.description or "") for each in question.levels)
     _check_size(field, len(given), 2, options)
-    if isinstance(question, Choice) and len({(type(each.value), each.value) for each in given}) < len(given):
-        raise Invalid(field, "each choice must be unique", do="leave out what is there twice")
-    form: Literal["choice", "score"] = "choice" if isinstance(question, Choice) else "score"
-    return Asked(name=name, form=form, instructions=instructions, options=given)
+    if isinstance(question, DecisionChoice) and len({(type(each.value), each.value) for each in given}) < len(given):
+        raise InvalidField(field, "each choice must be unique", do="leave out what is there twice")
+    form: Literal["choice", "score"] = "choice" if isinstance(question, DecisionChoice) else "score"
+    return DecisionQuestion(name=name, form=form, instructions=instructions, options=given)
 
 
 def _check_size(field: str, size: int, least: int, most: int) -> None:
     if not least <= size <= most:
-        raise Invalid(field, f"'{field}' has another size than is allowed", got=size, allowed=f"{least} to {most}")
+        raise InvalidField(field, f"'{field}' has another size than is allowed", got=size, allowed=f"{least} to {most}")
 
 
-def _answer(given: Question, asked: Asked, answer: Decision | PolyheadError) -> dict[str, Any]:
+def _answer(given: Question, asked: DecisionQuestion, answer: Decision | PolyheadError) -> dict[str, Any]:
     if isinstance(answer, PolyheadError):
         return {"type": "refusal", "name": given.name, "x_reason": body_of(answer)}
-    shares, by = answer.probabilities, answered_by(answer)
+    shares, by = answer.probabilities, task_versions(answer)
     if isinstance(given, Predicate):
         return {"type": "predicate", "name": given.name, "probability": shares[0], **by}
-    if isinstance(given, Choice):
+    if isinstance(given, DecisionChoice):
         return {
             "type": "choice",
             "name": given.name,
-            "choice": asked.options[best(shares)].value,
+            "choice": asked.options[most_probable(shares)].value,
             "confidence": choice_confidence(shares),
             "probabilities": list(_values(asked, shares)),
             **by,
@@ -228,6 +237,6 @@ def _answer(given: Question, asked: Asked, answer: Decision | PolyheadError) -> 
     }
 
 
-def _values(asked: Asked, shares: Sequence[float]) -> Iterator[dict[str, Any]]:
+def _values(asked: DecisionQuestion, shares: Sequence[float]) -> Iterator[dict[str, Any]]:
     for option, share in zip(asked.options, shares, strict=True):
         yield {"value": option.value, "probability": share}

@@ -13,10 +13,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from polyhead.serve.beside import beside
-from polyhead.serve.formats.asking import Costs, Foreign, Vectors, check_dimensions, model_name, text_list, vectors_of
+from polyhead.serve.beside import off_loop
+from polyhead.serve.formats.asking import (
+    Foreign,
+    RequestExtension,
+    Vectors,
+    check_dimensions,
+    short_trunk_name,
+    text_list,
+    vectors_of,
+)
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import decoded, encoded, raw
+from polyhead.serve.http import body_value, json_bytes, raw
 from polyhead.serve.service import Service
 from polyhead.values import Value
 
@@ -40,7 +48,7 @@ class Embedding(Value):
     object: Literal["embedding"] = "embedding"
 
 
-class Usage(Value):
+class EmbeddingUsage(Value):
     """Tokens that were read, special tokens included."""
 
     prompt_tokens: int
@@ -52,8 +60,8 @@ class EmbeddingsAnswer(Value):
 
     data: list[Embedding]
     model: str
-    usage: Usage
-    x_receipt: Costs
+    usage: EmbeddingUsage
+    x_receipt: RequestExtension
     object: Literal["list"] = "list"
 
 
@@ -84,22 +92,22 @@ _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
 async def _embeddings(service: Service, request: Request) -> Response:
-    asked = await decoded(request, _DECODER)
+    asked = await body_value(request, _DECODER)
     texts = text_list(service, asked.input, "input")
     check_dimensions(service, asked.dimensions or None)
     vectors = await vectors_of(service, request, texts)
-    return await beside(vectors.rows.size, _told, service, asked, vectors)
+    return await off_loop(vectors.rows.size, _told, service, asked, vectors)
 
 
 def _told(service: Service, asked: EmbeddingsRequest, vectors: Vectors) -> Response:
     form = _in_base64 if asked.encoding_format == "base64" else _as_numbers
     rows = vectors.normalized(asked.dimensions or None)
     tokens = vectors.costs.tokens
-    return encoded(
+    return json_bytes(
         EmbeddingsAnswer(
             data=raw(Embedding(embedding=form(row), index=index) for index, row in enumerate(rows)),
-            model=model_name(service),
-            usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
+            model=short_trunk_name(service),
+            usage=EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens),
             x_receipt=vectors.costs,
         )
     )

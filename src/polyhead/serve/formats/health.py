@@ -15,11 +15,11 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
 from polyhead.serve.changes import ChangeState
-from polyhead.serve.exposition import families_of, written
+from polyhead.serve.exposition import exposition_text, families_of
 from polyhead.serve.formats.base import Operation, WireFormat
-from polyhead.serve.http import JSON, encoded
-from polyhead.serve.openapi import document
-from polyhead.serve.routes_page import page
+from polyhead.serve.http import JSON, json_bytes
+from polyhead.serve.openapi import openapi_document
+from polyhead.serve.routes_page import routes_html
 from polyhead.serve.service import Service
 from polyhead.values import Value
 
@@ -91,7 +91,7 @@ async def _health(service: Service, request: Request) -> Response:
         seconds=round(monotonic() - service.began, 3),
         changes=_without_reason(service.changes.state),
     )
-    return encoded(facts, headers={"Cache-Control": "no-store"})
+    return json_bytes(facts, headers={"Cache-Control": "no-store"})
 
 
 def _without_reason(state: ChangeState) -> ChangeState:
@@ -104,7 +104,7 @@ def _without_reason(state: ChangeState) -> ChangeState:
 
 async def _metrics(service: Service, request: Request) -> Response:
     families = families_of(service)
-    content, media = await asyncio.to_thread(written, families, request.headers.get("accept", ""))
+    content, media = await asyncio.to_thread(exposition_text, families, request.headers.get("accept", ""))
     return Response(content, media_type=media, headers={"Cache-Control": "no-store"})
 
 
@@ -127,5 +127,5 @@ async def _described(request: Request) -> tuple[bytes, bytes]:
 
 
 def _made(formats: Sequence[WireFormat], routes: Sequence[BaseRoute]) -> tuple[bytes, bytes]:
-    described = document(formats, routes)
-    return msgspec.json.encode(described), page(described).encode()
+    described = openapi_document(formats, routes)
+    return msgspec.json.encode(described), routes_html(described).encode()

@@ -15,28 +15,28 @@ from starlette.routing import BaseRoute, Route
 from polyhead._version import __version__
 from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.errors import BackendError, BadValue, EmptyData, Overloaded, PolyheadError
-from polyhead.serve.beside import beside
+from polyhead.serve.beside import off_loop
 from polyhead.serve.checks import size_of
 from polyhead.serve.formats.asking import (
     LATE,
-    Costs,
     Foreign,
+    RequestExtension,
     TaskAnswers,
     Vectors,
     answers_of,
     check_dimensions,
-    model_name,
     named_task,
     receipt_headers,
-    task_of,
+    requested_task,
+    short_trunk_name,
     text_list,
-    told,
     vectors_of,
+    with_errors,
 )
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.formats.labels import check_labels, has_spans, label_scores, pipelined
-from polyhead.serve.http import HttpError, decoded, encoded, headers_of, raw, status_of
-from polyhead.serve.http import answer_of as standard_answer_of
+from polyhead.serve.formats.labels import check_span_labels, has_spans, label_scores, pipelined
+from polyhead.serve.http import HttpError, body_value, headers_of, json_bytes, raw, status_of
+from polyhead.serve.http import error_response as standard_answer_of
 from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -45,7 +45,7 @@ from polyhead.values import Value
 TEXT, TEXTS = msgspec.Meta(examples=["where is my order?"]), msgspec.Meta(examples=[["where is my order?", "thanks"]])
 
 
-class Reading(Foreign):
+class ReadOptions(Foreign):
     """What every request may say about how its texts are read."""
 
     truncate: bool | None = None  # False refuses texts that the trunk does not read whole
@@ -61,7 +61,7 @@ class Reading(Foreign):
                 "the trunk has no prompts of its own", got=self.prompt_name, do="write the prompt before the text"
             )
 
-    def check_read(self, costs: Costs) -> None:
+    def check_read(self, costs: RequestExtension) -> None:
         """Raises HttpError 413 where texts were cut and the request does not allow it."""
         if self.truncate is False and costs.cut:
             raise HttpError(
@@ -72,14 +72,14 @@ class Reading(Foreign):
             )
 
 
-class PredictRequest(Reading, kw_only=True):
+class TeiPredictRequest(ReadOptions, kw_only=True):
     """A text, a pair [a, b], or a list of [text] and [a, b]."""
 
     inputs: Annotated[Any, msgspec.Meta(examples=["where is my order?"])]
     raw_scores: bool = False
 
 
-class EmbedRequest(Reading, kw_only=True):
+class EmbedRequest(ReadOptions, kw_only=True):
     """Texts for their vectors."""
 
     inputs: Annotated[Any, TEXTS]
@@ -99,10 +99,10 @@ class SimilarityRequest(Foreign):
     """Texts to compare."""
 
     inputs: Sentences
-    parameters: Reading | None = None
+    parameters: ReadOptions | None = None
 
 
-class RerankRequest(Reading, kw_only=True):
+class RerankRequest(ReadOptions, kw_only=True):
     """Texts to order by how well they fit a query."""
 
     query: Annotated[str, TEXT]
@@ -136,7 +136,7 @@ class PipelineRequest(Foreign):
     parameters: PipelineParameters | None = None
 
 
-class ErrorAnswer(Value):
+class TeiError(Value):
     """An error as text-embeddings-inference tells it."""
 
     error: str
@@ -158,19 +158,19 @@ class InferenceApiFormat:
             "/models/{task}": _pipeline,
         }
         routes = [
-            Route(path, told(partial(handler, service), answer_of), methods=["POST"])
+            Route(path, with_errors(partial(handler, service), tei_error), methods=["POST"])
             for path, handler in handlers.items()
         ]
-        return [*routes, Route("/info", told(partial(_info, service), answer_of), methods=["GET"])]
+        return [*routes, Route("/info", with_errors(partial(_info, service), tei_error), methods=["GET"])]
 
     def told(self, error: Exception) -> Response:
         """An error of the guard as these clients read it."""
-        return answer_of(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
+        return tei_error(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
 
     def operations(self) -> Sequence[Operation]:
         """What each takes and gives."""
         table: list[tuple[str, str, Any, Any]] = [
-            ("/predict", "Labels of texts or pairs, as text-embeddings-inference answers.", PredictRequest, None),
+            ("/predict", "Labels of texts or pairs, as text-embeddings-inference answers.", TeiPredictRequest, None),
             ("/embed", "Vectors of texts.", EmbedRequest, list[list[float]]),
             ("/similarity", "Cosines of texts with one.", SimilarityRequest, list[float]),
             ("/rerank", "Texts in the order of how well they fit a query.", RerankRequest, list[Rank]),
@@ -183,31 +183,31 @@ class InferenceApiFormat:
         return [*asked, Operation(method="GET", path="/info", summary="Facts of the trunk and of a task.")]
 
 
-_PREDICT, _EMBED = msgspec.json.Decoder(PredictRequest), msgspec.json.Decoder(EmbedRequest)
+_PREDICT, _EMBED = msgspec.json.Decoder(TeiPredictRequest), msgspec.json.Decoder(EmbedRequest)
 _SIMILARITY, _RERANK = msgspec.json.Decoder(SimilarityRequest), msgspec.json.Decoder(RerankRequest)
 _PIPELINE = msgspec.json.Decoder(PipelineRequest)
 
 
-def answer_of(error: PolyheadError) -> Response:
+def tei_error(error: PolyheadError) -> Response:
     """An error as text-embeddings-inference tells it."""
     kinds: dict[type[PolyheadError], str] = {Overloaded: "Overloaded", BackendError: "Backend", EmptyData: "Empty"}
     kind = next((name for each, name in kinds.items() if isinstance(error, each)), "Validation")
-    return encoded(ErrorAnswer(error=str(error), error_type=kind), status_of(error), headers_of(error))
+    return json_bytes(TeiError(error=str(error), error_type=kind), status_of(error), headers_of(error))
 
 
 async def _predict(service: Service, request: Request) -> Response:
-    asked = await decoded(request, _PREDICT)
+    asked = await body_value(request, _PREDICT)
     asked.check()
     if asked.raw_scores:
         raise _no_raw_scores("raw_scores")
-    meant = task_of(service, request)
-    check_labels(*meant.tasks, spans=False, route="POST /predict")
+    meant = requested_task(service, request)
+    check_span_labels(*meant.tasks, spans=False, route="POST /predict")
     inputs = _sequences(service, asked.inputs)
     answered = await answers_of(service, request, inputs, meant)
     asked.check_read(answered.costs)
-    rows = await beside(size_of(answered.ticket), _rows, answered)
+    rows = await off_loop(size_of(answered.ticket), _rows, answered)
     is_one = isinstance(asked.inputs, str) or isinstance(asked.inputs[0], str)
-    return encoded(rows[0] if is_one else rows, headers=_headers(answered.costs))
+    return json_bytes(rows[0] if is_one else rows, headers=_headers(answered.costs))
 
 
 def _rows(answered: TaskAnswers) -> list[Any]:
@@ -234,14 +234,14 @@ def _sequences(service: Service, inputs: object) -> list[AnyInput]:
 
 
 async def _embed(service: Service, request: Request) -> Response:
-    asked = await decoded(request, _EMBED)
+    asked = await body_value(request, _EMBED)
     asked.check()
     texts = text_list(service, asked.inputs, "inputs")
     check_dimensions(service, asked.dimensions)
     vectors = await vectors_of(service, request, texts)
     asked.check_read(vectors.costs)
-    rows = await beside(vectors.rows.size, _embedded, asked, vectors)
-    return encoded(rows, headers=_headers(vectors.costs))
+    rows = await off_loop(vectors.rows.size, _embedded, asked, vectors)
+    return json_bytes(rows, headers=_headers(vectors.costs))
 
 
 def _embedded(asked: EmbedRequest, vectors: Vectors) -> list[Any]:
@@ -251,19 +251,21 @@ def _embedded(asked: EmbedRequest, vectors: Vectors) -> list[Any]:
 
 
 async def _similarity(service: Service, request: Request) -> Response:
-    asked = await decoded(request, _SIMILARITY)
-    reading = asked.parameters or Reading()
+    asked = await body_value(request, _SIMILARITY)
+    reading = asked.parameters or ReadOptions()
     reading.check()
     texts = text_list(service, asked.inputs.sentences, "sentences")
     scores, costs = await _cosines(service, request, asked.inputs.source_sentence, texts)
     reading.check_read(costs)
-    return encoded(scores, headers=_headers(costs))
+    return json_bytes(scores, headers=_headers(costs))
 
 
-async def _cosines(service: Service, request: Request, text: str, others: Sequence[str]) -> tuple[list[float], Costs]:
+async def _cosines(
+    service: Service, request: Request, text: str, others: Sequence[str]
+) -> tuple[list[float], RequestExtension]:
     """The cosine of each other text's vector with that of `text`, all from one request to the queue."""
     vectors = await vectors_of(service, request, [text, *others])
-    return await beside(vectors.rows.size, _with_first, vectors), vectors.costs
+    return await off_loop(vectors.rows.size, _with_first, vectors), vectors.costs
 
 
 def _with_first(vectors: Vectors) -> list[float]:
@@ -275,7 +277,7 @@ def _with_first(vectors: Vectors) -> list[float]:
 
 async def _rerank(service: Service, request: Request) -> Response:
     """By a regression task over pairs, where the request means one, else by the cosine of vectors."""
-    asked = await decoded(request, _RERANK)
+    asked = await body_value(request, _RERANK)
     asked.check()
     texts = text_list(service, asked.texts, "texts")
     meant = _task_of_pairs(service, request)
@@ -289,14 +291,14 @@ async def _rerank(service: Service, request: Request) -> Response:
     ranks = [
         Rank(index=index, score=scores[index], text=texts[index] if asked.return_text else None) for index in order
     ]
-    return await beside(sum(map(len, texts)), encoded, ranks, headers=_headers(costs))
+    return await off_loop(sum(map(len, texts)), json_bytes, ranks, headers=_headers(costs))
 
 
 def _task_of_pairs(service: Service, request: Request) -> Names | None:
     """The regression task over pairs that a request means; None where it names none and the default is another."""
     named = named_task(request)
     try:
-        asked = task_of(service, request)
+        asked = requested_task(service, request)
     except BadValue:  # it means none
         return None
     (task,) = asked.tasks
@@ -313,17 +315,17 @@ def _task_of_pairs(service: Service, request: Request) -> Names | None:
 
 async def _pipeline(service: Service, request: Request) -> Response:
     """As a pipeline of transformers: `[[{label, score}]]` for one text, spans for a tagging task."""
-    asked = await decoded(request, _PIPELINE)
+    asked = await body_value(request, _PIPELINE)
     meant = service.named([request.path_params["task"]])
     (task,) = meant.tasks
-    check_labels(task, spans=True, route="POST /models/{task}")
+    check_span_labels(task, spans=True, route="POST /models/{task}")
     parameters = asked.parameters or PipelineParameters()
     _check_parameters(task, parameters)
     texts = text_list(service, asked.inputs, "inputs")
     answered = await answers_of(service, request, [(text,) for text in texts], meant)
-    rows = await beside(size_of(answered.ticket), _shortened, answered, parameters)
+    rows = await off_loop(size_of(answered.ticket), _shortened, answered, parameters)
     is_one_text_of_spans = isinstance(asked.inputs, str) and has_spans(answered.task)
-    return encoded(rows[0] if is_one_text_of_spans else rows, headers=_headers(answered.costs))
+    return json_bytes(rows[0] if is_one_text_of_spans else rows, headers=_headers(answered.costs))
 
 
 def _shortened(answered: TaskAnswers, parameters: PipelineParameters) -> list[Any]:
@@ -356,12 +358,12 @@ def _no_raw_scores(got: str, allowed: str | None = None) -> BadValue:
 async def _info(service: Service, request: Request) -> Response:
     """Facts of the trunk, and of the task where the request means one with labels."""
     limits, loaded, bundle = service.settings.limits, service.loaded, service.session.bundle
-    return encoded(
+    return json_bytes(
         {
-            "model_id": model_name(service),
+            "model_id": short_trunk_name(service),
             "model_sha": bundle.digest,
             "model_dtype": service.session.backend.precision,
-            "served_model_name": model_name(service),
+            "served_model_name": short_trunk_name(service),
             "model_type": _model_type(service, request),
             "max_concurrent_requests": service.settings.queue.waiting_inputs,
             "max_input_length": loaded.tokenizer.max_tokens,
@@ -380,8 +382,8 @@ async def _info(service: Service, request: Request) -> Response:
 
 def _model_type(service: Service, request: Request) -> dict[str, Any]:
     try:
-        (task,) = task_of(service, request).tasks
-        check_labels(task, spans=True, route="GET /info")
+        (task,) = requested_task(service, request).tasks
+        check_span_labels(task, spans=True, route="GET /info")
     except BadValue:
         return {"embedding": {"pooling": "mean"}}
     labels = task.labels or tuple(scored.label for scored in label_scores(task, {"value": 0.0}))
@@ -393,5 +395,5 @@ def _model_type(service: Service, request: Request) -> dict[str, Any]:
     }
 
 
-def _headers(costs: Costs) -> dict[str, str]:
+def _headers(costs: RequestExtension) -> dict[str, str]:
     return {**receipt_headers(costs), "x-compute-tokens": str(costs.tokens)}

@@ -20,9 +20,9 @@ from polyhead.engine.inputs import AnyInput, input_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BadValue, PolyheadError, UnknownTask
-from polyhead.serve.beside import beside
+from polyhead.serve.beside import off_loop
 from polyhead.serve.checks import check_deadline, size_of
-from polyhead.serve.formats.asking import Handler, costs_of, no_answer, results_of, told
+from polyhead.serve.formats.asking import Handler, costs_of, no_answer, ticket_results, with_errors
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.tensors import (
     LENGTH_HEADER,
@@ -32,10 +32,10 @@ from polyhead.serve.formats.tensors import (
     TensorFacts,
     answer_with,
     request_in,
-    texts_in,
+    tensor_texts,
 )
-from polyhead.serve.http import HttpError, check_parts, encoded, gone, headers_of, status_of
-from polyhead.serve.http import answer_of as standard_answer_of
+from polyhead.serve.http import HttpError, check_parts, gone, headers_of, json_bytes, status_of
+from polyhead.serve.http import error_response as standard_answer_of
 from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
@@ -47,7 +47,7 @@ PACKED = {415: "The body is packed."}
 SHARED_MEMORY = "shared memory of clients is not read"
 
 
-class Model(Value, eq=False):
+class ServedModel(Value, eq=False):
     """A task as a model, or all of them, as they were in a moment."""
 
     name: str
@@ -103,7 +103,7 @@ class InferenceProtocol:
 
     def told(self, error: Exception) -> Response:
         """An error of the guard as the protocol tells it."""
-        return answer_of(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
+        return protocol_error(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
 
     def operations(self) -> Sequence[Operation]:
         """What each takes and gives; probes need no key."""
@@ -130,16 +130,18 @@ class InferenceProtocol:
 
 
 def _told(service: Service, handler: Any) -> Handler:
-    return told(partial(handler, service), answer_of)
+    return with_errors(partial(handler, service), protocol_error)
 
 
-def answer_of(error: PolyheadError) -> Response:
+def protocol_error(error: PolyheadError) -> Response:
     """An error as the protocol tells it."""
-    return encoded({"error": str(error)}, status_of(error), headers_of(error))
+    return json_bytes({"error": str(error)}, status_of(error), headers_of(error))
 
 
 async def _server(service: Service, request: Request) -> Response:
-    return encoded({"name": PLATFORM, "version": __version__, "extensions": ["binary_tensor_data", "model_repository"]})
+    return json_bytes(
+        {"name": PLATFORM, "version": __version__, "extensions": ["binary_tensor_data", "model_repository"]}
+    )
 
 
 async def _live(service: Service, request: Request) -> Response:
@@ -160,7 +162,7 @@ async def _index(service: Service, request: Request) -> Response:
     versions = service.loaded.versions
     state = {"state": "READY" if service.is_ready else "UNAVAILABLE", "reason": ""}
     names = [*service.tasks] + [ALL] * (ALL not in service.tasks)
-    return encoded([{"name": name, "version": versions.get(name, ""), **state} for name in names])
+    return json_bytes([{"name": name, "version": versions.get(name, ""), **state} for name in names])
 
 
 async def _changed(service: Service, request: Request) -> Response:
@@ -176,13 +178,13 @@ async def _changed(service: Service, request: Request) -> Response:
     raise HttpError(501, f"task '{name}' is not {change}ed here", do=f"ask {verb} /v1/tasks/{name}, which checks it")
 
 
-def _model_of(service: Service, request: Request) -> Model:
+def _model_of(service: Service, request: Request) -> ServedModel:
     """The model that a route names; raises UnknownTask for what is not served, or not in that version."""
     name = request.path_params["name"]
     is_all = name == ALL and ALL not in service.loaded.tasks
     names = service.named(None if is_all else [name])
     version = "" if is_all else names.loaded.versions.get(name, "")
-    model = Model(name=name, tasks=names.tasks, loaded=names.loaded, version=version, is_all=is_all)
+    model = ServedModel(name=name, tasks=names.tasks, loaded=names.loaded, version=version, is_all=is_all)
     _check_version(request, model.version)
     return model
 
@@ -206,7 +208,7 @@ async def _model_ready(service: Service, request: Request) -> Response:
 async def _metadata(service: Service, request: Request) -> Response:
     model = _model_of(service, request)
     facts = {"inputs": model.inputs, "outputs": model.outputs}
-    return encoded({"name": model.name, "versions": model.versions, "platform": PLATFORM, **facts})
+    return json_bytes({"name": model.name, "versions": model.versions, "platform": PLATFORM, **facts})
 
 
 async def _infer(service: Service, request: Request) -> Response:
@@ -214,23 +216,23 @@ async def _infer(service: Service, request: Request) -> Response:
     if encoding != "identity":
         raise HttpError(415, "the body is packed", got=encoding, allowed="identity", do="send it as it is")
     body, model = await request.body(), _model_of(service, request)
-    asked, inputs, words, names = await beside(
+    asked, inputs, words, names = await off_loop(
         len(body), _read, service, model, body, request.headers.get(LENGTH_HEADER)
     )
     timeout = asked.parameters.timeout
     deadline = timeout / 1e6 if timeout else None
     ticket = await service.ask(inputs, names, words=words, deadline=deadline, is_gone=gone(request))
-    return await beside(size_of(ticket), _answered, service, model, asked, ticket)
+    return await off_loop(size_of(ticket), _answered, service, model, asked, ticket)
 
 
 def _read(
-    service: Service, model: Model, body: bytes, json_bytes: str | None
+    service: Service, model: ServedModel, body: bytes, json_bytes: str | None
 ) -> tuple[InferRequest, list[AnyInput], list[np.ndarray | None] | None, Names]:
     """The request, its inputs and their words, and the tasks that it asks, as its model has them."""
     asked, binary = request_in(body, json_bytes)
     check_deadline(asked.parameters.timeout or None)
     _check_outputs(asked, {facts.name for facts in model.outputs})
-    inputs, words = _inputs(model, texts_in(asked, binary, most=service.settings.limits.inputs))
+    inputs, words = _inputs(model, tensor_texts(asked, binary, most=service.settings.limits.inputs))
     wanted = {output.name for output in asked.outputs}
     tasks = (task.name for task in model.tasks if not model.is_all or not wanted or task.name in wanted)
     names = Names.of(tasks, model.loaded)
@@ -238,7 +240,7 @@ def _read(
     return asked, inputs, words, names
 
 
-def _answered(service: Service, model: Model, asked: InferRequest, ticket: Ticket) -> Response:
+def _answered(service: Service, model: ServedModel, asked: InferRequest, ticket: Ticket) -> Response:
     wanted = {output.name for output in asked.outputs}
     version = "" if model.is_all else ticket.loaded.versions.get(model.name, "")
     tensors = _tensors_of_all(ticket) if model.is_all else _tensors_of(ticket, model.name)
@@ -252,7 +254,7 @@ def _answered(service: Service, model: Model, asked: InferRequest, ticket: Ticke
     return answer_with([each for each in tensors if not wanted or each.facts.name in wanted], asked, fields)
 
 
-def _inputs(model: Model, texts: dict[str, list[str]]) -> tuple[list[AnyInput], list[np.ndarray | None] | None]:
+def _inputs(model: ServedModel, texts: dict[str, list[str]]) -> tuple[list[AnyInput], list[np.ndarray | None] | None]:
     """The inputs from their tensors, which are of one length, and their words; `input` in place of `text` is JSON."""
     allowed = [["input"], [facts.name for facts in model.inputs]] + [["text", "text_b"]] * model.is_all
     if sorted(texts) not in map(sorted, allowed) or len({len(each) for each in texts.values()}) > 1:
@@ -279,7 +281,7 @@ def _json(text: str, number: int) -> object:
 
 
 def _tensors_of(ticket: Ticket, task: str) -> list[Tensor]:
-    results = results_of(ticket)
+    results = ticket_results(ticket)
     missing = next((number for number, result in enumerate(results) if task not in result.answers), None)
     if missing is not None:
         raise no_answer(results[missing], missing, task)
@@ -307,7 +309,7 @@ def _tensors(task: Task, answers: Sequence[Answer]) -> list[Tensor]:
 
 def _tensors_of_all(ticket: Ticket) -> list[Tensor]:
     """One tensor of JSON a task: its answer, or why there is none."""
-    results = results_of(ticket)
+    results = ticket_results(ticket)
 
     def told_of(task: str, number: int) -> dict[str, Any]:
         result = results[number]

@@ -15,14 +15,14 @@ from polyhead.text.tokenize import Input
 from polyhead.values import Value
 
 
-class Scored(Value):
+class ScoredLabel(Value):
     """A label and its score."""
 
     label: str
     score: float
 
 
-class Span(Value):
+class SpanAnswer(Value):
     """A labelled part of a text, in the names of both `token_spans.v1` and transformers' pipeline; in code points."""
 
     label: str
@@ -39,7 +39,7 @@ def has_spans(task: Task) -> bool:
     return kind_of(task).labels_words
 
 
-def check_labels(task: Task, *, spans: bool, route: str) -> None:
+def check_span_labels(task: Task, *, spans: bool, route: str) -> None:
     """Raises BadValue for a task without labels or a number, and, unless `spans`, for one whose labels are of parts."""
     kind = kind_of(task)
     if spans if has_spans(task) else kind.scores is not None and not (kind.per_word or kind.per_option):
@@ -51,15 +51,15 @@ def check_labels(task: Task, *, spans: bool, route: str) -> None:
     )
 
 
-def label_scores(task: Task, answer: Answer) -> list[Scored]:
+def label_scores(task: Task, answer: Answer) -> list[ScoredLabel]:
     """Every label with its score in the task's order: probabilities, which sum to 1 for `single_label` alone.
 
     A regression task has one, its own name with the number that it answers, in the task's range.
     """
     kind = kind_of(task)
     if kind.scores == "range":
-        return [Scored(label=task.name, score=kind.cell_of(answer))]  # type: ignore[arg-type]
-    return [Scored(label=label, score=score) for label, score in answer["scores"].items()]
+        return [ScoredLabel(label=task.name, score=kind.cell_of(answer))]  # type: ignore[arg-type]
+    return [ScoredLabel(label=label, score=score) for label, score in answer["scores"].items()]
 
 
 def label_of(task: Task, answer: Answer) -> str:
@@ -68,29 +68,29 @@ def label_of(task: Task, answer: Answer) -> str:
     return str(kind.cell_of(answer)) if kind.cell == "text" else ranked(task, answer)[0].label
 
 
-def ranked(task: Task, answer: Answer) -> list[Scored]:
+def ranked(task: Task, answer: Answer) -> list[ScoredLabel]:
     """The same, most probable first; of equals, the first in the task's order."""
     return sorted(label_scores(task, answer), key=lambda scored: -scored.score)
 
 
-def spans_of(answer: Answer, text: str) -> list[Span]:
+def answer_spans(answer: Answer, text: str) -> list[SpanAnswer]:
     """The spans of an answer; of labels that are not BIO, one for each word that was read."""
     found = answer["spans"] if "spans" in answer else answer["words"]
     return [_span(span, text[span["start"] : span["end"]]) for span in found]
 
 
-def _span(span: Answer, text: str) -> Span:
+def _span(span: Answer, text: str) -> SpanAnswer:
     label, start, end = span["label"], span["start"], span["end"]
-    return Span(label=label, entity_group=label, score=span["score"], text=text, word=text, start=start, end=end)
+    return SpanAnswer(label=label, entity_group=label, score=span["score"], text=text, word=text, start=start, end=end)
 
 
-def pipelined(answered: TaskAnswers) -> list[Sequence[Scored | Span]]:
+def pipelined(answered: TaskAnswers) -> list[Sequence[ScoredLabel | SpanAnswer]]:
     """For each input what a pipeline of transformers gives of all labels: ranked labels with scores, or spans."""
     task = answered.task
     if not has_spans(task):
         return [ranked(task, answer) for answer in answered.answers]
     texts = [texts_of(task_input(entry))[-1] for entry in answered.inputs]
-    return [spans_of(answer, text) for answer, text in zip(answered.answers, texts, strict=True)]
+    return [answer_spans(answer, text) for answer, text in zip(answered.answers, texts, strict=True)]
 
 
 async def cut_at(answered: TaskAnswers, number: int) -> int | None:
@@ -102,4 +102,4 @@ async def cut_at(answered: TaskAnswers, number: int) -> int | None:
     (encoded,) = await asyncio.to_thread(answered.ticket.loaded.tokenizer.encode, [only])
     read = int(encoded.offsets[encoded.sequence == 0].max(initial=0))
     # A word is labelled where its first token was read, so that its span may end behind the last of these.
-    return max([read, *(span.end for span in spans_of(answered.answers[number], text))])
+    return max([read, *(span.end for span in answer_spans(answered.answers[number], text))])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from polyhead.errors import BadValue
 from polyhead.serve.formats.base import Wire
-from polyhead.serve.questions import words_of
+from polyhead.serve.questions import json_text
 
 
 class InputText(Wire, tag_field="type", tag="input_text"):
@@ -69,7 +69,7 @@ NEEDED = {
 OUTPUT_OF = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 
 
-def text_of(items: Sequence[Item]) -> str:
+def conversation_text(items: Sequence[Item]) -> str:
     """The items in order, a line each: `user: ...`, `assistant: ...`, `call NAME: ...`, `output of NAME: ...`.
 
     A message that is the only item is read without its role, as the same text alone would be. Raises BadValue for an
@@ -122,4 +122,4 @@ def _words(part: Part) -> str:
         raise BadValue("images are not read", allowed="text and JSON", do="say in words what the image shows")
     if isinstance(part, Refused):
         return part.refusal
-    return words_of(part.data) if isinstance(part, InputJson) else part.text
+    return json_text(part.data) if isinstance(part, InputJson) else part.text

@@ -20,12 +20,12 @@ from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
 from polyhead.errors import BadValue
-from polyhead.serve.beside import beside
+from polyhead.serve.beside import off_loop
 from polyhead.serve.checks import characters_of, check_deadline, forget_results, size_of
-from polyhead.serve.explain import Why, explained
+from polyhead.serve.explain import Why, explain_request
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.facts import Tasks, task, tasks
-from polyhead.serve.http import body_of, encoded, gone, json_value, raw
+from polyhead.serve.http import body_of, gone, json_bytes, json_value, raw
 from polyhead.serve.service import Names, Served, Service
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
 from polyhead.tasks.task import Answer
@@ -74,7 +74,7 @@ class PredictRequest(Value):
     options: Options = Options()
 
 
-class Cost(Value):
+class RequestCost(Value):
     """What a request cost in all: the sum of its inputs' receipts."""
 
     passes: int = 0
@@ -90,7 +90,7 @@ class PredictAnswer(Value, omit_defaults=True):
     results: list[dict[str, Any]]
     versions: dict[str, Served]
     trunk: str  # digest
-    receipt: Cost
+    receipt: RequestCost
 
 
 class StageLine(Value):
@@ -153,15 +153,15 @@ async def _predict(service: Service, request: Request) -> Response:
     asked, is_gone = await _read(service, request), gone(request)
     inputs, words, deadline = asked.inputs, asked.words, asked.options.deadline
     if asked.options.explain:
-        why = await explained(service, inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
-        return encoded(await beside(size_of(why.ticket), _explained, service, why, asked.options))
+        why = await explain_request(service, inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
+        return json_bytes(await off_loop(size_of(why.ticket), _explained, service, why, asked.options))
     ticket = await service.ask(inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
-    return await beside(size_of(ticket), _told, service, ticket, asked.options)
+    return await off_loop(size_of(ticket), _told, service, ticket, asked.options)
 
 
 async def _read(service: Service, request: Request) -> _Asked:
     body = await request.body()
-    return await beside(len(body), _read_now, service, body)
+    return await off_loop(len(body), _read_now, service, body)
 
 
 def _read_now(service: Service, body: bytes) -> _Asked:
@@ -192,7 +192,7 @@ def _check_wishes(service: Service, names: Names, options: Options) -> None:
 def _told(service: Service, ticket: Ticket, options: Options) -> Response:
     answer = _answer(service, ticket, options)
     forget_results(ticket)
-    return encoded(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))
+    return json_bytes(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))
 
 
 def _taken(results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -254,11 +254,11 @@ def _result(result: Result, answers: dict[str, Answer], options: Options) -> dic
     return fields
 
 
-def total(receipts: Sequence[Receipt], *, cached: int = 0) -> Cost:
+def total(receipts: Sequence[Receipt], *, cached: int = 0) -> RequestCost:
     """The sum of these."""
     names = ("passes", "layers", "tokens", "cut")
     sums = {name: sum(getattr(receipt, name) for receipt in receipts) for name in names}
-    return Cost(**sums, cached=cached)
+    return RequestCost(**sums, cached=cached)
 
 
 async def _stream(service: Service, request: Request) -> Response:
@@ -303,11 +303,11 @@ async def _lines(
         while stage is not None:
             labels = len(asked.loaded.tasks[stage.task].labels)
             size = (1 + labels) * len(stage.answers) + characters_of(asked.inputs)
-            yield _line("task", await beside(size, _stage, asked, stage), is_events=is_events)
+            yield _line("task", await off_loop(size, _stage, asked, stage), is_events=is_events)
             stage = await stages.get()
         try:
             ticket = answering.result()
-            end = await beside(size_of(ticket), _end, service, ticket, asked.options)
+            end = await off_loop(size_of(ticket), _end, service, ticket, asked.options)
         except Exception as error:  # its status is sent already
             told = msgspec.json.encode({"error": body_of(error)})
             yield _line("error", told, is_events=is_events)

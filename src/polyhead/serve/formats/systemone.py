@@ -16,13 +16,21 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.errors import PolyheadError
-from polyhead.serve.beside import LARGE, beside
+from polyhead.serve.beside import LARGE, off_loop
 from polyhead.serve.coding import plain_body
-from polyhead.serve.decide import Decided, Decision, decided
+from polyhead.serve.decide import Decided, Decision, decide_request
 from polyhead.serve.faults import REQUIRED, fault_of
 from polyhead.serve.formats.base import Operation, Wire
-from polyhead.serve.http import HttpError, body_of, check_parts, encoded, gone, headers_of, raw, status_of
-from polyhead.serve.questions import Asked, Option, best, choice_confidence, expectation, score_confidence, words_of
+from polyhead.serve.http import HttpError, body_of, check_parts, gone, headers_of, json_bytes, raw, status_of
+from polyhead.serve.questions import (
+    DecisionQuestion,
+    Option,
+    choice_confidence,
+    expectation,
+    json_text,
+    most_probable,
+    score_confidence,
+)
 from polyhead.serve.service import Service
 
 PATH, MODELS = "/v1/systemone", "/v1/models"
@@ -58,21 +66,21 @@ class Noul(Wire, tag_field="type", tag="noul"):
     criteria: Outcomes | None = None
 
 
-class Choice(Wire, tag_field="type", tag="choice"):
+class SystemOneChoice(Wire, tag_field="type", tag="choice"):
     """One of several options, by name."""
 
     criteria: dict[str, Words | None]
     instructions: Words | None = None
 
 
-class Score(Wire, tag_field="type", tag="score"):
+class SystemOneScore(Wire, tag_field="type", tag="score"):
     """One of several ordered levels."""
 
     criteria: list[Words]
     instructions: Words | None = None
 
 
-Question = Noul | Choice | Score
+Question = Noul | SystemOneChoice | SystemOneScore
 
 
 EXAMPLE = {"TASK": {"type": "noul", "instructions": "the customer is waiting"}}
@@ -86,7 +94,7 @@ class SystemOneRequest(Wire):
     questions: Annotated[dict[str, msgspec.Raw], msgspec.Meta(examples=[EXAMPLE])]
 
 
-class Invalid(PolyheadError):
+class InvalidRequest(PolyheadError):
     """A request that cannot be answered: each fault, and where it is."""
 
     def __init__(self, *faults: tuple[Sequence[str | int], str, str]) -> None:
@@ -117,16 +125,16 @@ class SystemOneFormat:
 
     def told(self, error: Exception) -> Response:
         """An error as clients of this format read it."""
-        if isinstance(error, Invalid):
+        if isinstance(error, InvalidRequest):
             detail: object = [
                 {"loc": ["body", *place], "msg": message, "type": kind} for place, message, kind in error.faults
             ]
-            return encoded({"detail": detail}, 422)
+            return json_bytes({"detail": detail}, 422)
         status, body = status_of(error), body_of(error)
         if status == 422:
-            return encoded({"detail": [{"loc": ["body"], "msg": body.message, "type": body.type}]}, 422)
+            return json_bytes({"detail": [{"loc": ["body"], "msg": body.message, "type": body.type}]}, 422)
         kind = ERROR_TYPES.get(status, "api_error")
-        return encoded({"detail": {"error_type": kind, "message": body.message}}, status, headers_of(error))
+        return json_bytes({"detail": {"error_type": kind, "message": body.message}}, status, headers_of(error))
 
 
 _DECODER = msgspec.json.Decoder(SystemOneRequest)
@@ -137,12 +145,14 @@ async def _ask(service: Service, request: Request) -> Response:
     body, coding = await request.body(), request.headers.get("content-encoding", "")
     # What is packed may be as large as a body may be.
     size = len(body) if coding in ("", "identity") else LARGE
-    asked, given, questions, state = await beside(size, _read, service, body, coding)
-    answered = await decided(service, state, questions, is_gone=gone(request))
-    return await beside(size, _told, service, asked, given, questions, answered)
+    asked, given, questions, state = await off_loop(size, _read, service, body, coding)
+    answered = await decide_request(service, state, questions, is_gone=gone(request))
+    return await off_loop(size, _told, service, asked, given, questions, answered)
 
 
-def _read(service: Service, body: bytes, coding: str) -> tuple[SystemOneRequest, dict[str, Question], list[Asked], str]:
+def _read(
+    service: Service, body: bytes, coding: str
+) -> tuple[SystemOneRequest, dict[str, Question], list[DecisionQuestion], str]:
     """The request, its questions, these as they are answered, and the state that they are about."""
     limit = service.settings.limits
     asked = _decoded(plain_body(body, coding, most=limit.body_bytes))
@@ -151,14 +161,14 @@ def _read(service: Service, body: bytes, coding: str) -> tuple[SystemOneRequest,
         raise HttpError(404, "the server has no such model", got=asked.model, allowed=allowed, do=f"ask {MODELS}")
     if not 1 <= len(asked.questions) <= limit.questions:
         size = "too_short" if not asked.questions else "too_long"
-        raise Invalid(
+        raise InvalidRequest(
             (["questions"], f"1 to {limit.questions} questions are allowed, not {len(asked.questions)}", size)
         )
     given = _questions(asked.questions)
     questions = _asked_of(given, options=limit.options)
     state = _words(asked.state, ["state"])
     if not state.strip():
-        raise Invalid((["state"], "The state holds no text", "empty"))
+        raise InvalidRequest((["state"], "The state holds no text", "empty"))
     return asked, given, questions, state
 
 
@@ -166,7 +176,7 @@ def _told(
     service: Service,
     asked: SystemOneRequest,
     given: Mapping[str, Question],
-    questions: Sequence[Asked],
+    questions: Sequence[DecisionQuestion],
     answered: Decided,
 ) -> Response:
     _check(asked.questions, answered)
@@ -182,7 +192,7 @@ def _told(
         "x_receipt": answered.receipt,
         "x_versions": answered.versions,
     }
-    return encoded(body, headers={REQUEST_ID: f"req_{secrets.token_hex(8)}"})
+    return json_bytes(body, headers={REQUEST_ID: f"req_{secrets.token_hex(8)}"})
 
 
 def _decoded(body: bytes) -> SystemOneRequest:
@@ -191,9 +201,9 @@ def _decoded(body: bytes) -> SystemOneRequest:
         check_parts(body)
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
-        raise Invalid(_fault(error)) from None
+        raise InvalidRequest(_fault(error)) from None
     except (HttpError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(([0], f"JSON decode error: {error}", "json_invalid")) from None
+        raise InvalidRequest(([0], f"JSON decode error: {error}", "json_invalid")) from None
 
 
 def _questions(given: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
@@ -205,50 +215,50 @@ def _questions(given: Mapping[str, msgspec.Raw]) -> dict[str, Question]:
         except msgspec.ValidationError as error:
             faults.append(_fault(error, "questions", name))
     if faults:
-        raise Invalid(*faults)
+        raise InvalidRequest(*faults)
     return questions
 
 
-def _asked_of(questions: Mapping[str, Question], *, options: int) -> list[Asked]:
+def _asked_of(questions: Mapping[str, Question], *, options: int) -> list[DecisionQuestion]:
     """The same as they are answered; raises Invalid that names every one of another size than is allowed."""
-    asked, faults = list[Asked](), list[tuple[Sequence[str | int], str, str]]()
+    asked, faults = list[DecisionQuestion](), list[tuple[Sequence[str | int], str, str]]()
     for name, question in questions.items():
         try:
             asked.append(_asked(name, question, options=options))
-        except Invalid as error:
+        except InvalidRequest as error:
             faults += [(["questions", name, *place], message, kind) for place, message, kind in error.faults]
     if faults:
-        raise Invalid(*faults)
+        raise InvalidRequest(*faults)
     return asked
 
 
-def _asked(name: str, question: Question, *, options: int) -> Asked:
+def _asked(name: str, question: Question, *, options: int) -> DecisionQuestion:
     if not name:
-        raise Invalid(([], "A question needs a name", "too_short"))
+        raise InvalidRequest(([], "A question needs a name", "too_short"))
     instructions = _words(question.instructions, ["instructions"])
     if isinstance(question, Noul):
         outcomes = question.criteria or Outcomes()
         sides = [(True, outcomes.holds, "true"), (False, outcomes.fails, "false")]
         described = [Option(value=value, words=_words(words, ["criteria", key])) for value, words, key in sides]
-        return Asked(name=name, form="predicate", instructions=instructions, options=tuple(described))
-    most = options if isinstance(question, Choice) else LEVELS
+        return DecisionQuestion(name=name, form="predicate", instructions=instructions, options=tuple(described))
+    most = options if isinstance(question, SystemOneChoice) else LEVELS
     if not 2 <= (size := len(question.criteria)) <= most:
-        what = f"2 to {most} {'options' if isinstance(question, Choice) else 'levels'} are allowed, not {size}"
-        raise Invalid((["criteria"], what, "too_short" if size < 2 else "too_long"))
-    if isinstance(question, Choice):
+        what = f"2 to {most} {'options' if isinstance(question, SystemOneChoice) else 'levels'} are allowed, not {size}"
+        raise InvalidRequest((["criteria"], what, "too_short" if size < 2 else "too_long"))
+    if isinstance(question, SystemOneChoice):
         named = [
             Option(value=value, words=_words(words, ["criteria", value])) for value, words in question.criteria.items()
         ]
-        return Asked(name=name, form="choice", instructions=instructions, options=tuple(named))
+        return DecisionQuestion(name=name, form="choice", instructions=instructions, options=tuple(named))
     levels = [Option(value=_words(level, ["criteria", number])) for number, level in enumerate(question.criteria)]
-    return Asked(name=name, form="score", instructions=instructions, options=tuple(levels))
+    return DecisionQuestion(name=name, form="score", instructions=instructions, options=tuple(levels))
 
 
 def _words(value: Words | None, place: Sequence[str | int]) -> str:
     try:
-        return words_of(value)
+        return json_text(value)
     except PolyheadError as error:
-        raise Invalid((place, str(error), "too_deep")) from None
+        raise InvalidRequest((place, str(error), "too_deep")) from None
 
 
 def _check(names: Mapping[str, object], answered: Decided) -> None:
@@ -260,17 +270,17 @@ def _check(names: Mapping[str, object], answered: Decided) -> None:
         if status_of(error) != 422:
             raise error
     if errors:
-        raise Invalid(*((["questions", name], str(error), "unanswerable") for name, error in errors.items()))
+        raise InvalidRequest(*((["questions", name], str(error), "unanswerable") for name, error in errors.items()))
 
 
-def _answer(asked: Asked, decision: Decision, question: Question) -> dict[str, Any]:
-    shares, by = decision.probabilities, answered_by(decision)
+def _answer(asked: DecisionQuestion, decision: Decision, question: Question) -> dict[str, Any]:
+    shares, by = decision.probabilities, task_versions(decision)
     if isinstance(question, Noul):
         return {"type": "noul", "noul": shares[0], **by}
-    if isinstance(question, Choice):
+    if isinstance(question, SystemOneChoice):
         return {
             "type": "choice",
-            "choice": asked.options[best(shares)].value,
+            "choice": asked.options[most_probable(shares)].value,
             "probabilities": dict(zip((option.value for option in asked.options), shares, strict=True)),
             "confidence": choice_confidence(shares),
             **by,
@@ -285,7 +295,7 @@ def _answer(asked: Asked, decision: Decision, question: Question) -> dict[str, A
     }
 
 
-def answered_by(decision: Decision) -> dict[str, str]:
+def task_versions(decision: Decision) -> dict[str, str]:
     """Who answered, in fields of an extension."""
     return {"x_answered_by": decision.answered_by} | ({"x_task": decision.task} if decision.task else {})
 
@@ -310,7 +320,7 @@ async def _models(service: Service, request: Request) -> Response:
     released = datetime.datetime.fromtimestamp(seconds, datetime.UTC).date().isoformat()
     described = f"Tasks over one encoder, {bundle.trunk_name}: {', '.join(service.tasks)}"
     names = (ALIAS, model_name(service))
-    return encoded(
+    return json_bytes(
         {
             "models": [{"name": name, "description": described, "release_date": released} for name in names],
             "object": "list",

@@ -101,7 +101,7 @@ def request_in(body: bytes, json_bytes: str | None) -> tuple[InferRequest, bytes
     return json_value(body[:size], _DECODER), body[size:]
 
 
-def texts_in(asked: InferRequest, binary: bytes, *, most: int) -> dict[str, list[str]]:
+def tensor_texts(asked: InferRequest, binary: bytes, *, most: int) -> dict[str, list[str]]:
     """The texts of each input tensor, by name.
 
     Raises BadValue for other tensors, for one of more than `most` texts, and for data that do not fit.

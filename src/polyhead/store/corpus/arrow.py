@@ -23,7 +23,7 @@ def arrow_schema(pa: Any, schema: Schema) -> Any:
     return pa.schema(fields, metadata={ABOUT: to_json(schema)})
 
 
-def table_of(pa: Any, schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Any:
+def rows_table(pa: Any, schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Any:
     """Documents as a table: ids (rows, 16) uint8, and for each feature column tokens and one binary value a row."""
     columns = {"id": pa.FixedSizeBinaryArray.from_buffers(pa.binary(ID_BYTES), len(ids), [None, pa.py_buffer(ids)])}
     for column in schema.features:
@@ -35,7 +35,7 @@ def table_of(pa: Any, schema: Schema, ids: np.ndarray, features: Mapping[str, Pa
     return pa.table(columns, schema=arrow_schema(pa, schema))
 
 
-def ids_of(column: Any) -> np.ndarray:
+def id_array(column: Any) -> np.ndarray:
     """A column of ids as uint8 (rows, 16)."""
     array = column.combine_chunks()
     raw = np.frombuffer(array.buffers()[1] or b"", np.uint8)

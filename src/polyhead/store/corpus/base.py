@@ -42,7 +42,7 @@ def is_name(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", name) is not None
 
 
-def check_name(name: str, what: str) -> None:
+def check_column_name(name: str, what: str) -> None:
     """Raises StoreError where `what` cannot have this name."""
     if not is_name(name):
         raise StoreError(f"{what} cannot have this name", got=name, allowed="letters, digits, '-', '_' and '.'")
@@ -100,7 +100,7 @@ def checked_schema(schema: Schema) -> Schema:
     Raises StoreError where features have no layers or dimensions, or a name that no file can have.
     """
     for column in schema.features:
-        check_name(column.digest, "features")
+        check_column_name(column.digest, "features")
         if column.layers < 1 or column.width < 1:
             got = f"{column.layers} and {column.width}"
             raise StoreError("a store needs at least one layer and one dimension", got=got)
@@ -110,11 +110,11 @@ def checked_schema(schema: Schema) -> Schema:
 
 def check_results(column: str, results: Mapping[str, np.ndarray], rows: int) -> None:
     """Raises StoreError where results have no name, or are not as many as a fragment's rows."""
-    check_name(column, "a column of results")
+    check_column_name(column, "a column of results")
     if not results:
         raise StoreError(f"column '{column}' has no results", do="give at least one array")
     for name, array in results.items():
-        check_name(name, "results")
+        check_column_name(name, "results")
         if array.ndim not in (1, 2) or len(array) != rows:
             got, allowed = f"'{name}' of shape {array.shape}", f"({rows},) or ({rows}, numbers)"
             raise StoreError("results of another number of rows", got=got, allowed=allowed)

@@ -10,7 +10,7 @@ from polyhead.store.corpus.base import Fragment
 _Item = TypeVar("_Item")
 
 
-def groups(fragments: Sequence[Fragment], rows: int) -> Iterator[tuple[Fragment, ...]]:
+def fragment_groups(fragments: Sequence[Fragment], rows: int) -> Iterator[tuple[Fragment, ...]]:
     """Neighbouring fragments, two or more, of up to so many rows together and with the same columns of results."""
     group: list[Fragment] = []
     for fragment in (*fragments, None):

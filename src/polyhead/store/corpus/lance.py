@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from polyhead.errors import NoStore, StoreError
-from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, ids_of, packed_rows, plain_array, table_of
+from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, id_array, packed_rows, plain_array, rows_table
 from polyhead.store.corpus.base import (
     CorpusStore,
     Fragment,
@@ -31,13 +31,13 @@ from polyhead.store.corpus.base import (
     ResultFacts,
     Schema,
     as_ids,
+    check_column_name,
     check_features,
-    check_name,
     check_results,
     check_schema,
     checked_schema,
 )
-from polyhead.store.corpus.joins import groups, with_joined
+from polyhead.store.corpus.joins import fragment_groups, with_joined
 from polyhead.store.corpus.lance_files import (
     FORMAT,
     LanceFragment,
@@ -138,8 +138,8 @@ class LanceStore(CorpusStore):
                 return 0
             if fragment is None or not np.array_equal(rows, written):  # when another writer added some of them
                 kept = {digest: each.take(rows) for digest, each in features.items()}
-                table = table_of(self._arrow, self.schema, ids[rows], kept)
-                with writing(self._location, table):
+                table = rows_table(self._arrow, self.schema, ids[rows], kept)
+                with lance_errors(self._location, table):
                     fragment, written = write_fragment(self._location, table), rows
             if self._commit(self._dataset.schema, (*self._fragments, fragment)):
                 return len(rows)
@@ -147,7 +147,7 @@ class LanceStore(CorpusStore):
 
     def ids(self, fragment: str) -> np.ndarray:
         """The ids of a fragment's documents, (rows, 16) uint8."""
-        return ids_of(self._read(fragment, ["id"]).column("id"))
+        return id_array(self._read(fragment, ["id"]).column("id"))
 
     def index(self, fragment: str) -> IdIndex:
         """The index of a fragment's ids, made when it is first needed."""
@@ -172,7 +172,7 @@ class LanceStore(CorpusStore):
         check_results(column, results, self._fragment(fragment).rows)
         table = self._arrow.table({f"{column}__{name}": array_of(self._arrow, a) for name, a in results.items()})
         self._schema_with(column, table.schema)  # refused before anything is written
-        with writing(self._location, table):
+        with lance_errors(self._location, table):
             file = write_columns(self._location, table)
 
         def added() -> tuple[Any, Sequence[LanceFragment]]:
@@ -196,7 +196,7 @@ class LanceStore(CorpusStore):
 
     def describe(self, column: str, facts: ResultFacts) -> None:
         """Keeps facts about a column of results in the metadata of the dataset's schema."""
-        check_name(column, "a column of results")
+        check_column_name(column, "a column of results")
         told = {FACTS + column.encode(): to_json(facts, indent=0)}
 
         def described() -> tuple[Any, Sequence[LanceFragment]]:
@@ -227,7 +227,7 @@ class LanceStore(CorpusStore):
         """Joins neighbouring fragments into some of up to about so many rows; returns how many fragments went."""
         self.refresh()
         gone = 0
-        for group in list(groups(self.fragments, rows)):
+        for group in list(fragment_groups(self.fragments, rows)):
             before = [self._fragment(fragment.name) for fragment in group]
             joined = self._join(before)
             for _ in range(ATTEMPTS):
@@ -313,7 +313,7 @@ class LanceStore(CorpusStore):
         schema = arrow_schema(self._arrow, self.schema)
         tables = [self._read(each.name, sorted(each.columns)) for each in group]
         whole = self._arrow.concat_tables([table.select(sorted(group[0].columns)) for table in tables]).combine_chunks()
-        with writing(self._location, whole):
+        with lance_errors(self._location, whole):
             joined = write_fragment(self._location, whole.select(schema.names).cast(schema))
             results = [
                 write_columns(self._location, whole.select(list(file.columns)))
@@ -383,7 +383,7 @@ def reading(location: str) -> Iterator[None]:
 
 
 @contextmanager
-def writing(location: str, table: Any) -> Iterator[None]:
+def lance_errors(location: str, table: Any) -> Iterator[None]:
     """Turns a disk's errors into a StoreError that says how many bytes were needed."""
     try:
         yield

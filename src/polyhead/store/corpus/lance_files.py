@@ -18,7 +18,7 @@ import numpy as np
 
 from polyhead.errors import PolyheadError, StoreError
 from polyhead.plugins import unregistered
-from polyhead.store.corpus.arrow import ids_of, plain_array
+from polyhead.store.corpus.arrow import id_array, plain_array
 from polyhead.store.corpus.base import Schema
 from polyhead.values import Value, from_json, to_json
 
@@ -154,7 +154,7 @@ def _parts(column: Any) -> Iterator[np.ndarray]:
     import pyarrow
 
     if pyarrow.types.is_fixed_size_binary(column.type):
-        yield ids_of(column)
+        yield id_array(column)
     elif pyarrow.types.is_large_binary(column.type):
         array = column.combine_chunks()
         offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]

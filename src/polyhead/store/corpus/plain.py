@@ -55,13 +55,13 @@ from polyhead.store.corpus.base import (
     check_schema,
     checked_schema,
 )
-from polyhead.store.corpus.joins import groups, with_joined
+from polyhead.store.corpus.joins import fragment_groups, with_joined
 from polyhead.store.corpus.versions import (
     Stored,
-    Version,
+    StoreVersion,
     check_content,
     damaged,
-    facts_of,
+    disk_errors,
     forget,
     is_forgotten,
     is_older,
@@ -72,7 +72,7 @@ from polyhead.store.corpus.versions import (
     put_schema,
     read_schema,
     read_version,
-    writable,
+    results_facts,
 )
 from polyhead.values import to_json
 
@@ -87,7 +87,7 @@ class PlainStore(CorpusStore):
 
     def __init__(self, folder: Path, schema: Schema) -> None:
         self._folder, self.schema = folder, schema
-        self._number, self._version = 0, Version()
+        self._number, self._version = 0, StoreVersion()
         self._indices: dict[str, IdIndex] = {}
         self._rows: dict[tuple[str, str], PackedRows] = {}
         self.refresh()
@@ -97,7 +97,7 @@ class PlainStore(CorpusStore):
         """Opens the store in this folder, made where there is none; raises StoreError where another one is there."""
         folder = Path(location)
         schema = checked_schema(schema)
-        with writable(folder, "the store cannot be made"):
+        with disk_errors(folder, "the store cannot be made"):
             folder.mkdir(parents=True, exist_ok=True)
             for name in FOLDERS:
                 make_folder(folder / name, root=folder)
@@ -196,7 +196,7 @@ class PlainStore(CorpusStore):
         file = f"{fragment}-{secrets.token_hex(4)}.safetensors"
         content = save({name: np.ascontiguousarray(array) for name, array in results.items()})
         path = self._folder / "results" / column / file
-        with writable(path, f"results of {stored.rows} rows cannot be written", needed=len(content)):
+        with disk_errors(path, f"results of {stored.rows} rows cannot be written", needed=len(content)):
             make_folder(path.parent, root=self._folder)
             digest = write_file(path, [content])
             sync_folder(path.parent)
@@ -228,7 +228,7 @@ class PlainStore(CorpusStore):
 
     def described(self) -> dict[str, ResultFacts]:
         """What `describe` was given, by column."""
-        return facts_of(self._folder)
+        return results_facts(self._folder)
 
     def drop_results(self, column: str) -> None:
         """Removes a column of results from every fragment."""
@@ -243,7 +243,7 @@ class PlainStore(CorpusStore):
         """Joins neighbouring fragments into some of up to about so many rows; returns how many fragments went."""
         self.refresh()
         gone = 0
-        for group in list(groups(self.fragments, rows)):
+        for group in list(fragment_groups(self.fragments, rows)):
             stored = [self._stored(fragment.name) for fragment in group]
             joined = self._join(stored)
             for _ in range(ATTEMPTS):
@@ -262,7 +262,7 @@ class PlainStore(CorpusStore):
         self.refresh()
         for name in FOLDERS:
             path = self._folder / name
-            with writable(path, "nothing is removed"), opened_folder(path, root=self._folder):
+            with disk_errors(path, "nothing is removed"), opened_folder(path, root=self._folder):
                 pass
         paths = list(map(self._path, numbers_in(self._folder)))
         forget(paths, age, root=self._folder)
@@ -321,7 +321,7 @@ class PlainStore(CorpusStore):
         folder = self._folder / "fragments" / name
         needed = sum(array.nbytes for arrays in contents.values() for array in arrays)
         try:
-            with writable(self._folder, f"{len(ids)} rows cannot be written", needed=needed):
+            with disk_errors(self._folder, f"{len(ids)} rows cannot be written", needed=needed):
                 make_folder(folder, root=self._folder)
                 files = {file: write_file(folder / file, map(memory, arrays)) for file, arrays in contents.items()}
                 sync_folder(folder)
@@ -351,7 +351,7 @@ class PlainStore(CorpusStore):
             content = save({name: np.concatenate([part[name] for part in arrays]) for name in arrays[0]})
             file = f"{joined.name}-{secrets.token_hex(4)}.safetensors"
             folder = self._folder / "results" / column_name
-            with writable(folder, f"results of {len(ids)} rows cannot be written", needed=len(content)):
+            with disk_errors(folder, f"results of {len(ids)} rows cannot be written", needed=len(content)):
                 results[column_name] = (file, write_file(folder / file, [content]))
                 sync_folder(folder)
         return msgspec.structs.replace(joined, results=results)
@@ -369,11 +369,11 @@ class PlainStore(CorpusStore):
                 return
         raise self._busy()
 
-    def _commit(self, version: Version) -> bool:
+    def _commit(self, version: StoreVersion) -> bool:
         """Puts a version under the next number; False where another writer was first."""
         number, version = self._number + 1, version.sealed()
         content = to_json(version)
-        with writable(self._folder, "a version cannot be written", needed=len(content)):
+        with disk_errors(self._folder, "a version cannot be written", needed=len(content)):
             try:
                 put_if_absent(self._path(number), content, root=self._folder)
             except FileExistsError:

@@ -13,13 +13,13 @@ import numpy as np
 
 from polyhead.errors import MissingExtra, StoreError
 from polyhead.plan.coding import decode
-from polyhead.store.corpus.arrow import array_of, arrow_schema, table_of
+from polyhead.store.corpus.arrow import array_of, arrow_schema, rows_table
 from polyhead.store.corpus.base import ID_BYTES, CorpusStore, Fragment, ResultFacts, Schema
 
 ROWS = 1024  # documents of a batch of decoded features
 
 
-def results_of(store: CorpusStore, columns: Sequence[str] | None = None) -> Any:
+def results_reader(store: CorpusStore, columns: Sequence[str] | None = None) -> Any:
     """Answers of all documents, no features: `id` (16 bytes), and COLUMN__NAME for what each column of results holds.
 
     Null where a document has no answer, or its fragment none yet. Labels are their names: `label` one, `labels` a list
@@ -91,7 +91,7 @@ def packed_of(store: CorpusStore, digest: str) -> Any:
     def batches() -> Iterator[Any]:
         for fragment in store.fragments:
             rows = store.rows(fragment.name, digest)
-            yield from table_of(pa, schema, store.ids(fragment.name), {digest: rows}).to_batches()
+            yield from rows_table(pa, schema, store.ids(fragment.name), {digest: rows}).to_batches()
 
     return pa.RecordBatchReader.from_batches(arrow_schema(pa, schema), batches())
 

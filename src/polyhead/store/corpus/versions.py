@@ -19,7 +19,7 @@ from polyhead.codecs.tables import read_tables, write_tables
 from polyhead.errors import PolyheadError, StoreError
 from polyhead.files import LARGEST_CONFIG, open_plain, put_if_absent, read_plain, replace_file
 from polyhead.plugins import unregistered
-from polyhead.store.corpus.base import ResultFacts, Schema, check_name, is_name
+from polyhead.store.corpus.base import ResultFacts, Schema, check_column_name, is_name
 from polyhead.values import Value, to_json, to_value
 
 FORMAT = 1
@@ -60,7 +60,7 @@ class Stored(Value):
     results: dict[str, tuple[str, str]] = {}  # column: file and its SHA-256
 
 
-class Version(Sealed, frozen=True, kw_only=True):
+class StoreVersion(Sealed, frozen=True, kw_only=True):
     """One version of the store."""
 
     fragments: tuple[Stored, ...] = ()
@@ -125,13 +125,13 @@ def numbers_in(folder: Path) -> list[int]:
 
 def put_facts(folder: Path, column: str, facts: ResultFacts) -> None:
     """Writes facts about a column of results."""
-    check_name(column, "a column of results")
+    check_column_name(column, "a column of results")
     path = folder / "results" / f"{column}.json"
-    with writable(path, "facts about a column cannot be written"):
+    with disk_errors(path, "facts about a column cannot be written"):
         replace_file(path, to_json(FactsFile(facts=facts).sealed()), root=folder)
 
 
-def facts_of(folder: Path) -> dict[str, ResultFacts]:
+def results_facts(folder: Path) -> dict[str, ResultFacts]:
     """The facts about all columns of results, by column."""
     names = sorted(name[:-5] for name in os.listdir(folder / "results") if name.endswith(".json"))
     files = {name: folder / "results" / f"{name}.json" for name in names if is_name(name)}
@@ -151,7 +151,7 @@ def forget(versions: Sequence[Path], age: float, *, root: Path) -> None:
     """
     for path, following in zip(versions, versions[1:], strict=False):
         if not is_forgotten(path) and following.lstat().st_mtime <= time.time() - age:
-            with writable(path, "an old version cannot be emptied"):
+            with disk_errors(path, "an old version cannot be emptied"):
                 replace_file(path, b"", root=root)
 
 
@@ -184,9 +184,9 @@ def check_content(path: Path, digest: str) -> None:
         raise damaged(path, "it was changed since it was written")
 
 
-def read_version(path: Path) -> Version:
+def read_version(path: Path) -> StoreVersion:
     """A version, of which every name stays inside the store's folder."""
-    version = read_sealed(path, Version)
+    version = read_sealed(path, StoreVersion)
     for stored in version.fragments:
         names = [stored.name, *stored.tokens, *stored.results, *(file for file, _ in stored.results.values())]
         if stored.rows < 0 or not all(map(is_name, names)):
@@ -215,7 +215,7 @@ def _digest(bare: object) -> str:
 
 
 @contextmanager
-def writable(path: Path, what: str, *, needed: int = 0) -> Iterator[None]:
+def disk_errors(path: Path, what: str, *, needed: int = 0) -> Iterator[None]:
     """Turns a disk's errors into a StoreError that says how many bytes were needed."""
     try:
         yield

@@ -11,7 +11,7 @@ from polyhead.bundle.files import release
 from polyhead.errors import StoreError
 from polyhead.store.corpus.base import CorpusStore, PackedRows
 from polyhead.store.corpus.open import open_corpus
-from polyhead.store.jobs.answers import ResultColumn, arrays_of, joined
+from polyhead.store.jobs.answers import ResultColumn, column_arrays, concatenate_columns
 from polyhead.store.packed import PackedTasks
 from polyhead.tasks.task import Task
 from polyhead.values import Value
@@ -33,7 +33,7 @@ Results = dict[str, dict[str, np.ndarray]]
 """Arrays of some rows by column; none of a fragment that was joined with others meanwhile."""
 
 
-class Answered(Value, eq=False):
+class UnitResults(Value, eq=False):
     """The results of a unit, and what they took."""
 
     results: Results = {}
@@ -61,20 +61,20 @@ class Answering:
         """For another process, which opens the store itself."""
         return self.__dict__ | {"_store": None}
 
-    def __call__(self, unit: Unit) -> Answered:
+    def __call__(self, unit: Unit) -> UnitResults:
         """The results of a unit's rows by column; none where the fragment was joined with others."""
         began = time.monotonic()
         if self._store is None:
             self._store = open_corpus(self.location)
         try:
             if not has(self._store, unit.fragment):
-                return Answered()
+                return UnitResults()
             rows = self._store.rows(unit.fragment, unit.digest)
         except StoreError:
             self._store.refresh()
             if has(self._store, unit.fragment):
                 raise
-            return Answered()
+            return UnitResults()
         opened = time.monotonic()
         columns = [self.columns[name] for name in unit.columns]
         tasks = self.groups[unit.digest].only(list(dict.fromkeys(column.task for column in columns)))
@@ -83,15 +83,15 @@ class Answering:
             outputs = tasks.outputs(part)
             parts.append({column.name: self._arrays(column, outputs[column.task]) for column in columns})
             release([rows.data])  # else all that was ever read counts as memory of this process
-        return Answered(
-            results={name: joined([part[name] for part in parts]) for name in parts[0]},
+        return UnitResults(
+            results={name: concatenate_columns([part[name] for part in parts]) for name in parts[0]},
             fragment_bytes=rows.data.nbytes,
             opening=opened - began,
             computing=time.monotonic() - opened,
         )
 
     def _arrays(self, column: ResultColumn, outputs: np.ndarray) -> dict[str, np.ndarray]:
-        return arrays_of(column, self.tasks[column.task], outputs)
+        return column_arrays(column, self.tasks[column.task], outputs)
 
 
 def has(store: CorpusStore, fragment: str) -> bool:

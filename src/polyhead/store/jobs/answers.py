@@ -39,7 +39,7 @@ class ResultColumn(Value):
         return not self.all_scores and self.calibration is None
 
 
-def columns_of(
+def answer_columns(
     task: str, live: Live, *, all_scores: bool, calibration: Calibration | None = None
 ) -> tuple[ResultColumn, ...]:
     """A task's columns: its answers, where asked the scores of all its labels, and what a calibration makes of them.
@@ -57,7 +57,7 @@ def columns_of(
     return tuple(columns)
 
 
-def arrays_of(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict[str, np.ndarray]:
+def column_arrays(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict[str, np.ndarray]:
     """What the column keeps of outputs (rows, labels) of its task; a row of NaN has no answer.
 
     `label` int32 (rows,), -1 for none, and its `score`; or `labels` bool (rows, labels) and the highest `score`; or
@@ -83,9 +83,9 @@ def arrays_of(column: ResultColumn, task: Task, outputs: np.ndarray) -> dict[str
     return {"label": _without(decoded.label.astype(np.int32), is_none, -1), "score": _without(score, is_none, np.nan)}
 
 
-def facts_of(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFacts:
+def column_facts(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFacts:
     """What a column holds, for a reader who has the store alone."""
-    one = arrays_of(column, task, np.zeros((1, kind_of(task).width(task)), np.float32))
+    one = column_arrays(column, task, np.zeros((1, kind_of(task).width(task)), np.float32))
     return ResultFacts(
         task=column.task,
         kind=task.kind,
@@ -100,17 +100,17 @@ def facts_of(column: ResultColumn, task: Task, bundle: Bundle) -> ResultFacts:
 def row_bytes(column: ResultColumn, task: Task) -> int:
     """Bytes of one document in the column."""
     one = np.zeros((1, kind_of(task).width(task)), np.float32)
-    return sum(array.nbytes for array in arrays_of(column, task, one).values())
+    return sum(array.nbytes for array in column_arrays(column, task, one).values())
 
 
-def joined(parts: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def concatenate_columns(parts: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Arrays of neighbouring rows as one."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def nothing(column: ResultColumn, task: Task, rows: int) -> dict[str, np.ndarray]:
     """What the column keeps of so many documents that have no answer."""
-    one = arrays_of(column, task, np.full((1, kind_of(task).width(task)), np.nan, np.float32))
+    one = column_arrays(column, task, np.full((1, kind_of(task).width(task)), np.nan, np.float32))
     return {name: np.repeat(array, rows, axis=0) for name, array in one.items()}
 
 
@@ -156,7 +156,7 @@ def given_of(arrays: Mapping[str, np.ndarray], labels: Sequence[str]) -> Given:
     return [label for label, is_given in zip(labels, arrays["labels"].tolist(), strict=True) if is_given]
 
 
-def score_of(arrays: Mapping[str, np.ndarray]) -> float | None:
+def document_score(arrays: Mapping[str, np.ndarray]) -> float | None:
     """The score of one document's answer; None where it has none."""
     return float(arrays["score"]) if "score" in arrays and np.isfinite(arrays["score"]) else None
 

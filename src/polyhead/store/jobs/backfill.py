@@ -22,7 +22,7 @@ from polyhead.progress import progress_line, stopped_with
 from polyhead.store.corpus.base import CorpusStore, Fragment
 from polyhead.store.corpus.open import open_corpus
 from polyhead.store.jobs.answering import Answering, Results, Unit, has
-from polyhead.store.jobs.answers import ResultColumn, columns_of, facts_of, joined
+from polyhead.store.jobs.answers import ResultColumn, answer_columns, column_facts, concatenate_columns
 from polyhead.store.jobs.calibrated import calibrations_of
 from polyhead.store.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
 from polyhead.store.jobs.price import Price, priced
@@ -136,7 +136,9 @@ class Backfill:
         columns = [
             column
             for name in paths
-            for column in columns_of(name, bundle.lines[name], all_scores=wish.all_scores, calibration=made.get(name))
+            for column in answer_columns(
+                name, bundle.lines[name], all_scores=wish.all_scores, calibration=made.get(name)
+            )
         ]
         groups = {}
         for digest in dict.fromkeys(digests.values()):
@@ -152,7 +154,7 @@ class Backfill:
         """Writes into the store what its columns hold, so that people and other programs can read them."""
         known = self.store.described()
         for column in self.columns:
-            facts = facts_of(column, self.work.tasks[column.task], self._bundle)
+            facts = column_facts(column, self.work.tasks[column.task], self._bundle)
             if known.get(column.name) != facts:
                 self.store.describe(column.name, facts)
 
@@ -227,12 +229,12 @@ class _Opened:
         parts = [self._parts[start] for start in sorted(self._parts)]
         if not all(parts):
             return {}
-        return {name: joined([part[name] for part in parts]) for name in parts[0]}
+        return {name: concatenate_columns([part[name] for part in parts]) for name in parts[0]}
 
 
 def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[str]) -> dict[str, Path]:
     """The paths of the tasks that the store can answer, or of those asked; raises StoreError for one that it cannot."""
-    check_trunk(location, store, bundle)
+    check_store_trunk(location, store, bundle)
     unknown = [name for name in names if name not in bundle.tasks]
     if unknown:
         raise UnknownTask(
@@ -245,7 +247,7 @@ def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[
         record = bundle.tasks[name]
         try:
             check_packed(record.task, record.path)
-            check_kept(location, store, name, record.path)
+            check_stored_columns(location, store, name, record.path)
         except StoreError as error:
             if names:
                 raise
@@ -268,7 +270,7 @@ def answerable(bundle: Bundle, digests: Collection[str]) -> list[str]:
     return names
 
 
-def check_trunk(location: str, store: CorpusStore, bundle: Bundle) -> None:
+def check_store_trunk(location: str, store: CorpusStore, bundle: Bundle) -> None:
     """Raises StoreError for a store of another trunk than the bundle's; it names both."""
     trunk = store.schema.source.get("trunk", bundle.digest)
     if trunk != bundle.digest:
@@ -280,7 +282,7 @@ def check_trunk(location: str, store: CorpusStore, bundle: Bundle) -> None:
         )
 
 
-def check_kept(location: str, store: CorpusStore, name: str, path: Path) -> None:
+def check_stored_columns(location: str, store: CorpusStore, name: str, path: Path) -> None:
     """Raises StoreError where the store does not keep the features that a task reads; it names both."""
     digest, codec = planning.digest(path.stored()), path.pool.codec
     kept = store.schema.features

@@ -37,7 +37,7 @@ def calibrations_of(calibrations: Mapping[str, Calibration], tasks: Iterable[str
     return known
 
 
-def cells_of(task: Task, calibration: Calibration, *, scores: bool) -> tuple[CalibratedCell, ...]:
+def calibrated_cells(task: Task, calibration: Calibration, *, scores: bool) -> tuple[CalibratedCell, ...]:
     """The columns of a task: its label or labels, how sure it is, the set, the interval; of these what it has."""
     kind, has_sets = kind_of(task), rule_of(calibration) is not None
     if kind.scores == "range":

@@ -16,7 +16,7 @@ from polyhead.data.tables import Chunk, NewColumn, Row, Survey, Word
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import InputType, input_of, input_types_of
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.store.jobs.calibrated import CalibratedCell, calibrated_of, cells_of
+from polyhead.store.jobs.calibrated import CalibratedCell, calibrated_cells, calibrated_of
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.task import Task, kind_of
@@ -228,7 +228,7 @@ class Answers(Value):
 
     def _calibrated(self, name: str) -> tuple[CalibratedCell, ...]:
         calibration = self.calibrations.get(name)
-        return () if calibration is None else cells_of(self.tasks[name], calibration, scores=self.scores)
+        return () if calibration is None else calibrated_cells(self.tasks[name], calibration, scores=self.scores)
 
 
 def why_none(result: Result | BadValue) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 from polyhead.errors import StoreError
 from polyhead.progress import counted, progress_line
 from polyhead.store.corpus.base import ID_BYTES
-from polyhead.store.jobs.answers import Given, given_of, is_answer, score_of, surety_of
+from polyhead.store.jobs.answers import Given, document_score, given_of, is_answer, surety_of
 from polyhead.store.jobs.documents import texts_by_id
 from polyhead.store.jobs.resample import NEAR, wilson
 from polyhead.store.jobs.stored import AnswerSource, Numbering, StoredAnswers
@@ -23,7 +23,7 @@ from polyhead.values import Value
 Show = Callable[[str], None]
 
 
-class Change(Value):
+class LabelMove(Value):
     """How many documents had one label and have another now.
 
     Of a task with any number of labels each label stands for itself: `old` alone was taken away, `new` alone was added.
@@ -34,7 +34,7 @@ class Change(Value):
     documents: int
 
 
-class Flip(Value):
+class DocumentFlip(Value):
     """A document whose answer differs; None where one side gives none."""
 
     task: str
@@ -57,7 +57,7 @@ class TaskComparison(Value):
     equal: int  # of these; values that differ by less than a hundredth of the range count as equal
     low: float  # of the 95 % interval of Wilson (1927) of the share of equal answers
     high: float
-    changes: tuple[Change, ...]  # the most frequent first
+    changes: tuple[LabelMove, ...]  # the most frequent first
     mean_difference: float | None  # of values: new - old
     mean_distance: float | None  # |new - old|
 
@@ -67,7 +67,7 @@ class TaskComparison(Value):
         return self.equal / self.compared if self.compared else None
 
 
-class Comparison(Value):
+class StoreComparison(Value):
     """How far a move to another store is, and what it changes."""
 
     old: str
@@ -79,7 +79,9 @@ class Comparison(Value):
     added: int  # documents that the new store alone has
     tasks: tuple[TaskComparison, ...]
     missing: tuple[str, ...]  # tasks that are answered in the old store, and that the new bundle lacks
-    flips: tuple[Flip, ...] = ()  # as many as were asked for of each task, those of which both sides are surest first
+    flips: tuple[
+        DocumentFlip, ...
+    ] = ()  # as many as were asked for of each task, those of which both sides are surest first
 
     @property
     def is_whole(self) -> bool:
@@ -89,7 +91,7 @@ class Comparison(Value):
 
 def compare(
     old: StoredAnswers, new: StoredAnswers, tasks: Sequence[str] = (), *, flips: int = 0, show: Show = lambda text: None
-) -> Comparison:
+) -> StoreComparison:
     """Compares the answers of tasks, by default of all that are answered in the old store.
 
     `flips`: documents of each task that are given with both answers. Memory is that of a fragment's answers.
@@ -108,7 +110,7 @@ def compare(
         done += len(ids)
         seconds = time.monotonic() - began
         show(progress_line("compare", done=done, total=old.documents, unit="documents", seconds=seconds))
-    return Comparison(
+    return StoreComparison(
         old=old.location,
         new=new.location,
         old_trunk=old.trunk,
@@ -122,7 +124,7 @@ def compare(
     )
 
 
-def check_agreement(comparison: Comparison, least: float) -> None:
+def check_agreement(comparison: StoreComparison, least: float) -> None:
     """Raises StoreError where no task was compared, or one may agree for a lower share of documents than `least`.
 
     What counts is the lower end of the share's 95 % interval, as equal answers of a few documents show little; for 1,
@@ -145,7 +147,7 @@ def _agreed(task: TaskComparison) -> str:
     return f"{task.equal / task.compared:.4f} of {task.compared:,} documents, {interval}"
 
 
-def check_whole(comparison: Comparison) -> None:
+def check_whole_store(comparison: StoreComparison) -> None:
     """Raises StoreError that says what the new side lacks of the old one."""
     if comparison.is_whole:
         return
@@ -159,9 +161,9 @@ def check_whole(comparison: Comparison) -> None:
     )
 
 
-def with_texts(
-    flips: Sequence[Flip], source: Path | str, roles: Mapping[str, str], *, show: Show = lambda text: None
-) -> list[Flip]:
+def comparison_with_texts(
+    flips: Sequence[DocumentFlip], source: Path | str, roles: Mapping[str, str], *, show: Show = lambda text: None
+) -> list[DocumentFlip]:
     """The same with the texts of the file from which the stores were made; see `texts_by_id`."""
     texts = texts_by_id({flip.id for flip in flips}, source, roles, show=show)
     return [msgspec.structs.replace(flip, text=texts.get(flip.id)) for flip in flips]
@@ -239,7 +241,7 @@ class _Pair:
             low=low,
             high=high,
             changes=tuple(
-                Change(old=labels[before], new=labels[after], documents=count)
+                LabelMove(old=labels[before], new=labels[after], documents=count)
                 for (before, after), count in self._changes.most_common()
                 if count
             ),
@@ -247,17 +249,17 @@ class _Pair:
             mean_distance=self._distances / self._values if self._values else None,
         )
 
-    def flips(self) -> Iterator[Flip]:
+    def flips(self) -> Iterator[DocumentFlip]:
         """The flips that were kept, the surest first."""
         labels = self._numbering.labels
         for identity, old, new in self._highest.rows():
-            yield Flip(
+            yield DocumentFlip(
                 task=self._name,
                 id=identity.hex(),
                 old=given_of(old, labels),
                 new=given_of(new, labels),
-                old_score=score_of(old),
-                new_score=score_of(new),
+                old_score=document_score(old),
+                new_score=document_score(new),
             )
 
 

@@ -28,10 +28,10 @@ from polyhead.plan.coding import encode
 from polyhead.progress import UNIT_SECONDS, UnitSize, progress_line, stopped_with
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema, as_ids, document_id, window_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
-from polyhead.store.fill import BatchValues, batch_values, batches, sample_values
+from polyhead.store.fill import BatchValues, batch_values, entry_batches, sample_values
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
 from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows
-from polyhead.store.jobs.taps import Tap, calibrated, column_of, is_whole, kept_paths
+from polyhead.store.jobs.taps import Tap, column_of, is_whole, kept_paths, with_constants
 from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
@@ -110,7 +110,7 @@ def extract(
     return job.summary(time.monotonic() - began)
 
 
-def source_of(trunk: TrunkData, *, precision: str, long_texts: str) -> dict[str, str]:
+def feature_origin(trunk: TrunkData, *, precision: str, long_texts: str) -> dict[str, str]:
     """Where a store's features come from: `Schema.source`. Stores of another source are refused."""
     tokenizer = hashlib.sha256(trunk.tokenizer + to_json(trunk.settings)).hexdigest()
     return {"trunk": trunk.digest, "tokenizer": tokenizer, "precision": precision, "long_texts": long_texts}
@@ -163,7 +163,7 @@ class _Extraction:
 
     def open(self, paths: Sequence[Path]) -> None:
         """Opens the store, or makes it with codecs fixed from texts of the file."""
-        source = source_of(self._trunk, precision=self._backend.precision, long_texts=self._wish.long_texts)
+        source = feature_origin(self._trunk, precision=self._backend.precision, long_texts=self._wish.long_texts)
         try:
             self._store = open_corpus(self._location)
         except NoStore:
@@ -288,7 +288,7 @@ class _Extraction:
                 raw = encode(value.values, column.codec, value.tokens[:, None]).reshape(-1, column.token_bytes)
                 packed[number][ranges(starts[number][:-1][members], lengths[number][members])] = raw
 
-        for members, batch in batches(encodings, pad_id=self._pad_id, budget=TOKEN_BUDGET, width=self._width):
+        for members, batch in entry_batches(encodings, pad_id=self._pad_id, budget=TOKEN_BUDGET, width=self._width):
             packing.append(packer.submit(pack, members, batch_values(self._backend.features, self._paths, batch)))
             if len(packing) > WAITING:
                 packing.popleft().result()
@@ -340,7 +340,7 @@ class _Extraction:
             return sample_values(encode, path, inputs[:count], tokenizer, budget=TOKEN_BUDGET, width=self._width)
 
         words = self._trunk.arrays[WORD_VECTORS]
-        return [calibrated(path, values, per=self._wish.per, words=words) for path in paths]
+        return [with_constants(path, values, per=self._wish.per, words=words) for path in paths]
 
     def _sample(self, count: int) -> list[Input]:
         """Up to so many distinct texts of rows drawn over the whole file, always the same ones."""

@@ -11,7 +11,7 @@ import numpy as np
 from polyhead.arguments import check_fields
 from polyhead.errors import ConfigError
 from polyhead.store.corpus.base import as_ids, document_id, prefixes_of
-from polyhead.store.jobs.answers import given_of, is_answer, score_of, surety_of
+from polyhead.store.jobs.answers import document_score, given_of, is_answer, surety_of
 from polyhead.store.jobs.documents import documents_of
 from polyhead.store.jobs.stored import StoredAnswers
 from polyhead.values import Value
@@ -94,6 +94,6 @@ def _answers(answers: StoredAnswers, wish: LabelRequest, places: np.ndarray) -> 
         kept = list(zip(rows, is_kept.tolist(), strict=True))
         columns[name] = [given_of(row, labels) if is_one else None for row, is_one in kept]
         if "score" in arrays:
-            columns[name + SCORE] = [score_of(row) if is_one else None for row, is_one in kept]
+            columns[name + SCORE] = [document_score(row) if is_one else None for row, is_one in kept]
     for cells in zip(*columns.values(), strict=True):
         yield dict(zip(columns, cells, strict=True))

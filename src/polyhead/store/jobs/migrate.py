@@ -13,7 +13,7 @@ from pathlib import Path
 
 from polyhead.errors import StoreError
 from polyhead.files import LARGEST_CONFIG, read_plain, replace_file
-from polyhead.store.jobs.compare import Comparison, check_agreement, check_whole, compare
+from polyhead.store.jobs.compare import StoreComparison, check_agreement, check_whole_store, compare
 from polyhead.store.jobs.stored import StoredAnswers
 from polyhead.values import Value, from_json, to_json
 
@@ -21,7 +21,7 @@ FORMAT = 1
 Show = Callable[[str], None]
 
 
-class Place(Value):
+class StoreBundle(Value):
     """A store, and the bundle over its trunk."""
 
     store: str
@@ -33,8 +33,8 @@ class Pointer(Value):
     """What readers are to open, and what they opened before the last switch."""
 
     format: int
-    current: Place
-    previous: Place | None = None
+    current: StoreBundle
+    previous: StoreBundle | None = None
 
 
 def read_pointer(path: Path | str) -> Pointer:
@@ -76,7 +76,7 @@ def switch(
     at_least: float | None = None,
     incomplete: bool = False,
     show: Show = lambda text: None,
-) -> Comparison | None:
+) -> StoreComparison | None:
     """Lets the file name another store and bundle, and gives their comparison with those that it named; None for none.
 
     Raises StoreError where documents, tasks or answers are lacking that are there now, unless `incomplete`, and where a
@@ -90,7 +90,7 @@ def switch(
     current = read_pointer(path).current
     comparison = compare(_opened(path, current), new, show=show)
     if not incomplete:
-        check_whole(comparison)
+        check_whole_store(comparison)
     if at_least is not None:
         check_agreement(comparison, at_least)
     if place != current:
@@ -109,7 +109,7 @@ def switch_back(path: Path | str) -> Pointer:
     return back
 
 
-def _opened(path: Path, place: Place) -> StoredAnswers:
+def _opened(path: Path, place: StoreBundle) -> StoredAnswers:
     folder = path.parent
     store = place.store if "://" in place.store else folder / place.store
     opened = StoredAnswers(store, folder / place.bundle)
@@ -123,9 +123,9 @@ def _opened(path: Path, place: Place) -> StoredAnswers:
     return opened
 
 
-def _place(path: Path, side: StoredAnswers) -> Place:
+def _place(path: Path, side: StoredAnswers) -> StoreBundle:
     store = side.location if "://" in side.location else _relative(path, side.location)
-    return Place(store=store, bundle=_relative(path, str(side.bundle.root)), trunk=side.trunk)
+    return StoreBundle(store=store, bundle=_relative(path, str(side.bundle.root)), trunk=side.trunk)
 
 
 def _relative(path: Path, name: str) -> str:

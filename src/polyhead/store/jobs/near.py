@@ -28,9 +28,9 @@ from polyhead.plan.coding import through
 from polyhead.progress import progress_line
 from polyhead.store.corpus.base import ID_BYTES, CorpusStore, FeatureColumn, PackedRows
 from polyhead.store.corpus.open import open_corpus
-from polyhead.store.fill import batch_values, batches
+from polyhead.store.fill import batch_values, entry_batches
 from polyhead.store.jobs.answering import slices
-from polyhead.store.jobs.backfill import check_trunk
+from polyhead.store.jobs.backfill import check_store_trunk
 from polyhead.store.jobs.documents import texts_by_id
 from polyhead.store.packed import means
 from polyhead.text.tokenize import Input, Tokenizer
@@ -76,7 +76,7 @@ class NearDocuments(Value):
     seconds: float  # of comparing
 
 
-def near(
+def nearest_documents(
     location: FilePath | str,
     bundle: FilePath | str,
     text: Input,
@@ -93,14 +93,14 @@ def near(
     if not any(each.strip() for each in text):
         raise BadValue("the text is empty", got=text, do="give a text that has words")
     store = open_corpus(location)
-    check_trunk(str(location), store, opened)
-    column = chosen(str(location), store, wish.features)
+    check_store_trunk(str(location), store, opened)
+    column = chosen_documents(str(location), store, wish.features)
     if not any(fragment.rows for fragment in store.fragments):
         raise StoreError(f"{location} has no document", do="extract some into it first")
     began = time.monotonic()
     vector, cut = vector_of(opened, column, text, wish, kept=store.schema.source.get("precision"))
     encoded = time.monotonic()
-    ids, cosines = nearest(store, column, vector, top=wish.top, show=show)
+    ids, cosines = top_cosines(store, column, vector, top=wish.top, show=show)
     return NearDocuments(
         store=str(location),
         features=column.digest,
@@ -113,7 +113,7 @@ def near(
     )
 
 
-def chosen(location: str, store: CorpusStore, features: str | None) -> FeatureColumn:
+def chosen_documents(location: str, store: CorpusStore, features: str | None) -> FeatureColumn:
     """The features whose digest begins so; by default the first that the store keeps."""
     fit = [column for column in store.schema.features if column.digest.startswith(features or "")]
     if not fit or (features and len(fit) > 1):
@@ -133,10 +133,10 @@ def vector_of(
 
     `kept` is the precision in which documents were encoded: taken where nobody asked for one and this machine has it.
     """
-    path, trunk = path_of(bundle, column), bundle.trunk()
+    path, trunk = stored_path(bundle, column), bundle.trunk()
     tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
     encodings = tokenizer.encodings([text])
-    ((_, batch),) = batches(encodings, pad_id=tokenizer.pad_id, budget=trunk.settings.max_tokens)
+    ((_, batch),) = entry_batches(encodings, pad_id=tokenizer.pad_id, budget=trunk.settings.max_tokens)
     scales = partial(scales_for, bundle)
     backend = open_backend(wish.backend, trunk, {}, precision=wish.precision, trained=kept, scales=scales)
     (value,) = batch_values(runner_of(backend).features, [path], batch)
@@ -144,7 +144,7 @@ def vector_of(
     return decoded.mean(axis=(0, 1)), int(encodings.cut.sum())
 
 
-def path_of(bundle: Bundle, column: FeatureColumn) -> Path:
+def stored_path(bundle: Bundle, column: FeatureColumn) -> Path:
     """The path whose stored value the features are; raises StoreError where neither store nor bundle knows it."""
     if column.path is not None:
         return column.path
@@ -159,7 +159,7 @@ def path_of(bundle: Bundle, column: FeatureColumn) -> Path:
     )
 
 
-def nearest(
+def top_cosines(
     store: CorpusStore, column: FeatureColumn, vector: np.ndarray, *, top: int, show: Show = lambda text: None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ids (top, 16) uint8 and cosines (top,) float32 of the documents nearest to a vector (width,), nearest first.
@@ -205,7 +205,7 @@ def _highest(values: np.ndarray, count: int) -> np.ndarray:
     return np.argsort(-values, kind="stable")[:count]
 
 
-def with_texts(
+def neighbours_with_texts(
     documents: NearDocuments, source: FilePath | str, roles: Mapping[str, str], *, show: Show = lambda text: None
 ) -> NearDocuments:
     """The same with the texts of the file from which the store was made; see `texts_by_id`."""

@@ -40,7 +40,7 @@ class Counts(Value):
         return type(self)(**{name: _added(getattr(self, name), getattr(other, name)) for name in names})
 
 
-class Job(Value):
+class JobRecord(Value):
     """Base of descriptions of jobs: everything that the bytes of a piece depend on, except the machine."""
 
     purpose: ClassVar[str]  # of the folder of pieces, as its marker says it
@@ -54,11 +54,11 @@ class Job(Value):
         raise TypeError(f"{type(self).__name__} does not define `total`")
 
 
-JobT = TypeVar("JobT", bound=Job)
+JobT = TypeVar("JobT", bound=JobRecord)
 CountsT = TypeVar("CountsT", bound=Counts)
 
 
-class Piece(Value):
+class PieceRecord(Value):
     """What is kept of a piece beside it: its counts, and a digest that shows whether either was changed."""
 
     counts: Any  # of the job's class of Counts
@@ -75,7 +75,7 @@ class Pieces(Generic[JobT, CountsT]):
 
     def __init__(self, target: Path, kind: type[JobT], counts: type[CountsT]) -> None:
         self.target, self.folder = target, folder_of(target)
-        self.done: list[Piece] = []  # in order
+        self.done: list[PieceRecord] = []  # in order
         self.counts = counts()  # of the pieces that are done
         self._kind, self._kind_of_counts, self._total = kind, counts, 0
 
@@ -144,7 +144,7 @@ class Pieces(Generic[JobT, CountsT]):
 
     def add(self, content: bytes, counts: CountsT) -> None:
         """Adds the next piece, which is on disk when this returns."""
-        number, piece = len(self.done), Piece.of(counts, content)
+        number, piece = len(self.done), PieceRecord.of(counts, content)
         self._write(_counts_name(number), to_json(piece))
         self._write(_piece_name(number), content)
         self.done.append(piece)
@@ -158,7 +158,7 @@ class Pieces(Generic[JobT, CountsT]):
                 content = self._read(name)
             except OSError as error:
                 raise _changed(self.folder / name, error.strerror) from None
-            piece = Piece.of(written.counts, content)
+            piece = PieceRecord.of(written.counts, content)
             if piece != written:
                 raise _changed(self.folder / name, f"SHA-256 {piece.sha256}, with its counts")
             yield content
@@ -202,13 +202,13 @@ class Pieces(Generic[JobT, CountsT]):
                     (self.folder / name).unlink()
         self._write(JOB, to_json(job))
 
-    def _piece(self, number: int) -> Piece | None:
+    def _piece(self, number: int) -> PieceRecord | None:
         """The record of a piece that is there and unchanged; else None."""
         source = str(self.folder / _counts_name(number))
         try:
-            written = from_json(self._read(_counts_name(number)), Piece, source=source)
+            written = from_json(self._read(_counts_name(number)), PieceRecord, source=source)
             counts = to_value(written.counts, self._kind_of_counts, source=source)
-            piece = Piece.of(counts, self._read(_piece_name(number)))
+            piece = PieceRecord.of(counts, self._read(_piece_name(number)))
         except (OSError, ConfigError):
             return None
         return piece if piece.sha256 == written.sha256 else None
@@ -261,7 +261,7 @@ def folder_of(target: Path) -> Path:
     return target.with_name(f".{target.name}.pieces")
 
 
-def work_folder(kind: type[Job]) -> WorkFolder:
+def work_folder(kind: type[JobRecord]) -> WorkFolder:
     """What a folder of pieces is for, and what lies in it."""
     return WorkFolder(purpose=kind.purpose, is_ours=lambda name: bool(_OURS.fullmatch(name)))
 

@@ -46,8 +46,8 @@ def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollar
     A worker that first opens a fragment checks it, which takes time by its bytes.
     """
     workers, documents = executor.workers, sum(unit.stop - unit.start for unit in units)
-    warm = [answered for _, answered in executor.results(spread(units, workers, WARM_ROWS))]
-    tried = list(executor.results(spread(units, workers * TRIED, TRIED_ROWS)))
+    warm = [answered for _, answered in executor.results(spaced_parts(units, workers, WARM_ROWS))]
+    tried = list(executor.results(spaced_parts(units, workers * TRIED, TRIED_ROWS)))
     rows = sum(unit.stop - unit.start for unit, answered in tried if answered.results)
     each = sum(answered.computing for _, answered in tried) / max(1, rows)
     several = [*warm, *(answered for _, answered in tried)]
@@ -71,7 +71,7 @@ def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollar
     )
 
 
-def spread(units: Sequence[Unit], count: int, rows: int) -> Iterator[Unit]:
+def spaced_parts(units: Sequence[Unit], count: int, rows: int) -> Iterator[Unit]:
     """So many short parts of these units, evenly spaced."""
     for number in range(count):
         unit = units[number * len(units) // count]

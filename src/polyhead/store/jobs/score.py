@@ -20,7 +20,7 @@ from polyhead.progress import counted, progress_line, stopped_with
 from polyhead.store.jobs.calibrated import calibrations_of
 from polyhead.store.jobs.columns import Answers, Roles, RowInput, check_readable, kept_columns, roles_of, why_none
 from polyhead.store.jobs.faults import all_columns, check_machine
-from polyhead.store.jobs.pieces import Counts, Job, Pieces
+from polyhead.store.jobs.pieces import Counts, JobRecord, Pieces
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.values import Value
 
@@ -66,7 +66,7 @@ class ScoreCounts(Counts):
     seconds: float = 0.0
 
 
-class ScoreJob(Job):
+class ScoreJob(JobRecord):
     """A file to score, and how."""
 
     purpose = "pieces of a file that `polyhead score` writes"

@@ -11,8 +11,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.errors import StoreError, UnknownTask
 from polyhead.store.corpus.base import as_ids
 from polyhead.store.corpus.open import open_corpus
-from polyhead.store.jobs.answers import ResultColumn, answers_at, columns_of
-from polyhead.store.jobs.backfill import check_trunk
+from polyhead.store.jobs.answers import ResultColumn, answer_columns, answers_at
+from polyhead.store.jobs.backfill import check_store_trunk
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
@@ -34,7 +34,7 @@ class StoredAnswers:
 
     def __init__(self, location: Path | str, bundle: Path | str) -> None:
         self.location, self.store, self.bundle = str(location), open_corpus(location), Bundle.open(bundle)
-        check_trunk(self.location, self.store, self.bundle)
+        check_store_trunk(self.location, self.store, self.bundle)
 
     @property
     def trunk(self) -> str:
@@ -57,7 +57,7 @@ class StoredAnswers:
     def column(self, name: str) -> ResultColumn:
         """The column of the task's live version."""
         self.task(name)
-        return columns_of(name, self.bundle.lines[name], all_scores=False)[0]
+        return answer_columns(name, self.bundle.lines[name], all_scores=False)[0]
 
     def source(self, name: str) -> AnswerSource:
         """Where the task's answers come from."""

@@ -11,7 +11,7 @@ from polyhead.store.jobs.taps import kept_in_words
 from polyhead.values import Value
 
 
-class KeptFeatures(Value):
+class StoredColumn(Value):
     """What is kept of every document under one digest."""
 
     digest: str
@@ -40,7 +40,7 @@ class StoreInfo(Value):
     documents: int
     fragments: int
     source: dict[str, str]  # where the features come from: digests of trunk and tokenizer, precision, long texts
-    features: tuple[KeptFeatures, ...]
+    features: tuple[StoredColumn, ...]
     results: tuple[KeptResults, ...]
     id_bytes: int
     disk_bytes: int | None  # of all files, old versions included; None where the store is no local folder
@@ -51,7 +51,7 @@ def store_info(location: str, store: CorpusStore) -> StoreInfo:
     features = []
     for column in store.schema.features:
         tokens = sum(int(store.rows(fragment.name, column.digest).offsets[-1]) for fragment in store.fragments)
-        kept = KeptFeatures(
+        kept = StoredColumn(
             digest=column.digest,
             keeps=kept_in_words(column),
             codec=column.codec.name,

@@ -64,7 +64,7 @@ class Tap(Value):
         return Path(nodes=(Embed(trunk=trunk.digest), Layers(start=0, stop=depth), pool))
 
 
-def paths_of(tasks: Mapping[str, TaskRecord], names: Sequence[str]) -> list[Path]:
+def tapped_paths(tasks: Mapping[str, TaskRecord], names: Sequence[str]) -> list[Path]:
     """What these tasks read of a store, each value once, every token where they read words.
 
     Raises UnknownTask, and BackendError for a task that does not follow from the trunk's own layers.
@@ -112,7 +112,7 @@ def kept_paths(location: str, paths: Sequence[Path], kept: Sequence[FeatureColum
         if candidate is None:
             raise StoreError(
                 f"{location} keeps other features than were asked for",
-                got=in_words(path),
+                got=path_text(path),
                 allowed=[kept_in_words(column) for column in kept],
                 do="ask for what it keeps, or extract into another store: what a store keeps cannot be changed",
             )
@@ -120,7 +120,7 @@ def kept_paths(location: str, paths: Sequence[Path], kept: Sequence[FeatureColum
     return several
 
 
-def calibrated(path: Path, values: Values, *, per: Literal["tensor", "dimension"], words: np.ndarray) -> Path:
+def with_constants(path: Path, values: Values, *, per: Literal["tensor", "dimension"], words: np.ndarray) -> Path:
     """The path with the constants of its codec fixed from the values of some texts, where it has any.
 
     `words` are the word vectors of the trunk, (vocabulary, any).
@@ -132,7 +132,7 @@ def calibrated(path: Path, values: Values, *, per: Literal["tensor", "dimension"
     return with_codec(path, fixed_codec(codec, raw, per=per, words=words))
 
 
-def in_words(path: Path) -> str:
+def path_text(path: Path) -> str:
     """What a stored path keeps, for people: `mean of layers 3 to 6, every token, token1`."""
     pool, depth = path.pool, path.layers[-1].stop if path.layers else 0
     first = depth - pool.of + 1
@@ -147,4 +147,4 @@ def kept_in_words(column: FeatureColumn) -> str:
     """What a column of a store keeps, for people."""
     if column.path is None:
         return f"{column.layers} x {column.width} a token, {column.codec.name} (digest {column.digest[:12]})"
-    return in_words(column.path)
+    return path_text(column.path)

@@ -161,7 +161,7 @@ def arrays_from_donor(strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> d
     return {name: value for name, value in arrays.items() if wanted and name.startswith(wanted)}
 
 
-def alone(prepared: Prepared) -> Prepared:
+def donor_task(prepared: Prepared) -> Prepared:
     """The task as its donor is trained, alone over the frozen trunk."""
     donor = prepared.strategy.donor(prepared.task.name, prepared.training)
     assert donor is not None

@@ -87,11 +87,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             "task": _task_fields(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),
             "training": msgspec.to_builtins(self.training),
-            "data": rows_of([self.train, self.validation]),
+            "data": split_rows([self.train, self.validation]),
         }
 
 
-def rows_of(splits: Sequence[Split]) -> dict[str, dict[str, object]]:
+def split_rows(splits: Sequence[Split]) -> dict[str, dict[str, object]]:
     """The number of rows of each split, and their digest."""
     return {s.name: {"rows": len(s.examples.targets), "sha256": s.digest} for s in splits}
 

@@ -26,7 +26,7 @@ from polyhead.project.strategies.base import with_codec
 from polyhead.project.tables import Project
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, window_id
 from polyhead.store.corpus.open import open_corpus
-from polyhead.store.jobs.taps import in_words, kept_in_words
+from polyhead.store.jobs.taps import kept_in_words, path_text
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepared import Prepared
@@ -113,7 +113,7 @@ class StoredFeatures(FeatureSource):
             )
         return StoreError(
             f"{self.location} does not keep what task '{task}' reads",
-            got=in_words(with_every_token(path.stored())),
+            got=path_text(with_every_token(path.stored())),
             allowed=[kept_in_words(column) for column in self.corpus.schema.features],
             do="extract these features, or set the strategy to what is kept",
         )
@@ -165,7 +165,7 @@ class StoredFeatures(FeatureSource):
         absent: dict[str, list[int]] = {}
         ids: set[bytes] = set()
         for request in wanted:
-            keys = ids_of(request)
+            keys = stored_ids(request)
             for index in np.flatnonzero(self.corpus.find(keys)[:, 0] < 0).tolist():
                 ids.add(keys[index])
                 absent.setdefault(request.origin, []).append(_row(request, index))
@@ -181,14 +181,14 @@ class StoredFeatures(FeatureSource):
 
     def _by_place(self, request: FeatureRequest, indices: Sequence[int]) -> list[int]:
         """These inputs in the order in which the corpus holds them, so that each of its fragments is read once."""
-        ids = ids_of(request)
+        ids = stored_ids(request)
         places = self.corpus.find([ids[index] for index in indices])
         ordered: list[int] = np.asarray(indices, np.int64)[np.lexsort((places[:, 1], places[:, 0]))].tolist()
         return ordered
 
     def _copy(self, request: FeatureRequest, indices: Sequence[int]) -> None:
         """Copies the values of some of the request's inputs."""
-        keys, ids = request.keys(), ids_of(request)
+        keys, ids = request.keys(), stored_ids(request)
         chosen, first = [], set[bytes]()
         for index in indices:
             if keys[index] not in first:
@@ -252,7 +252,7 @@ def known_trunk(project: Project, folder: FilePath, root: FilePath) -> TrunkFact
     return msgspec.structs.replace(facts, name=project.trunk.name)
 
 
-def ids_of(request: FeatureRequest) -> list[bytes]:
+def stored_ids(request: FeatureRequest) -> list[bytes]:
     """The ids under which a store of a corpus has the inputs, or the windows of them, that a request reads."""
     pairs = zip(request.inputs, request.numbers, strict=True)
     return [window_id(text, window) for text, window in pairs]

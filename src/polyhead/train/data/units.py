@@ -31,7 +31,7 @@ def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
     return sorted((tuple(sorted(names, key=order.index)) for _, names in units), key=lambda u: order.index(u[0]))
 
 
-def check_whole(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None:
+def check_whole_units(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None:
     """Raises ConfigError where some tasks of a unit are to be trained and others not."""
     for names in units_of(strategies):
         left = [name for name in names if name not in only]

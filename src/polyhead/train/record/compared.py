@@ -23,7 +23,7 @@ from polyhead.progress import counted
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.regression import CLOSE
 from polyhead.tasks.task import Task, owner_of
-from polyhead.train.data.prepared import Prepared, Split, rows_of
+from polyhead.train.data.prepared import Prepared, Split, split_rows
 
 MOST = 2000  # rows that are compared, evenly spaced: each is read through the trunk for either version
 PIECE = 256  # inputs answered at a time: bounds memory, and lets progress be shown
@@ -74,7 +74,7 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
         return Attempt(fingerprint=fingerprint, record=record, metric=self.metric, live=self.live, tried=self.new)
 
 
-def why_not(live: Task, new: Task) -> str | None:
+def no_comparison(live: Task, new: Task) -> str | None:
     """Why no score says which of two versions is better; None where scores do."""
     differing = [field for field in ASKED if getattr(live, field) != getattr(new, field)]
     if (live.pair == "none") != (new.pair == "none"):
@@ -103,7 +103,7 @@ def rivals(
         name, record = p.task.name, draft.record
         if name not in bundle.lines:
             continue
-        reason = why_not(bundle.tasks[name].task, p.task)
+        reason = no_comparison(bundle.tasks[name].task, p.task)
         if reason is None:
             others = {
                 owner: check_read(owned[owner], record, owner, bundle.architecture)
@@ -111,7 +111,7 @@ def rivals(
                 if owner not in (TRUNK, owner_of(p.task))
             }
             try:
-                comparisons[name] = compared(bundle, p, draft, others, events, ask)
+                comparisons[name] = compare_with_live(bundle, p, draft, others, events, ask)
             except PolyheadError as error:
                 if strict and not isinstance(error, BundleError):
                     raise
@@ -121,7 +121,7 @@ def rivals(
     return comparisons
 
 
-def compared(
+def compare_with_live(
     bundle: Bundle,
     prepared: Prepared,
     draft: Draft,
@@ -135,7 +135,9 @@ def compared(
     """
     name = prepared.task.name
     live, (first, then) = bundle.tasks[name], ask(bundle, prepared, draft, others, events)
-    return beside(prepared, live.task, live.trained_with, first, then, notes=(bundle.scores(name), draft.scores))
+    return outputs_of_both(
+        prepared, live.task, live.trained_with, first, then, notes=(bundle.scores(name), draft.scores)
+    )
 
 
 def asked_of_texts(
@@ -155,7 +157,7 @@ def asked_of_texts(
     return outputs, then
 
 
-def beside(
+def outputs_of_both(
     prepared: Prepared,
     live: Task,
     trained_with: Mapping[str, object],
@@ -186,7 +188,7 @@ def beside(
     same = [split]
     if refitted and split is not prepared.test:
         same = [prepared.train, prepared.validation]
-    held_out = isinstance(known, dict) and {name: known.get(name) for name in rows_of(same)} == rows_of(same)
+    held_out = isinstance(known, dict) and {name: known.get(name) for name in split_rows(same)} == split_rows(same)
     held_out &= split is prepared.test or notes[0].get("folds") == notes[1].get("folds")
     close = CLOSE * (task.range[1] - task.range[0]) if task.range is not None else None
     before, after = _answers(asked_task, old, examples), _answers(task, new, examples)

@@ -18,9 +18,9 @@ from polyhead.bundle.read import Bundle
 from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.tables import AllocationRule
 from polyhead.tasks.task import Task
-from polyhead.train.data.prepared import Prepared, rows_of
+from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.data.units import units_of
-from polyhead.train.record.compared import why_not
+from polyhead.train.record.compared import no_comparison
 from polyhead.values import Value
 
 Fingerprint = dict[str, object]
@@ -67,7 +67,7 @@ def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:
         known = record.trained_with.get("data") if record is not None else None
         if p.test is None or not isinstance(known, dict):
             continue
-        if known.get("test") != rows_of([p.test])["test"]:
+        if known.get("test") != split_rows([p.test])["test"]:
             lines.append(
                 f"{p.task.name}: its test rows are others than those of its scores, which changes nothing that was "
                 "trained; `polyhead evaluate` scores it on them"
@@ -96,7 +96,7 @@ class TrainOptions(Value):
             )
 
 
-class Decisions(msgspec.Struct, frozen=True, kw_only=True):
+class VersionDecisions(msgspec.Struct, frozen=True, kw_only=True):
     """Decisions that hold in a bundle now."""
 
     lines: Mapping[str, Live]
@@ -104,12 +104,12 @@ class Decisions(msgspec.Struct, frozen=True, kw_only=True):
     attempts: Mapping[str, Attempt]
 
     @classmethod
-    def of(cls, bundle: Bundle) -> Decisions:
+    def of(cls, bundle: Bundle) -> VersionDecisions:
         """Decisions about the tasks that read the trunk."""
         return cls(lines=bundle.lines, removed=bundle.removed, attempts=read_attempts(bundle.root))
 
     @classmethod
-    def of_models(cls, root: FilePath) -> Decisions:
+    def of_models(cls, root: FilePath) -> VersionDecisions:
         """Decisions about the tasks that own their models."""
         file = read_models_file(root)
         return cls(lines=file.models, removed=file.removed, attempts=read_attempts(root))
@@ -146,7 +146,7 @@ def choices(
     new: Collection[str],
     units: Sequence[Sequence[str]],
     tags: Mapping[str, str],
-    decisions: Decisions,
+    decisions: VersionDecisions,
     wish: TrainOptions,
     rivals: Mapping[str, tuple[Task, Task]],
 ) -> Choices:
@@ -172,11 +172,11 @@ def choices(
 
 
 def _held(
-    name: str, tag: str, decisions: Decisions, wish: TrainOptions, rivals: Mapping[str, tuple[Task, Task]]
+    name: str, tag: str, decisions: VersionDecisions, wish: TrainOptions, rivals: Mapping[str, tuple[Task, Task]]
 ) -> str | None:
     if name in wish.retrain:
         return None
     reason = decisions.reason(name, tag)
     if reason is None and wish.if_better and name in rivals:
-        return why_not(*rivals[name])
+        return no_comparison(*rivals[name])
     return reason

@@ -24,7 +24,7 @@ from polyhead.project.strategies.branch import private_layers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
-from polyhead.train.data.prepared import Prepared, rows_of
+from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.record.decided import Fingerprint, tag
 
 
@@ -89,7 +89,7 @@ def drafts_of(
     for p, trained in several:
         fingerprint = prints[p.task.name]
         # Test rows count too: they decide nothing in training, but the scores are measured on them.
-        facts = {**fingerprint, "data": rows_of(p.splits), "numerics": dict(label)}
+        facts = {**fingerprint, "data": split_rows(p.splits), "numerics": dict(label)}
         facts |= {NO_ROWS: unseen} if (unseen := labels_without_rows(p)) else {}
         record = TaskRecord(
             task=p.task,
@@ -101,8 +101,8 @@ def drafts_of(
             record=record,
             arrays=trained.arrays,
             scores=trained.notes(),
-            probes=probes_of(p),
-            card=card_of(p, trained, data, plan),
+            probes=validation_probes(p),
+            card=task_card(p, trained, data, plan),
         )
         drafts.append(draft)
     return drafts
@@ -122,7 +122,7 @@ def labels_without_rows(prepared: Prepared) -> list[str]:
 PROBES = 64  # at least so many, where the validation split has them
 
 
-def probes_of(prepared: Prepared) -> list[dict[str, object]]:
+def validation_probes(prepared: Prepared) -> list[dict[str, object]]:
     """PROBES inputs of the validation split in the order of the file, or all of a smaller one.
 
     Among them are every label that occurs, the longest text and a text that is not ASCII; where these are more than
@@ -186,7 +186,7 @@ def _probe(prepared: Prepared, index: int) -> dict[str, object]:
     return Probe.of(examples.inputs[index], examples.whole_words(index)).line()
 
 
-def card_of(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Plan, *, learned: bool = False) -> str:
+def task_card(prepared: Prepared, trained: Trained, trunk: TrunkFacts, plan: Plan, *, learned: bool = False) -> str:
     """Markdown for the task's README.md; `plan` has all tasks that are written with it."""
     task, path = prepared.task, trained.path
     added = cost.added(plan, task.name, trunk.architecture, tokens=32, folded=True)

@@ -58,7 +58,7 @@ def outlook(
                 f"{added.flops / 1e6:.2f}",
             )
         )
-    lines += table(rows)
+    lines += aligned_rows(rows)
     for unit in units:
         lines += _shared(plans[unit[0]], shape)
     lines += skipped(todo)
@@ -97,7 +97,7 @@ def _shared(plan: Plan, shape: Architecture) -> list[str]:
     return lines
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned_rows(rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns aligned by two spaces, the first to the left and the rest to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [

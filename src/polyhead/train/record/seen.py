@@ -11,10 +11,10 @@ from polyhead.codecs import EXACT, HALF
 from polyhead.data.read import Examples
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import vector_path
-from polyhead.evaluate.asked import Asked, as_texts, asked, directions, reads_one_text, seen_rows, seen_texts
+from polyhead.evaluate.asked import ModelView, as_texts, asked, directions, reads_one_text, seen_rows, seen_texts
 from polyhead.evaluate.drift import LEAST
-from polyhead.evaluate.rows import drawn
-from polyhead.evaluate.watch import beside
+from polyhead.evaluate.rows import sample
+from polyhead.evaluate.watch import profile_of
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource
@@ -55,7 +55,7 @@ def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource) -> Dra
     if held.folds:
         return _with(draft, seen_texts(taken.inputs, vectors))
     outputs = [held.outputs[place] for place in places]
-    return _with(draft, seen_rows(task, taken.inputs, Asked(outputs=outputs, vectors=vectors)))
+    return _with(draft, seen_rows(task, taken.inputs, ModelView(outputs=outputs, vectors=vectors)))
 
 
 def with_seen_by(draft: Draft, examples: Examples, session: Session) -> Draft:
@@ -68,13 +68,13 @@ def with_seen_by(draft: Draft, examples: Examples, session: Session) -> Draft:
 
 
 def _with(draft: Draft, seen: Seen) -> Draft:
-    kept = beside(draft.record.task, seen)
+    kept = profile_of(draft.record.task, seen)
     assert kept.seen is not None
     return msgspec.structs.replace(draft, seen=kept.seen.content(), card=with_sections(draft.card, kept.card))
 
 
 def _places(examples: Examples) -> list[int]:
-    return drawn(len(examples.inputs), MOST, SEED)
+    return sample(len(examples.inputs), MOST, SEED)
 
 
 def _vectors(task: Task, examples: Examples, source: FeatureSource) -> FeatureRequest | None:

@@ -16,13 +16,12 @@ import numpy as np
 
 from polyhead.codecs import NO_TOKEN
 from polyhead.encoder.data import TrunkData
-from polyhead.engine.backends.base import Count, LoadedTask, StageResults, TokenBatch, owned_arrays, whole
+from polyhead.engine.backends.base import Count, FeatureBatch, LoadedTask, StageResults, TokenBatch, owned_arrays, whole
 from polyhead.engine.backends.prefix import check_feature_batch, depth_of, stored_paths
 from polyhead.engine.backends.reference.layer import Array, Arrays, dense, gelu, layer_norm, masked_softmax, run_layers
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import TRUNK, Activation, Embed, Layers, Path, Plan, Pool, cost
 from polyhead.plan.coding import through, tokens_of
-from polyhead.store.features import FeatureBatch
 
 
 class _States(msgspec.Struct, frozen=True):

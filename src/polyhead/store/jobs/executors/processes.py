@@ -83,8 +83,8 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         self.unit: Any = None
         self.is_ended = False
-        self.process = context.Process(target=serve, args=(theirs, work), daemon=True)
-        with one_thread():
+        self.process = context.Process(target=work_loop, args=(theirs, work), daemon=True)
+        with single_threaded_children():
             self.process.start()
         theirs.close()
 
@@ -107,7 +107,7 @@ class _Worker:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def single_threaded_children() -> Iterator[None]:
     """Processes that start inside multiply matrices in one thread."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
@@ -121,7 +121,7 @@ def one_thread() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def serve(connection: Connection, work: Work) -> None:
+def work_loop(connection: Connection, work: Work) -> None:
     """What a worker does: units, until nobody sends any."""
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
@@ -129,11 +129,11 @@ def serve(connection: Connection, work: Work) -> None:
             try:
                 content = pickle.dumps((True, work(unit)), pickle.HIGHEST_PROTOCOL)
             except Exception as error:
-                content = failure(error)
+                content = portable_error(error)
             connection.send_bytes(content)
 
 
-def failure(error: Exception) -> bytes:
+def portable_error(error: Exception) -> bytes:
     """The error for another process; in words where it cannot be sent."""
     try:
         content = pickle.dumps((False, without_frames(error)))
