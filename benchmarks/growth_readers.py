@@ -34,9 +34,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
 from polyhead.cli.main import main
-from polyhead.cli.project_text import with_task
-from polyhead.data.columns import Source
-from polyhead.data.guess_table import Given, layout_of, table_of
+from polyhead.data.columns import Columns, Source
+from polyhead.data.guess_table import layout_of, table_of
 from polyhead.data.read import read
 from polyhead.encoder.configs import architecture_of
 from polyhead.engine.pinned import ProbeAnswers, readable_probes
@@ -44,6 +43,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import DataError, suggestion
 from polyhead.nesting import is_deep
 from polyhead.plan import Codec, Pool
+from polyhead.project.file_text import with_task
 from polyhead.project.tables import read_project
 from polyhead.serve.app import application
 from polyhead.serve.http import without_files
@@ -367,7 +367,7 @@ def rows_of(path: Path) -> Work:
 
     def work() -> None:
         table = table_of(str(path))
-        layout_of(table, Given())
+        layout_of(table, Columns())
 
     return work
 

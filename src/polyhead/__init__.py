@@ -78,7 +78,7 @@ def train_project(
     otherwise: `polyhead.train.events.Events()` is silent. See `polyhead.train.run.train_project`.
     """
     import sys
-    import tempfile
+    from contextlib import nullcontext
     from pathlib import Path as FilePath
 
     from polyhead.progress import ProgressDisplay, counted
@@ -88,14 +88,11 @@ def train_project(
     if isinstance(project, Project):  # anything else is refused below, once torch is loaded
         several = counted(len(project.tasks), "task")
         display.line(f"training {several} into {FilePath(str(folder), str(project.bundle))}")
+    from polyhead.api.rows import with_data
     from polyhead.train.events import Events
     from polyhead.train.run import train_project as train
 
-    with tempfile.TemporaryDirectory(prefix="polyhead-") as work:
-        if data is not None:
-            from polyhead.api.rows import with_data
-
-            project = with_data(project, data, FilePath(work))
+    with nullcontext(project) if data is None else with_data(project, data) as project:
         return train(
             project,
             folder=folder,

@@ -101,12 +101,13 @@ def test_rows_of_an_earlier_program_are_in_the_cache_that_both_name(trunk, tmp_p
 def test_each_fit_learns_its_own_rows_whatever_others_fit(trunk, monkeypatch):
     """Rows of a task lay in one file, so that threads learned those of another: here all write before any learns."""
     made, count = Quick(trunk, backend="reference", verbose=False), 4
-    together, write = threading.Barrier(count), module.write_rows
+    together, write = threading.Barrier(count), module.records_of
     learned, failed = {}, []
 
     def write_together(*arguments):
-        write(*arguments)
+        records = write(*arguments)
         together.wait(60)
+        return records
 
     class Watched(Quick):
         def _train(self, entry, **options):
@@ -115,7 +116,7 @@ def test_each_fit_learns_its_own_rows_whatever_others_fit(trunk, monkeypatch):
             return outcome
 
     made.__class__ = Watched
-    monkeypatch.setattr(module, "write_rows", write_together)
+    monkeypatch.setattr(module, "records_of", write_together)
 
     def fit(number):
         try:

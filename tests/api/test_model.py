@@ -15,6 +15,7 @@ from polyhead import Model as Whole
 from polyhead import Passage, Project, Question, Session, TaskEntry, errors, train_project
 from polyhead.api.settings import settings_of
 from polyhead.bundle.read import Bundle
+from polyhead.data.rows import Rows
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import TrunkChoice
@@ -540,8 +541,8 @@ def test_missing_values_of_tables_in_memory_are_null(tmp_path):
     ]
     entry = TaskEntry(name="t", kind="single_label", labels=("0", "1"), train="x.jsonl")
     for table in (rows, pandas.DataFrame(rows)):
-        made = with_data(Project(tasks=(entry,)), {"t": {"train": table}}, tmp_path)
-        lines = [json.loads(line) for line in Path(made.tasks[0].train).read_text().splitlines()]
+        with with_data(Project(tasks=(entry,)), {"t": {"train": table}}) as made:
+            lines = [dict(row.values) for row in Rows(made.tasks[0].train)]
         assert [list(line.values()) for line in lines] == [["a", None], [None, None], ["b", 1]]
 
 

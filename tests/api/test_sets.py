@@ -2,8 +2,8 @@
 
 import pytest
 
-from polyhead.api.given import inputs_of, table_of
-from polyhead.api.rows import Labelled
+from polyhead.api.given import frame_of, texts_of_rows
+from polyhead.api.rows import LabelledTexts
 from polyhead.errors import BadValue
 
 
@@ -34,18 +34,18 @@ class Streamed:
 
 
 def test_classes_of_a_set_have_their_names():
-    table = table_of(Columns())
+    table = frame_of(Columns())
     assert table.column("label") == ["pos", "neg", None]
     assert table.column("tags") == [["neg", "pos"], [], ["pos"]]
-    rows = Labelled.of(Columns(), "label", text="text", text_b=None, what="train")
+    rows = LabelledTexts.of(Columns(), "label", text="text", text_b=None, what="train")
     assert (rows.inputs, rows.labels) == (["a", "b", "c"], ["pos", "neg", None])
 
 
 def test_a_set_of_splits_is_refused_with_the_split_to_give():
     with pytest.raises(BadValue, match=r"dataset\['train'\]"):
-        inputs_of({"train": Columns(), "test": Columns()})
+        texts_of_rows({"train": Columns(), "test": Columns()})
 
 
 def test_a_set_that_is_read_as_it_comes_is_refused_with_the_way_out():
     with pytest.raises(BadValue, match="Dataset.from_list"):
-        table_of(Streamed())
+        frame_of(Streamed())

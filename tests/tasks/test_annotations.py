@@ -13,8 +13,8 @@ import pytest
 
 from polyhead.data.formats import ANNOTATIONS, RecordFormat, register_annotations
 from polyhead.data.formats.docbin import hash_of
-from polyhead.data.formats.hub import with_names
 from polyhead.data.rows import Rows
+from polyhead.data.tables.hub import with_names
 from polyhead.errors import BadValue, DataError
 
 PAGE = Path(__file__).parents[2] / "docs" / "project" / "exports.md"

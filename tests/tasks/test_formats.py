@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyhead.data.formats import dialect
-from polyhead.data.formats.dialect import SEPARATORS, delimiter_of
-from polyhead.data.formats.foreign import recoded, without_header
+from polyhead.data.foreign import recoded, without_header
 from polyhead.data.rows import Rows
+from polyhead.data.tables import dialect
+from polyhead.data.tables.dialect import SEPARATORS, delimiter_of
 from polyhead.errors import BadValue, DataError, MissingExtra
 
 TABLE = [["text", "label", "n"], ["a, b; c", "x", "1"], ['"quoted"\tand|barred', "y", "2.5"], ["ü\nline", "x", ""]]
@@ -193,7 +193,7 @@ def test_sheets_that_cannot_be_read_are_named(tmp_path, monkeypatch):
 
 
 def test_a_workbook_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    from polyhead.data.formats import sheets
+    from polyhead.data.tables import sheet as sheets
 
     path = workbook(tmp_path / "x.xlsx", [["text"], ["a"]])
     monkeypatch.setattr(sheets, "LARGEST", 10)

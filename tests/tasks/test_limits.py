@@ -7,6 +7,7 @@ import pytest
 
 from polyhead.data import rows
 from polyhead.data.rows import Row, Rows
+from polyhead.data.tables import delimited, json_rows
 from polyhead.engine.inputs import Passage, checked_inputs
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks import limits
@@ -21,8 +22,9 @@ def small(monkeypatch):
     """Texts of 100 characters, lines of 500 bytes, 40 values a row."""
     monkeypatch.setattr(limits, "LONGEST_TEXT", 100)
     monkeypatch.setattr(rows, "LONGEST_TEXT", 100)
-    for module in (limits, rows):
+    for module in (limits, json_rows, delimited):
         monkeypatch.setattr(module, "LONGEST_LINE", 500)
+    for module in (limits, json_rows):
         monkeypatch.setattr(module, "MOST_VALUES", 40)
 
 
@@ -75,7 +77,7 @@ def test_a_line_of_too_many_values_is_named(tmp_path, value):
 
 def test_two_columns_of_one_name_are_found_among_many(tmp_path, monkeypatch):
     """Every name was counted anew: 100,000 columns took minutes."""
-    monkeypatch.setattr(rows, "LONGEST_LINE", 10**8)
+    monkeypatch.setattr(delimited, "LONGEST_LINE", 10**8)
     names = [f"c{number}" for number in range(100_000)]
     with pytest.raises(DataError, match="two columns"):
         list(Rows(written(tmp_path / "a.csv", ",".join([*names, "c7"]) + "\n"), ("text",)))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.data.formats.hub import with_names
 from polyhead.data.guess import is_missing
+from polyhead.data.tables.hub import with_names
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, suggestion
 from polyhead.text.question import Question
@@ -18,7 +18,7 @@ _INPUTS = "a text, a pair of texts, a Question, a Passage, or a list of words"
 _DROP = "drop the row, or name the column that holds the texts"
 
 
-class Table:
+class Frame:
     """A frame of pandas, polars, pyarrow or another library that narwhals reads, or a `datasets.Dataset`."""
 
     def __init__(self, names: Sequence[str], column: Callable[[str], list[Any]], frame: Any) -> None:
@@ -46,7 +46,7 @@ class Table:
         return self._frame.with_columns(*series).select(*columns).to_native()
 
 
-def table_of(value: object) -> Table | None:
+def frame_of(value: object) -> Frame | None:
     """The value as a table; None where it is none."""
     if isinstance(value, Mapping) and value and all(map(_is_set, value.values())):
         first = next(iter(value))
@@ -55,7 +55,7 @@ def table_of(value: object) -> Table | None:
     if isinstance(value, (str, bytes, Mapping, *SEQUENCES)):
         return None
     if _is_set(value):
-        return _table_of_set(value)
+        return _frame_of_set(value)
     if not (hasattr(type(value), "columns") or hasattr(type(value), "column_names")):
         return None
     try:
@@ -70,7 +70,7 @@ def table_of(value: object) -> Table | None:
             allowed="lists, arrays, a frame of pandas, polars or pyarrow, a Dataset",
             do="collect a lazy frame first",
         )
-    return Table(frame.columns, lambda name: frame[name].to_list(), frame)
+    return Frame(frame.columns, lambda name: frame[name].to_list(), frame)
 
 
 def _is_set(value: object) -> bool:
@@ -78,16 +78,16 @@ def _is_set(value: object) -> bool:
     return hasattr(type(value), "features") and hasattr(type(value), "column_names")
 
 
-def _table_of_set(value: Any) -> Table:
+def _frame_of_set(value: Any) -> Frame:
     """A `datasets.Dataset`; its classes by their names."""
     if not hasattr(value, "__getitem__"):
         do = "collect it first: Dataset.from_list(list(dataset), features=dataset.features)"
         raise BadValue("a set that is read as it comes is no table", got=type(value).__name__, do=do)
     features = value.features or {}
-    return Table(value.column_names, lambda name: [with_names(cell, features.get(name)) for cell in value[name]], None)
+    return Frame(value.column_names, lambda name: [with_names(cell, features.get(name)) for cell in value[name]], None)
 
 
-def listed(values: object, what: str) -> list[Any]:
+def values_of_rows(values: object, what: str) -> list[Any]:
     """The values one by one, None where there is nothing; arrays of two dimensions give tuples.
 
     Raises BadValue for what holds none.
@@ -99,27 +99,27 @@ def listed(values: object, what: str) -> list[Any]:
             allowed="a list, an array, a column or series",
             do=f"put a single one of {what} into a list" if isinstance(values, str) else None,
         )
-    if table_of(values) is not None:
+    if frame_of(values) is not None:
         raise BadValue(f"{what} are a whole table", got=type(values).__name__, do="name the column that holds them")
     rows: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    return [tuple(row) if isinstance(row, list) and isinstance(values, np.ndarray) else plain(row) for row in rows]
+    return [tuple(row) if isinstance(row, list) and isinstance(values, np.ndarray) else _plain(row) for row in rows]
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """A number of numpy as one of Python, None where there is nothing; anything else as it is."""
     if is_missing(value):
         return None
     return value.item() if isinstance(value, np.generic) else value
 
 
-def inputs_of(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Table | None]:
+def texts_of_rows(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Frame | None]:
     """The inputs of these texts, None for a row without one, and the table that they come from, where they do.
 
     `text` and `text_b` name the columns of a table. Raises BadValue for a row that is no input, with its number.
     """
-    table = table_of(texts)
+    table = frame_of(texts)
     if table is None:
-        rows = listed(texts, "texts")
+        rows = values_of_rows(texts, "texts")
     elif text_b is None:
         rows = table.column(text)
     else:
@@ -131,9 +131,9 @@ def inputs_of(texts: object, *, text: str = "text", text_b: str | None = None) -
     return [row[0] if isinstance(row, tuple) and len(row) == 1 else row for row in rows], table
 
 
-def every_input_of(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Table | None]:
+def every_input_of(texts: object, *, text: str = "text", text_b: str | None = None) -> tuple[list[Any], Frame | None]:
     """The same where each row must have a text: raises EmptyData where there is no row, BadValue for one without."""
-    inputs, table = inputs_of(texts, text=text, text_b=text_b)
+    inputs, table = texts_of_rows(texts, text=text, text_b=text_b)
     if not inputs:
         raise EmptyData("there is no text", do="give one text or more")
     if missing := [number for number, row in enumerate(inputs) if row is None]:

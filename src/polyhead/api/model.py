@@ -10,25 +10,26 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
-from polyhead.api.given import Table, inputs_of
+from polyhead.api.given import Frame, texts_of_rows
 from polyhead.api.predicting import as_input, cells_by_task, is_alone, word_places
 from polyhead.api.rows import (
-    Labelled,
+    LabelledTexts,
     check_different_labels,
     check_first,
     check_inputs,
     columns_for,
+    earlier_records,
     entry_of,
+    held_splits,
+    in_python,
+    keep_records,
     kind_of_rows,
-    put_before,
-    put_file,
-    rows_in_memory,
+    records_of,
     with_lists,
-    write_rows,
-    write_splits,
 )
 from polyhead.api.settings import settings_of
 from polyhead.arguments import typed
@@ -36,6 +37,7 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import whole_bundle
 from polyhead.data.columns import Source
+from polyhead.data.tables.memory import in_memory
 from polyhead.engine.answers import AnswerTable
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Result, Session
@@ -156,27 +158,27 @@ class Model:
         """
         check_first(task)
         what, chosen = f"task '{task}'", settings_of(task, settings)
-        rows = Labelled.of(texts, labels, text=text, text_b=text_b, what=what)
+        rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, what=what)
         live = self.tasks.get(task)
         known = KINDS.named(kind or (live and live.kind) or kind_of_rows(rows, say=self._say, what=task))
         rows = with_lists(rows, known)
         check_inputs(known, rows.inputs)
-        # In a folder of its own: another thread may fit the same task.
-        with tempfile.TemporaryDirectory(prefix="rows-", dir=self._work) as folder:
-            file, held = FilePath(folder, f"{task}.jsonl"), {"validation": validation, "test": test}
-            write_rows(file, known, rows)
-            chosen |= write_splits(file, known, rows, held, labels, text=text, text_b=text_b)
-            with self._fitting:
-                live = self.tasks.get(task)
-                before = put_before(file, self._rows_of(task), live, known) if add and live is not None else 0
-                if not before:
-                    check_different_labels(known, rows.labels, what=what)
-                with rows_in_memory(file, before=before):
-                    overlaps = chosen.get("overlaps")
-                    entry = entry_of(task, known, rows, file, live=live, classes=classes, overlaps=overlaps) | chosen
-                    outcome = self._train(TaskEntry(**entry), if_better=if_better, allow_lost_labels=allow_lost_labels)
-                if task in outcome.trained and self.keeps_rows:
-                    put_file(file, self._rows_of(task))
+        records, before = records_of(known, rows), []
+        with ExitStack() as held, self._fitting:
+            splits = {"validation": validation, "test": test}
+            chosen |= held_splits(held, known, rows, splits, labels, text=text, text_b=text_b, what=what)
+            live = self.tasks.get(task)
+            if add and live is not None:
+                before = earlier_records(self._rows_of(task), records, live, known)
+            else:
+                check_different_labels(known, rows.labels, what=what)
+            address = held.enter_context(in_memory([*before, *records], before=len(before)))
+            with in_python(before=len(before)):
+                overlaps = chosen.get("overlaps")
+                entry = entry_of(task, known, rows, address, live=live, classes=classes, overlaps=overlaps) | chosen
+                outcome = self._train(TaskEntry(**entry), if_better=if_better, allow_lost_labels=allow_lost_labels)
+            if task in outcome.trained and self.keeps_rows:
+                keep_records([*before, *records], self._rows_of(task))
         return self
 
     def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:
@@ -272,16 +274,13 @@ class Model:
     ) -> dict[str, float]:
         """Every metric of the task's kind on these rows; `overlaps` as in `fit`, of labelled spans that overlap."""
         kind = kind_of(declared := self._known(task))
-        rows = Labelled.of(texts, labels, text=text, text_b=text_b, what="evaluate")
+        rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, what="evaluate")
         rows = with_lists(rows, kind, known=declared.labels)
         check_inputs(kind, rows.inputs, input_types_of(declared))
-        columns: dict[str, Any] = dict(columns_for(kind, rows.inputs))
-        with tempfile.TemporaryDirectory(dir=self._work) as folder:
-            file = FilePath(folder, f"{task}.jsonl")
-            write_rows(file, kind, rows)
-            source = to_value({"path": str(file), "overlaps": overlaps, **columns}, Source, source="evaluate")
-            with rows_in_memory(file):
-                return evaluation_of(self.session, task, source).score.scores
+        named = {"overlaps": overlaps, **columns_for(kind, rows.inputs)}
+        with in_memory(records_of(kind, rows)) as address, in_python():
+            source = to_value({"path": address, **named}, Source, source="evaluate")
+            return evaluation_of(self.session, task, source).score.scores
 
     def save(self, folder: FilePath | str) -> FilePath:
         """Writes the bundle to a new folder, for `Model.load`, `polyhead serve` and every other command."""
@@ -340,11 +339,11 @@ class Model:
 
     def _columns(
         self, texts: Any, tasks: Iterable[str] | str | None, *, text: str, text_b: str | None
-    ) -> tuple[AnswerTable, list[Any], Table | None, bool]:
+    ) -> tuple[AnswerTable, list[Any], Frame | None, bool]:
         """The answers, the inputs, the table that they come from, and whether it was one input alone."""
         names = None if tasks is None else [tasks] if isinstance(tasks, str) else list(tasks)
         alone = is_alone(texts, {name: self._known(name) for name in (self.tasks if names is None else names)})
-        inputs, table = inputs_of([texts] if alone else texts, text=text, text_b=text_b)
+        inputs, table = texts_of_rows([texts] if alone else texts, text=text, text_b=text_b)
         columns = self.session.columns(list(map(as_input, inputs)), tasks=names, words=word_places(inputs))
         return columns, inputs, table, alone
 

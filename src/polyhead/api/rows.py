@@ -1,4 +1,4 @@
-"""Labelled rows in memory as the file of a task, and the entry that reads it."""
+"""Labelled rows in memory as a task reads them, and the entry that reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from numbers import Real
 from pathlib import Path as FilePath
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.api.given import every_input_of, listed, table_of
+from polyhead.api.given import every_input_of, frame_of, values_of_rows
 from polyhead.data.guess import kind_of_labels, plain, separator_between
+from polyhead.data.tables.memory import ADDRESS, in_memory
+from polyhead.data.tables.written import json_bytes
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
 from polyhead.errors import BadValue, ConfigError, PolyheadError, suggestion
 from polyhead.files import replace_file
@@ -28,9 +30,10 @@ from polyhead.text.question import Question
 SPANS, TOKENS, TAGS = "spans", "tokens", "tags"  # columns of labelled words
 PAIR = "text_b"
 SPLITS = ("train", "validation", "test")
+Record = dict[str, Any]
 
 
-class Labelled(msgspec.Struct, frozen=True, kw_only=True):
+class LabelledTexts(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs and the label of each."""
 
     inputs: list[Any]
@@ -38,16 +41,16 @@ class Labelled(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""  # of the column of the labels
 
     @classmethod
-    def of(cls, texts: object, labels: object, *, text: str, text_b: str | None, what: str) -> Labelled:
+    def of(cls, texts: object, labels: object, *, text: str, text_b: str | None, what: str) -> LabelledTexts:
         """Of lists, or of a table, whose column of labels is then named. Raises BadValue where their numbers differ."""
         inputs, table = every_input_of(texts, text=text, text_b=text_b)
         if table is not None and isinstance(labels, str):
             rows = table.column(labels)
         elif labels is None or isinstance(labels, str):
-            named = "the name of the column that holds them" if table_of(texts) is not None else "a list of labels"
+            named = "the name of the column that holds them" if frame_of(texts) is not None else "a list of labels"
             raise BadValue(f"{what} has no labels", got=labels, allowed=named)
         else:
-            rows = listed(labels, "labels")
+            rows = values_of_rows(labels, "labels")
         if len(rows) != len(inputs):
             raise BadValue(f"{what} has not one label for each text", got=f"{len(inputs)} texts, {len(rows)} labels")
         name = labels if isinstance(labels, str) else getattr(labels, "name", None)
@@ -75,7 +78,7 @@ def kind_of_inputs(inputs: Sequence[Any]) -> tuple[str, str] | None:
     return name, f"the first input is {IN_WORDS[asked]}"
 
 
-def kind_of_rows(rows: Labelled, *, say: Callable[[str], None], what: str) -> str:
+def kind_of_rows(rows: LabelledTexts, *, say: Callable[[str], None], what: str) -> str:
     """The kind that inputs and labels show, which is said; raises ConfigError where labels fit several alike."""
     known = kind_of_inputs(rows.inputs)
     if known is not None:
@@ -93,7 +96,7 @@ def kind_of_rows(rows: Labelled, *, say: Callable[[str], None], what: str) -> st
     return guess.kind
 
 
-def with_lists(rows: Labelled, kind: Kind, *, known: Collection[str] = ()) -> Labelled:
+def with_lists(rows: LabelledTexts, kind: Kind, *, known: Collection[str] = ()) -> LabelledTexts:
     """The rows with lists for labels that stand in one string, where the kind takes several labels a row.
 
     Where the labels of the task are `known`, what separates them leaves none but these. Raises BadValue for a string
@@ -122,42 +125,41 @@ def with_lists(rows: Labelled, kind: Kind, *, known: Collection[str] = ()) -> La
 def entry_of(
     task: str,
     kind: Kind,
-    rows: Labelled,
-    file: FilePath,
+    rows: LabelledTexts,
+    address: str,
     *,
     live: Task | None,
     classes: Sequence[str] | None,
-    overlaps: str | None = None,
+    overlaps: Any = None,
 ) -> dict[str, Any]:
-    """The `[[tasks]]` table of rows that were written to this file: labels of the live version first, then new ones.
+    """The `[[tasks]]` table of rows at this address: labels of the live version first, then new ones.
 
     `classes` are all labels in order, where they are given.
     """
     columns = columns_for(kind, rows.inputs)
     named: dict[str, Any] = {key: columns.get(key) for key in ("tokens", "spans", "text_b")} | {"overlaps": overlaps}
-    if "tags" in columns:
-        named["label"] = columns["tags"]
-    entry = declare(InitOptions(data=str(file), kind=kind.name, name=task, **named), file.parent).entry
+    options = InitOptions(data=address, kind=kind.name, name=task, label=columns.get("tags"), **named)
+    entry = declare(options, FilePath()).entry
     entry.pop("pair", None)  # it is as a project file's default
     if classes is not None:
         entry["labels"] = list(classes)
     elif live is not None and live.labels:
         entry["labels"] = [*live.labels, *(label for label in entry["labels"] if label not in live.labels)]
-    entry["train"] = str(file)
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
 
 
-def write_splits(
-    file: FilePath,
+def held_splits(
+    held: ExitStack,
     kind: Kind,
-    train: Labelled,
+    train: LabelledTexts,
     splits: Mapping[str, Any],
     labels: object,
     *,
     text: str,
     text_b: str | None,
+    what: str,
 ) -> dict[str, Any]:
-    """The other splits as an entry names them: rows are written beside the file of train, and in the form of its rows.
+    """The other splits as an entry names them: rows are held in memory, and in the form of train's rows.
 
     Rows are (texts, labels), or a frame with the columns of train. A share and a file stay as they are.
     """
@@ -168,33 +170,32 @@ def write_splits(
             named[split] = given
         elif given is not None:
             own, answers = given if isinstance(given, tuple) and len(given) == 2 else (given, labels)
-            rows = Labelled.of(own, answers, text=text, text_b=text_b, what=f"the {split} of task '{file.stem}'")
+            rows = LabelledTexts.of(own, answers, text=text, text_b=text_b, what=f"the {split} of {what}")
             check_inputs(kind, [train.inputs[0], *rows.inputs])
-            named[split] = str(file.with_name(f"{file.stem}-{split}.jsonl"))
-            write_rows(FilePath(named[split]), kind, with_lists(rows, kind, known=known))
+            named[split] = held.enter_context(in_memory(records_of(kind, with_lists(rows, kind, known=known))))
     return named
 
 
-def put_file(file: FilePath, place: FilePath) -> None:
-    """Copies a file of rows to its place, for its owner alone."""
+def keep_records(records: Sequence[Record], place: FilePath) -> None:
+    """Writes records for later fits that add to them, for their owner alone."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_file(place, file.read_bytes())
+    replace_file(place, b"".join(json_bytes(record) + b"\n" for record in records))
 
 
-def put_before(file: FilePath, earlier: FilePath, live: Task, kind: Kind) -> int:
-    """Puts the rows that the live version learned from before the rows of a file; gives their number.
+def earlier_records(place: FilePath, records: Sequence[Record], live: Task, kind: Kind) -> list[Record]:
+    """What the live version learned from.
 
-    Raises ConfigError where they are not kept, or of another kind, BadValue where they have other columns.
+    Raises ConfigError where it is not kept, or of another kind, BadValue where it has other columns than `records`.
     """
-    if not earlier.exists() or live.kind != kind.name:
+    if not place.exists() or live.kind != kind.name:
         raise ConfigError(
             f"the rows that the live version of task '{live.name}' learned from are not kept here, or of another kind",
             got="add=True",
             allowed="a version that this model learned, or one with the same cache=",
             do="give the earlier rows together with the new ones",
         )
-    rows, before = file.read_bytes(), earlier.read_bytes()
-    forms = [{*json.loads(each[: each.index(b"\n")])} & {PAIR, SPANS, TOKENS} for each in (before, rows)]
+    earlier: list[Record] = [json.loads(line) for line in place.read_bytes().splitlines()]
+    forms = [{*each[0]} & {PAIR, SPANS, TOKENS} for each in (earlier, records)]
     if forms[0] != forms[1]:
         raise BadValue(
             f"task '{live.name}' has rows of another form than those that it learned from before",
@@ -202,29 +203,26 @@ def put_before(file: FilePath, earlier: FilePath, live: Task, kind: Kind) -> int
             allowed=f"rows with {sorted(forms[0]) or 'one text'}",
             do="give rows of that form, or fit all rows anew",
         )
-    replace_file(file, before + rows)
-    return before.count(b"\n")
+    return earlier
 
 
 @contextmanager
-def rows_in_memory(file: FilePath, *, before: int = 0) -> Iterator[None]:
-    """Errors about rows of the file name rows of the call: number 0 is that after `before` earlier ones."""
+def in_python(*, before: int = 0) -> Iterator[None]:
+    """Errors name rows of the call, which are numbered from 0 after `before` earlier ones, and arguments."""
 
     def named(match: re.Match[str]) -> str:
-        number = int(match[1]) - 1 - before
+        number = int(match[1])
         return f"row {number}" if number >= 0 else f"row {number + before} of those before"
 
     try:
         yield
     except PolyheadError as error:
-        if file.name not in error.what:
+        if ADDRESS not in error.what:
             raise
-        what = re.sub(rf"\S*{re.escape(file.name)} row (\d+)", named, error.what)
-        what = re.sub(rf"\S*{re.escape(file.name)}", "these rows", what)
+        what = re.sub(rf"{ADDRESS}\d+ row (-?\d+)", named, error.what)
+        what = re.sub(rf"{ADDRESS}\d+", "these rows", what)
         allowed, do = map(_in_arguments, (error.allowed, error.do))
         facts = {name: value for name, value in error.facts.items() if name != "source"}
-        if isinstance(row := facts.get("row"), int):
-            facts["row"] = row - 1 - before
         raised = type(error).__new__(type(error))
         PolyheadError.__init__(raised, what, got=error.got, allowed=allowed, do=do, **facts)
         raise raised from None
@@ -279,30 +277,25 @@ def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:
     return columns
 
 
-def write_rows(file: FilePath, kind: Kind, rows: Labelled) -> None:
-    """Writes them as JSON lines."""
-    columns, encoder = columns_for(kind, rows.inputs), msgspec.json.Encoder(enc_hook=_listed)
+def records_of(kind: Kind, rows: LabelledTexts) -> list[Record]:
+    """The rows under the names of the columns that `columns_for` gives, labels as JSON has them."""
+    columns = columns_for(kind, rows.inputs)
     label = columns.get("tags") or columns.get("spans") or kind.label_key
-    lines = []
-    for number, (given, answer) in enumerate(zip(rows.inputs, rows.labels, strict=True)):
-        if wrong := [
-            each for each in (answer if isinstance(answer, list | tuple | set) else [answer]) if _is_no_label(each)
-        ]:
-            raise BadValue(f"row {number} has bytes or infinity as a label", got=wrong, do="correct it", row=number)
-        try:
-            written = encoder.encode(answer)
-        except UnicodeEncodeError:
-            what = f"the label of row {number} holds half of a character (a lone surrogate)"
-            raise BadValue(what, got=repr(answer), allowed="characters", do="correct the label", row=number) from None
-        except (TypeError, ValueError) as error:
-            raise BadValue(f"the label of row {number} is no plain value", got=str(error), row=number) from None
-        cells = cells_of(kind, given)
-        try:
-            lines.append(encoder.encode({**cells, label: msgspec.Raw(written)}) + b"\n")
-        except UnicodeEncodeError:  # a lone surrogate, which JSON can spell: it is replaced when it is read
-            lines.append(json.dumps({**cells, label: json.loads(written)}).encode() + b"\n")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(file, b"".join(lines))
+    both = enumerate(zip(rows.inputs, rows.labels, strict=True))
+    return [cells_of(kind, given) | {label: _plain_label(answer, number)} for number, (given, answer) in both]
+
+
+def _plain_label(answer: Any, number: int) -> Any:
+    several = answer if isinstance(answer, list | tuple | set) else [answer]
+    if wrong := [each for each in several if _is_no_label(each)]:
+        raise BadValue(f"row {number} has bytes or infinity as a label", got=wrong, do="correct it", row=number)
+    try:
+        return msgspec.json.decode(msgspec.json.encode(answer, enc_hook=_listed))
+    except UnicodeEncodeError:
+        what = f"the label of row {number} holds half of a character (a lone surrogate)"
+        raise BadValue(what, got=repr(answer), allowed="characters", do="correct the label", row=number) from None
+    except (TypeError, ValueError) as error:
+        raise BadValue(f"the label of row {number} is no plain value", got=str(error), row=number) from None
 
 
 def _is_no_label(value: object) -> bool:
@@ -332,8 +325,9 @@ def cells_of(kind: Kind, given: Any) -> dict[str, Any]:
     return {kind.text_column: given}
 
 
-def with_data(project: Project, data: Mapping[str, Mapping[str, Any]], folder: FilePath) -> Project:
-    """The project whose tasks read these tables, written into `folder`: task -> split -> rows.
+@contextmanager
+def with_data(project: Project, data: Mapping[str, Mapping[str, Any]]) -> Iterator[Project]:
+    """The project whose tasks read these tables, task -> split -> rows, which are held in memory inside.
 
     Rows are a list of dicts, or a frame; their columns are those that the task's keys name. Raises ConfigError for a
     task or split that there is none of, BadValue for rows that are no table.
@@ -342,24 +336,24 @@ def with_data(project: Project, data: Mapping[str, Mapping[str, Any]], folder: F
     if unknown := sorted(set(data) - set(names)):
         raise ConfigError("the project has no such task", got=unknown, allowed=names, do=suggestion(unknown[0], names))
     entries = []
-    for entry in project.tasks:
-        files = {}
-        for split, rows in data.get(entry.name, {}).items():
-            if split not in SPLITS:
-                raise ConfigError(f"task '{entry.name}' has no such split", got=split, allowed=SPLITS)
-            files[split] = str(folder / f"{entry.name}-{split}.jsonl")
-            _write_table(FilePath(files[split]), rows, f"{split} of task '{entry.name}'")
-        entries.append(msgspec.structs.replace(entry, **files))
-    return msgspec.structs.replace(project, tasks=tuple(entries))
+    with ExitStack() as held:
+        for entry in project.tasks:
+            addresses = {}
+            for split, rows in data.get(entry.name, {}).items():
+                if split not in SPLITS:
+                    raise ConfigError(f"task '{entry.name}' has no such split", got=split, allowed=SPLITS)
+                records = _table(rows, f"{split} of task '{entry.name}'")
+                addresses[split] = held.enter_context(in_memory(records))
+            entries.append(msgspec.structs.replace(entry, **addresses))
+        yield msgspec.structs.replace(project, tasks=tuple(entries))
 
 
-def _write_table(file: FilePath, rows: Any, what: str) -> None:
-    table, encoder = table_of(rows), msgspec.json.Encoder()
-    if table is not None:
-        columns = [table.column(name) for name in table.names]
-        rows = [dict(zip(table.names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+def _table(rows: Any, what: str) -> list[Record]:
+    frame = frame_of(rows)
+    if frame is not None:
+        columns = [frame.column(name) for name in frame.names]
+        rows = [dict(zip(frame.names, cells, strict=True)) for cells in zip(*columns, strict=True)]
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Mapping) for row in rows):
         raise BadValue(f"{what} is no table", got=type(rows).__name__, allowed="a list of dicts, or a frame")
-    replace_file(
-        file, b"".join(encoder.encode({key: plain(cell) for key, cell in row.items()}) + b"\n" for row in rows)
-    )
+    plain_rows = ({key: plain(cell) for key, cell in row.items()} for row in rows)
+    return [msgspec.json.decode(json_bytes(row)) for row in plain_rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from polyhead.data.columns import Columns
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import ConfigError, suggestion
 from polyhead.project.names import MEANT, other_name
@@ -14,8 +15,8 @@ from polyhead.project.tables import TaskEntry
 from polyhead.values import Value, to_value
 
 OTHERWISE = ("name", "kind", "labels", "train", "validation", "test")  # arguments of their own
-COLUMNS = ("text", "text_b", "label", "tokens", "tags", "spans", "choices", "answers", "separator", "soft")
-SETTINGS = tuple(name for name in TaskEntry.__struct_fields__ if name not in OTHERWISE + COLUMNS)
+COLUMNS = set(Columns.__struct_fields__) - {"empty", "overlaps"}
+SETTINGS = tuple(name for name in TaskEntry.__struct_fields__ if name not in {*OTHERWISE, *COLUMNS})
 
 
 class Tables(Value):

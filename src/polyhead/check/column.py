@@ -62,7 +62,7 @@ def _looks_like_labels(table: Table, name: str) -> bool:
 
 def _tells(part: SplitRows, table: Table, name: str) -> bool:
     """Whether the column's values recur, and nearly every row's label follows from them."""
-    column = part.source.label
+    column = part.source.label or part.kind.label_key
     pairs = [(str(row[name]), str(row[column])) for row in table.rows if row.get(name) is not None and row.get(column)]
     if len(pairs) < FEW or not is_asked(name):
         return False

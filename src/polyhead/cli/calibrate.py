@@ -89,7 +89,7 @@ def command(
     from polyhead.evaluate.run import calibrated_task
 
     printer, only = Printer(json_to), names_in(tasks)
-    named = LabelledColumns(**{field: options.pop(field) for field in LabelledColumns.__struct_fields__})
+    named = LabelledColumns(**{f: options.pop(f) for f in LabelledColumns.__struct_fields__ if f in options})
     wish = CalibrateRequest(**options)
     for path in filter(None, (data, check)):
         if not os.path.isfile(path):

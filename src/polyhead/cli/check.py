@@ -155,11 +155,11 @@ def _limit(place: str, given: int | None) -> int:
 
 def _of_files(data: Sequence[str], columns: dict[str, str | None]) -> Checked:
     from polyhead.check.finding import Finding
-    from polyhead.cli.init_tasks import split_groups, task_name_of
+    from polyhead.project.init import split_groups
 
     entries, findings = list[Any](), list[Finding]()
     for files in split_groups(data):
-        stem = task_name_of(files) or Path(files["data"]).name.split(".")[0]
+        stem = files.pop("name") or Path(files["data"]).name.split(".")[0]
         try:
             entries.append(_entry(files, columns, stem))
         except (ConfigError, DataError) as error:
@@ -173,14 +173,12 @@ def _of_files(data: Sequence[str], columns: dict[str, str | None]) -> Checked:
 
 def _entry(files: dict[str, Any], columns: dict[str, str | None], stem: str) -> TaskEntry:
     """The task that files make, its columns guessed from the rows that can be read."""
-    from polyhead.cli.guessed import guessed
     from polyhead.data.guess_table import table_of
     from polyhead.project.declare import InitOptions, clean_name, outlined
+    from polyhead.project.init import guessed
 
-    asked: dict[str, Any] = dict.fromkeys(InitOptions.__struct_fields__)
-    asked |= {"one_hot": (), "name": clean_name(stem), **columns, **files}
-    options = guessed(asked, table_of(asked["data"], readable=True)).options
-    entry = outlined(options, Path.cwd())
+    options = InitOptions(name=clean_name(stem), **columns, **files)
+    entry = outlined(guessed(options, table_of(options.data, readable=True)), Path.cwd())
     entry.task()
     return entry
 

@@ -14,7 +14,7 @@ from polyhead.cli.bundle_lines import end
 from polyhead.cli.labelled import LabelledColumns, labelled_options, sources_of
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
 from polyhead.cli.output import Printer, counted, indented, json_option, note, section, text_table
-from polyhead.cli.tables import columns_in_table
+from polyhead.data.rows import first_columns
 from polyhead.errors import DataError, EmptyData, MissingColumn
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _rows(
     from polyhead.evaluate.rows import labelled_rows, plain_rows
     from polyhead.evaluate.watch import summarized
 
-    tasks, there = {name: session.tasks[name] for name in names}, columns_in_table(data)
+    tasks, there = {name: session.tasks[name] for name in names}, first_columns(data)
     labelled = [name for name in names if name in there] if not named.labels else list(names)
     sources = sources_of(tasks, labelled, data, named) if labelled else {}
     roles = {role: column for role, column in (("text", named.text), ("text_b", named.text_b)) if column}

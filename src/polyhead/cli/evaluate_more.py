@@ -13,8 +13,8 @@ import click
 
 from polyhead.cli.evaluate_where import EvaluatedTask, keeper_of
 from polyhead.cli.output import check_writable, note, writing_file
-from polyhead.cli.tables import columns_in_table
 from polyhead.data.columns import no_column
+from polyhead.data.rows import first_columns
 from polyhead.errors import BundleError, DataError, MissingColumn, PolyheadError, UnknownTask, summary_of
 from polyhead.values import Value
 
@@ -39,7 +39,7 @@ class More(Value):
     def check(self, data: str | None) -> None:
         """Raises, before any work, for a report that cannot be written, and for a column that `data` does not have."""
         for column in self.slices if data is not None and os.path.exists(data) else ():
-            if (there := columns_in_table(str(data))) and column not in there:
+            if (there := first_columns(str(data))) and column not in there:
                 raise no_column(str(data), column, there)
         if self.report is None:
             return

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from polyhead.cli.output import Printer, check_writable, json_option, writing_file
+from polyhead.errors import ConfigError
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import kinds_with
 
@@ -70,21 +71,31 @@ def command(output: str, json_to: str | None, replace: bool, data: tuple[str, ..
 
     Every option replaces a guess. Where two guesses are equally good, nothing is written, and the error names both.
     """
-    from polyhead.cli.init_tasks import declared_tasks, summary
+    from polyhead.cli.init_tasks import summary
+    from polyhead.project.init import ProjectDraft, split_groups
 
     printer, target = Printer(json_to), Path(output)
     _check_model(options)
     check_writable(output)
     before = _before(target)
-    options["one_hot"] = tuple(part.strip() for part in (options["one_hot"] or "").split(",") if part.strip())
-    after, made = declared_tasks(data, options, before, output, replace=replace)
+    labels, one_hot = options.pop("labels"), options.pop("one_hot") or ""
+    options["soft"] = tuple(part.strip() for part in one_hot.split(",") if part.strip()) or None
+    try:
+        groups = split_groups(data)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    if len(groups) > 1 and (options["name"] or options["validation"] or options["test"]):
+        raise click.UsageError("--task, --validation and --test go with one task; run init once for each DATA")
+    draft = ProjectDraft(output, before, replace=replace)
+    made = draft.add(groups, options, labels)
     with writing_file(output) as file:
-        file.write(after.encode())
-    printer.lines(summary(made, after, output))
+        file.write(draft.text.encode())
+    printer.lines(summary(made, draft))
     facts = [
-        {"task": task.declared.entry, "counts": task.declared.counts, "unseen": task.declared.unseen}
-        | {"rows": task.declared.reports, "guesses": task.guessed.whys, "others": task.guessed.others}
-        for task in made
+        {"task": task.entry, "counts": task.counts, "unseen": task.unseen, "rows": task.reports}
+        | {"guesses": each.whys, "others": each.others}
+        for each in made
+        if (task := each.declared) is not None
     ]
     printer.json({"file": output, **facts[0]} if len(facts) == 1 else {"file": output, "tasks": facts})
 

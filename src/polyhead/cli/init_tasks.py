@@ -1,4 +1,4 @@
-"""The tasks of one `polyhead init`: which files belong together, what is said of each, and what to run next."""
+"""What `polyhead init` prints of the tasks that it wrote: what was guessed and found, and what to run next."""
 
 from __future__ import annotations
 
@@ -6,166 +6,42 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from polyhead.check.label import alike
 from polyhead.cli.given import looks_like_a_path
-from polyhead.cli.guessed import Guessed, as_rows, guessed
 from polyhead.cli.output import counted
-from polyhead.cli.project_text import with_task
-from polyhead.data.columns import Source
 from polyhead.data.read import read
-from polyhead.data.rows import DATASETS, Rows
-from polyhead.errors import ConfigError, EmptyData, PolyheadError, reworded
-from polyhead.project.declare import Declared, clean_name, declare
+from polyhead.data.rows import Rows
+from polyhead.errors import EmptyData
+from polyhead.project.init import InitTask, ProjectDraft
 from polyhead.project.recipes import Frozen
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import other_spelling
 from polyhead.text.question import Question, texts_of
-from polyhead.values import Value
+from polyhead.values import to_value
 
-SPLITS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation"}
-SPLITS |= {"dev": "validation", "test": "test"}
-SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
-SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}")  # part of a split, as data sets of hubs are stored
 SHOWN, WIDTH = 3, 72  # rows, and characters of a text
 NAMES_OF_NOTHING = ("nan", "null", "<na>", "nat", "na", "n/a", "\\n")  # how programs write a missing value
 SHORT = 60  # characters of the text to ask
 LOOKED_AT = 100  # rows, of which the first that can be used are shown
 
 
-class Made(Value):
-    """A task, how it was guessed and what was said of its files, and keys of a replaced task that were dropped."""
-
-    guessed: Guessed
-    declared: Declared
-    notes: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-
-
-def declared_tasks(
-    data: Sequence[str], options: dict[str, Any], before: str, output: str, *, replace: bool
-) -> tuple[str, list[Made]]:
-    """The project file's text with every task, and the tasks; of exports the rows are written, unless it fails."""
-    written: dict[Path, bool] = {}
-    try:
-        return _declared(data, options, before, output, written, replace=replace)
-    except BaseException:
-        for path in (path for path, is_new in written.items() if is_new):
-            path.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def _named_as_given(sources: dict[str, str]) -> Iterator[None]:
-    """Errors name the user's files in place of those that were written for them, which will be gone."""
-
-    def change(words: str) -> str:
-        for target, source in sources.items():
-            words = words.replace(target, source).replace(Path(target).name, Path(source).name)
-        return words
-
-    try:
-        yield
-    except PolyheadError as error:
-        raise reworded(error, change) if sources else error from None
-
-
-def _declared(
-    data: Sequence[str], options: dict[str, Any], before: str, output: str, written: dict[Path, bool], *, replace: bool
-) -> tuple[str, list[Made]]:
-    folder, made, after = Path(output).resolve().parent, list[Made](), before
-    groups = split_groups(data)
-    if len(groups) > 1 and (options["name"] or options["validation"] or options["test"]):
-        raise click.UsageError("--task, --validation and --test go with one task; run init once for each DATA")
-    for files in groups:
-        labels = options["labels"] or (None,)
-        own_name = task_name_of(files)
-        asked = {key: value for key, value in options.items() if key != "labels"} | files
-        asked |= {key: options[key] for key in ("validation", "test") if options[key]}
-        notes, sources = tuple[str, ...](), dict[str, str]()
-        name = asked["name"] or own_name
-        for key in ("data", "validation", "test"):
-            if asked[key]:
-                source = asked[key]
-                asked[key], said = as_rows(source, folder, written, replace=replace)
-                sources |= {asked[key]: source} if asked[key] != source else {}
-                notes += said
-        for label in labels:
-            own = clean_name(label) if label and len(labels) > 1 else name
-            with _named_as_given(sources):
-                guess = guessed(asked | {"label": label, "name": own})
-                if len(groups) * len(labels) > 1 and not guess.options.known_kind.empty_is_none:
-                    guess = msgspec.structs.replace(guess, options=msgspec.structs.replace(guess.options, empty=None))
-                declared = declare(guess.options, folder)
-            after, dropped = with_task(after, declared.entry, output, replace=replace)
-            others = tuple(other for other in guess.others if other not in labels)
-            guess = Guessed(options=guess.options, whys=guess.whys, others=others)
-            made.append(Made(guessed=guess, declared=declared, notes=notes, dropped=dropped))
-    if options["empty"] and all(task.guessed.options.empty is None for task in made):
-        raise ConfigError(
-            "no task has several labels, so an empty cell cannot say that none of them applies",
-            got=f"--empty {options['empty']}",
-            do="leave --empty out: rows without a label are skipped",
-        )
-    return after, made
-
-
-def split_groups(data: Sequence[str]) -> list[dict[str, Any]]:
-    """Each file as a task, with files beside it that are called its validation or test split."""
-    groups: dict[tuple[Path, str, str], dict[str, Any]] = {}
-    alone: list[dict[str, Any]] = []
-    for path in data:
-        stem, _, ending = Path(path).name.partition(".")
-        stem = SHARD.sub("", stem)
-        part = SPLIT.search(stem)
-        if len(data) == 1 or path.startswith(DATASETS) or part is None:
-            alone.append({"data": path, "validation": None, "test": None})
-            continue
-        split, rest = SPLITS[part[1].lower()], stem[: part.start()] + stem[part.end() :]
-        group = groups.setdefault((Path(path).parent, rest, ending), {})
-        if split in group:
-            raise click.UsageError(
-                f"{group[split]} and {path} are both called the {split} split of one task; join such files to one"
-            )
-        group[split] = path
-    whole = []
-    for (_, rest, _), group in groups.items():
-        if "train" in group:
-            whole.append({"data": group["train"], "validation": group.get("validation"), "test": group.get("test")})
-            whole[-1] |= {"stem": rest}
-        else:
-            alone += [{"data": path, "validation": None, "test": None} for path in group.values()]
-    return [*whole, *alone]
-
-
-def task_name_of(files: dict[str, Any]) -> str | None:
-    """The name of splits without the name of the split, or of their folder; None: that of the one file."""
-    stem = files.pop("stem", None)
-    if stem is None:
-        return None
-    return clean_name(stem or Path(files["data"]).resolve().parent.name)
-
-
-def summary(made: Sequence[Made], after: str, output: str) -> list[str]:
+def summary(made: Sequence[InitTask], draft: ProjectDraft) -> list[str]:
     """What was guessed and found, three rows of each task as it reads them, and the next commands."""
-    import tomllib
-
-    from polyhead.values import to_value
-
-    project = to_value(tomllib.loads(after), Project, source=output)
-    folder, lines, first = Path(output).resolve().parent, list[str](), ""
+    output, lines, first = draft.output, list[str](), ""
+    project = to_value(tomllib.loads(draft.text), Project, source=output)
     for task in made:
+        assert task.declared is not None
         (entry,) = [e for e in project.tasks if e.name == task.declared.entry["name"]]
-        shown, example = _rows(entry, folder)
+        shown, example = _rows(entry, draft.folder)
         first = first or example
         lines += [*_lines(task, output), *shown]
     has_test = all(entry.test for entry in project.tasks)
@@ -193,39 +69,30 @@ def _plan(project: Project) -> list[str]:
 def _rows(entry: TaskEntry, folder: Path) -> tuple[list[str], str]:
     """The first rows of train as the task reads them, and the first input as an argument that `predict` takes."""
     assert isinstance(entry.train, str)
-    source: Source = entry.source(entry.train, folder)
+    source = entry.source(entry.train, folder)
     try:
         examples = read(msgspec.structs.replace(source, limit=LOOKED_AT), entry.task())
     except EmptyData:  # the first usable row comes later
         examples = read(source, entry.task())
-    numbers = examples.rows[:SHOWN]
-    columns = [entry.label, entry.tags, entry.spans, entry.answers, *_soft(entry)]
-    wanted = [name for name in columns if name] + ([entry.known_kind.label_key] if not entry.answers else [])
-    values: dict[int, str] = {}
-    for row in Rows(source.path, wanted):
-        if row.number in numbers:
-            values[row.number] = _label(entry, row.values)
-        if len(values) == len(numbers):
+    values: dict[int, str] = dict.fromkeys(examples.rows[:SHOWN], "")
+    column = entry.tags or entry.spans or entry.answers or entry.label or entry.known_kind.label_key
+    for row in Rows(source.path, [column, entry.known_kind.label_key, *entry.one_hot]):
+        if row.number in values:
+            values[row.number] = _label(entry, row.values, column)
+        if all(values.values()):
             break
     lines = ["the first rows, as the task reads them:"]
-    for number, item in zip(numbers, examples.inputs, strict=False):
+    for label, item in zip(values.values(), examples.inputs, strict=False):
         texts = " | ".join(_short(text) for text in texts_of(item))
         options = f" [{' / '.join(map(_short, item.options))}]" if isinstance(item, Question) else ""
-        lines.append(f"  {texts}{options} -> {values.get(number, '')}")
+        lines.append(f"  {texts}{options} -> {label}")
     return lines, _example(entry, examples.inputs)
 
 
-def _soft(entry: TaskEntry) -> tuple[str, ...]:
-    return entry.soft if isinstance(entry.soft, tuple) else ()
-
-
-def _label(entry: TaskEntry, values: Any) -> str:
-    if names := _soft(entry):
-        ones = [name for name in names if str(values.get(name)).strip().lower() in ("1", "1.0", "true")]
+def _label(entry: TaskEntry, values: Mapping[str, object], column: str) -> str:
+    if entry.one_hot:
+        ones = [name for name in entry.one_hot if str(values.get(name)).strip().lower() in ("1", "1.0", "true")]
         return ", ".join(ones) or "(none)"
-    column = (
-        entry.tags or entry.spans or entry.answers or (entry.known_kind.label_key if not entry.label else entry.label)
-    )
     value = values.get(column, values.get(entry.known_kind.label_key))
     if isinstance(value, str) and value not in entry.labels and other_spelling(value) in entry.labels:
         return other_spelling(value)
@@ -271,10 +138,11 @@ def _quoted(text: str) -> str:
     return shlex.quote(text) if re.search(r'["$`\\!]', text) else f'"{text}"'
 
 
-def _lines(task: Made, output: str) -> list[str]:
+def _lines(task: InitTask, output: str) -> list[str]:
+    assert task.declared is not None
     declared, entry = task.declared, task.declared.entry
     lines = [*task.notes, f"{output}: task '{entry['name']}' ({entry['kind']})"]
-    lines += [f"guessed: {why}" for why in task.guessed.whys]
+    lines += [f"guessed: {why}" for why in task.whys]
     for split, report in declared.reports.items():
         counts = [counted(report.rows, "row"), f"{report.used:,} used", *report.notes()]
         lines.append(f"{split}: {', '.join(counts)}")
@@ -282,7 +150,7 @@ def _lines(task: Made, output: str) -> list[str]:
         lines.append(
             f"the task that was there is replaced; it had keys that this one has not: {', '.join(task.dropped)}"
         )
-    if others := task.guessed.others:
+    if others := task.others:
         several = " ".join(f"--label {shlex.quote(name)}" for name in others)
         lines.append(
             f"other columns look like labels: {', '.join(others)}; to add a task of each, run init with {several}"

@@ -24,9 +24,9 @@ from polyhead.cli.output import (
     stoppable,
     writing_file,
 )
-from polyhead.cli.tables import columns_in_table
 from polyhead.data.guess import SINGLE_LABEL
 from polyhead.data.guess_texts import TEXTS
+from polyhead.data.rows import first_columns
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.values import Value
@@ -130,7 +130,7 @@ def _names(labels: str) -> tuple[str, ...]:
 
 
 def _text_column(data: str) -> str:
-    there = columns_in_table(data)
+    there = first_columns(data)
     column = next((name for name in TEXTS if name in there), None)
     if column is None:
         raise ConfigError(f"no column of {data} looks like the text", got=list(there), do="name it with --text")

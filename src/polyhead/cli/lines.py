@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from polyhead.data.rows import lines_in
 from polyhead.errors import BadValue, DataError
-from polyhead.tasks.limits import LONGEST_LINE, SHORTEN
+from polyhead.tasks.limits import LONGEST_LINE, SHORTEN, lines_in
 from polyhead.values import Value
 
 PIECE = 256  # inputs answered at a time: bounds memory
@@ -88,14 +87,15 @@ def read_texts(path: str, column: str | None) -> list[InputLine]:
     name = path.lower().removesuffix(".gz")
     if column is None and not name.endswith((*TABLES, ".json")):
         return read_lines(path)
+    from polyhead.data.rows import open_rows
     from polyhead.store.jobs.columns import roles_of
-    from polyhead.store.jobs.documents import PIECE_ROWS, open_rows
+    from polyhead.store.jobs.documents import PIECE_ROWS
 
     file = open_rows(path)
     roles = roles_of(path, file.survey(lambda text: None), {} if column is None else {"text": column})
     read = []
     for chunk in file.chunks(roles.wanted, start=0, size=PIECE_ROWS):
-        for row in chunk.inputs(roles):
+        for row in roles.inputs(chunk):
             if isinstance(row, BadValue):
                 raise row
             read.append(InputLine(input=row.input, words=row.words))
@@ -155,11 +155,11 @@ def line_of(number: int, raw: bytes, form: str) -> InputLine:
 
 
 def _of_json(row: object, number: int) -> InputLine:
+    from polyhead.data.tables.written import without_surrogates
     from polyhead.engine.inputs import input_of
-    from polyhead.store.jobs.rows import utf8_value
 
     read, words = input_of(row, where=f"line {number}")
-    return InputLine(input=read, words=words, id=utf8_value(row.get("id")) if isinstance(row, dict) else None)
+    return InputLine(input=read, words=words, id=without_surrogates(row.get("id")) if isinstance(row, dict) else None)
 
 
 def check_input_lines(path: str, form: str, *, do: str) -> None:

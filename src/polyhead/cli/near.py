@@ -49,7 +49,7 @@ def near_command(
     TEXT is encoded as documents were, and compared with each of them: by the cosine of the means over tokens of what
     STORE keeps. There is no index: documents that were added a moment ago are found too.
     """
-    from polyhead.store.jobs.documents import open_rows
+    from polyhead.data.rows import open_rows
     from polyhead.store.jobs.near import NearRequest, nearest_documents, neighbours_with_texts
 
     printer = Printer(json_to)

@@ -23,13 +23,13 @@ from polyhead.cli.remote import Remote
 from polyhead.cli.score import ROLES, answer_rows, role_options, table_options
 from polyhead.cli.tables import (
     SCORED,
-    columns_in_table,
     columns_of_header,
     columns_of_objects,
     command_for,
     objects_as_inputs,
     rows_as_lines,
 )
+from polyhead.data.rows import first_columns
 from polyhead.errors import ConfigError, DataError, EmptyData
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ def _check(bundle: str, file: str, form: str) -> None:
     elif ending is None:
         do = "name it as what it is, and answer its rows with `polyhead predict` and --text COLUMN"
     else:
-        row_command = command_for(bundle, file, columns_in_table(file))
+        row_command = command_for(bundle, file, first_columns(file))
         do = f"answer its rows: `{row_command}`; --text names the column of the texts"
     check_input_lines(file, form, do=do)
 

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 
-from polyhead.data.rows import Rows
 from polyhead.errors import DataError, PolyheadError
 
 SCORED = {".csv": ".csv", ".tsv": ".csv", ".xlsx": ".csv"}
@@ -89,14 +88,6 @@ def _records(lines: Sequence[str], mark: str) -> list[list[str]]:
         return list(csv.reader(lines, delimiter=mark))
     except csv.Error:
         return []
-
-
-def columns_in_table(path: str) -> list[str]:
-    """The columns of the first row of a file of rows; none of one that cannot be read."""
-    rows = Rows(path, ())
-    with suppress(PolyheadError):
-        next(iter(rows), None)
-    return list(rows.columns)
 
 
 def command_for(bundle: str, file: str, columns: Sequence[str]) -> str:

@@ -8,52 +8,65 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.data.rows import DATASETS
 from polyhead.data.shares import STORED, columns_in
+from polyhead.data.tables import is_address
 from polyhead.errors import ConfigError, MissingColumn, near_name, suggestion
 from polyhead.tasks.task import Kind, Task, kind_of, kinds_with
 from polyhead.values import Value
 
 SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between columns, by the ending of a file's name
 
-NAMING = ("text", "text_b", "label", "tokens", "tags", "spans", "choices", "answers", "limit", "soft")
 
+class Columns(Value):
+    """What the columns are called that a task reads; None: what its kind calls them.
 
-class Source(Value):
-    """A file and the columns that a task reads.
-
-    `path` ends in .jsonl, .json, .csv, .tsv (each also .gz), .xlsx or .parquet, or is
-    `datasets:owner/name[/config][:split]`. Which columns are read, and what they are called where nothing is said, is
-    an attribute of the task's kind: `tokens` and `tags` (lists) or `text` and `spans` (a list of {start, end, label})
-    of labelled words; a question from `text`, its `choices` (a list) or `answers` (a list of {text, start}), and its
-    context from `text_b`.
+    `tokens` and `tags` (lists) or `text` and `spans` (a list of {start, end, label}) are of labelled words; a question
+    from `text`, its `choices` (a list) or `answers` (a list of {text, start}), and its context from `text_b`.
     """
 
-    path: str
-    text: str | None = None  # None: `Kind.text_column`
-    text_b: str | None = None  # None: `Kind.context_column`, of options where the file has it
-    label: str = "label"
+    text: str | None = None  # None: "text"; "question" for multiple_choice and span
+    text_b: str | None = None  # None: "context" for span, and for multiple_choice where a file has it
+    label: str | None = None  # None: "label"
     tokens: str | None = None
     tags: str | None = None
     spans: str | None = None
     choices: str | None = None  # None: "choices"
     answers: str | None = None  # None: "answers"
-    separator: str | None = None  # between several labels (or tokens, or choices) in one string
-    where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
-    limit: int | None = None  # at most so many of them
-    empty: Literal["none", "skip"] | None = None  # what an empty cell says; None: what the kind takes it to say
-    overlaps: Literal["longest", "skip"] | None = None  # of spans that overlap: keep the longest, or leave the row out
     # A column with a probability for each label, one for each in their order, or "store:" and a column of a store.
     soft: str | tuple[str, ...] | None = None
+    separator: str | None = None  # between several labels (or tokens, or choices) in one string
+    empty: Literal["none", "skip"] | None = None  # an empty cell; None: "none" for multi_label, else "skip"
+    overlaps: Literal["longest", "skip"] | None = None  # of overlapping spans: keep the longest, or leave the row out
+
+    @property
+    def one_hot(self) -> tuple[str, ...]:
+        """The columns of numbers, one for each label."""
+        return self.soft if isinstance(self.soft, tuple) else ()
+
+    def names(self) -> dict[str, object]:
+        """The columns that are named, by what they are."""
+        values = msgspec.structs.asdict(self)
+        return {name: values[name] for name in Columns.__struct_fields__ if values[name] and name not in RULES}
+
+
+RULES = ("separator", "empty", "overlaps")  # fields that say how cells are read
+
+
+class Source(Columns):
+    """A table and the columns that a task reads: a file, a folder, or an address such as `datasets:owner/name`."""
+
+    path: str
+    where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
+    limit: int | None = None  # at most so many of them
 
     @property
     def is_file(self) -> bool:
         """True if the rows are in a local file."""
-        return not self.path.startswith(DATASETS)
+        return not is_address(self.path)
 
 
-class Columns(Value):
-    """The names of the columns to read."""
+class TaskColumns(Value):
+    """The columns to read for one task."""
 
     texts: tuple[str, ...]  # one, or two; none where tokens are read
     label: str
@@ -79,13 +92,13 @@ class Columns(Value):
                 raise no_column(source, column, columns)
 
 
-def columns_of(source: Source, task: Task) -> Columns:
+def columns_of(source: Source, task: Task) -> TaskColumns:
     """The columns that the task reads; raises ConfigError when they do not make an input and a label."""
     kind = kind_of(task)
     wrong = _wrong(source, task, kind)
     if wrong:
-        given = {key: value for key, value in msgspec.structs.asdict(source).items() if value and key in NAMING}
-        got = ", ".join(f"{key} = {value!r}" for key, value in given.items())
+        named = source.names() | ({"limit": source.limit} if source.limit is not None else {})
+        got = ", ".join(f"{key} = {value!r}" for key, value in named.items())
         raise ConfigError(f"task '{task.name}': {wrong}", got=got, do="name the columns of the task")
     if source.empty == "none" and not kind.empty_is_none:
         names = kinds_with("empty_is_none")
@@ -97,11 +110,11 @@ def columns_of(source: Source, task: Task) -> Columns:
         )
     others = tuple(source.where or {})
     if source.tokens:
-        return Columns(texts=(), label=source.tags or "", tokens=source.tokens, others=others)
+        return TaskColumns(texts=(), label=source.tags or "", tokens=source.tokens, others=others)
     text, second = source.text or kind.text_column, source.text_b or kind.context_column
     label = source.spans or getattr(source, kind.label_key) or kind.label_key
     if kind.per_option:
-        return Columns(
+        return TaskColumns(
             texts=(text,),
             label=label,
             choices=source.choices or "choices",
@@ -109,12 +122,12 @@ def columns_of(source: Source, task: Task) -> Columns:
             optional=source.text_b is None,
             others=others,
         )
-    return Columns(
+    return TaskColumns(
         texts=(text, second) if second else (text,),
         label=label,
         others=others,
         soft=columns_in(source.soft),
-        unlabelled=source.soft is not None and source.label == "label",
+        unlabelled=source.soft is not None and source.label is None,
     )
 
 
@@ -139,7 +152,7 @@ def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
         return "'soft' names a column for each label, in the order of the labels"
     if source.soft in ("", STORED):
         return "'soft' names no column"
-    if kind.label_key != "label" and source.label != "label":
+    if kind.label_key != "label" and source.label is not None:
         return f"a task of kind '{kind.name}' reads '{kind.label_key}', and no 'label'"
     return None
 

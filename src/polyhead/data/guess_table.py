@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
-
+from polyhead.data.columns import Columns
 from polyhead.data.guess import (
     DATE,
     MULTI_LABEL,
@@ -46,23 +45,10 @@ CHOICES = ("choices", "options", "endings", "candidates")
 TOKENS = ("tokens", "words")
 
 
-class Given(Value):
-    """What somebody said of the columns; None and () are to be guessed."""
-
-    kind: str | None = None
-    text: str | None = None
-    text_b: str | None = None
-    label: str | None = None
-    tokens: str | None = None
-    spans: str | None = None
-    choices: str | None = None
-    answers: str | None = None
-    one_hot: tuple[str, ...] = ()
-
-
-class Layout(Given):
+class Layout(Columns):
     """The columns of a task. `kind` is None where its labels have to tell it; `others` are other columns of labels."""
 
+    kind: str | None = None
     whys: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
@@ -88,17 +74,17 @@ class _Candidate(Value):
     kind: str | None
     rank: int
     why: str
-    key: str = "label"  # what the column is: "label", "spans", "answers" or "one_hot"
+    key: str = "label"  # what the column is: "label", "spans", "answers" or "soft"
 
     @property
     def option(self) -> str:
         """The option that chooses it."""
-        return f"--{self.key.replace('_', '-')} {','.join(self.columns)}"
+        return f"--{'one-hot' if self.key == 'soft' else self.key} {','.join(self.columns)}"
 
 
 def table_of(path: str, *, readable: bool = False) -> Table:
     """The file's rows to guess from, or those alone that are `readable`; raises what `Rows` raises."""
-    rows, kept, step = Rows(path, every_column(path)), list[dict[str, object]](), 1
+    rows, kept, step = Rows(path), list[dict[str, object]](), 1
     read = (row for row in rows.each() if isinstance(row, Row)) if readable else rows
     for index, row in enumerate(read):
         if index % step == 0:
@@ -118,53 +104,32 @@ def table_of(path: str, *, readable: bool = False) -> Table:
     return Table(path=path, rows=kept, values=values, has_cells=rows.has_cells)
 
 
-def every_column(path: str) -> tuple[str, ...]:
-    """The columns of a format that leaves columns unread."""
-    if not path.lower().endswith(".parquet"):
-        return ()
-    rows = Rows(path, ())
-    next(iter(rows), None)
-    return tuple(rows.columns)
-
-
-def layout_of(table: Table, given: Given) -> Layout:
-    """The columns of one task, as given and else as they look.
+def layout_of(table: Table, named: Columns, kind: str | None = None) -> Layout:
+    """The columns of one task: those that are named, and else as they look.
 
     Raises ConfigError where two guesses are equally good, with the options that choose one of them.
     """
-    tokens = given.tokens or _tokens(table)
-    choices = given.choices or _choices(table, given)
-    if given.label and given.label not in table.values:
-        return Layout(kind=given.kind, **_given(given), whys=())  # whoever reads it says what is missing
-    labels = {given.label, given.spans, given.answers, *given.one_hot}
-    named = () if given.text else named_texts(table.values, {tokens, choices, *labels})
-    chosen, others = _label(table, given, tokens, choices, {given.text, given.text_b, *named})
+    fields = {name: value for name in Columns.__struct_fields__ if (value := getattr(named, name))}
+    tokens = named.tokens or _tokens(table)
+    choices = named.choices or _choices(table, kind)
+    if named.label and named.label not in table.values:
+        return Layout(kind=kind, **fields)  # whoever reads it says what is missing
+    labels = {named.label, named.spans, named.answers, *named.one_hot}
+    texts = () if named.text else named_texts(table.values, {tokens, choices, *labels})
+    chosen, others = _label(table, named, kind, tokens, choices, {named.text, named.text_b, *texts})
     if chosen is None:
-        return Layout(kind=given.kind, **_given(given))
-    own: dict[str, Any] = {}
-    kind = given.kind or chosen.kind
-    own[chosen.key] = chosen.columns if chosen.key == "one_hot" else chosen.columns[0]
+        return Layout(kind=kind, **fields)
+    kind = kind or chosen.kind
+    guessed: dict[str, Any] = {chosen.key: chosen.columns if chosen.key == "soft" else chosen.columns[0]}
     whys = [chosen.why]
-    if kind == TAGGING and "spans" not in own:
-        own["tokens"] = tokens
+    if kind == TAGGING and "spans" not in guessed:
+        guessed["tokens"] = tokens
     else:
-        own["choices"] = choices if kind == CHOICE else None
-        taken = {*chosen.columns, *others, choices, tokens}
-        texts = (given.text,) if given.text else _texts(table, taken, kind)
-        own |= dict(zip(("text", "text_b"), texts, strict=False))
-        whys.append("" if given.text else in_roles(texts, kind))
-    own |= _given(given)
-    return Layout(kind=kind, **own, whys=tuple(why for why in whys if why), others=tuple(others))
-
-
-def labels_in(table: Table, column: str) -> list[object]:
-    """The column's values that are not blank."""
-    return list(table.values.get(column, ()))
-
-
-def _given(given: Given) -> dict[str, Any]:
-    values = msgspec.structs.asdict(given)
-    return {name: value for name, value in values.items() if value and name != "kind"}
+        guessed["choices"] = choices if kind == CHOICE else None
+        texts = (named.text,) if named.text else _texts(table, {*chosen.columns, *others, choices, tokens}, kind)
+        guessed |= dict(zip(("text", "text_b"), texts, strict=False))
+        whys.append("" if named.text else in_roles(texts, kind))
+    return Layout(kind=kind, **(guessed | fields), whys=tuple(why for why in whys if why), others=tuple(others))
 
 
 def _tokens(table: Table) -> str | None:
@@ -172,8 +137,8 @@ def _tokens(table: Table) -> str | None:
     return fitting[0] if fitting else None
 
 
-def _choices(table: Table, given: Given) -> str | None:
-    if given.kind not in (None, CHOICE):
+def _choices(table: Table, kind: str | None) -> str | None:
+    if kind not in (None, CHOICE):
         return None
     fitting = [
         name
@@ -188,19 +153,16 @@ def _are_lists(values: Sequence[Any], of: type) -> bool:
 
 
 def _label(
-    table: Table, given: Given, tokens: str | None, choices: str | None, texts: set[str | None]
+    table: Table, named: Columns, kind: str | None, tokens: str | None, choices: str | None, texts: set[str | None]
 ) -> tuple[_Candidate | None, list[str]]:
     """The label, and other columns that look like labels; none of `texts` is one."""
-    candidates = [*_candidates(table, tokens, choices, texts), *_one_hot(table, given)]
-    named = given.one_hot or tuple(name for name in (given.spans, given.answers, given.label) if name)[:1]
-    if named:
-        for candidate in candidates:
-            if candidate.columns == named:
-                fits = given.kind is None or _fits(candidate, given.kind)
-                return candidate if fits else _plain(named, given), _beside(candidates, named)
-        return _plain(named, given), _beside(candidates, named)
-    fitting = [c for c in candidates if given.kind is None or _fits(c, given.kind)]
-    if given.tokens:
+    candidates = [*_candidates(table, tokens, choices, texts), *_one_hot(table, named)]
+    columns = named.one_hot or tuple(name for name in (named.spans, named.answers, named.label) if name)[:1]
+    fitting = [c for c in candidates if kind is None or _fits(c, kind)]
+    if columns:
+        same = [c for c in candidates if c.columns == columns][:1]
+        return next((c for c in same if c in fitting), _plain(columns, named, kind)), _beside(candidates, columns)
+    if named.tokens:
         fitting = [c for c in fitting if c.kind == TAGGING]
     if not fitting:
         return None, []
@@ -223,10 +185,10 @@ def _beside(candidates: Iterable[_Candidate], chosen: Sequence[str]) -> list[str
     return [name for c in candidates for name in c.columns if len(c.columns) == 1 and name not in taken]
 
 
-def _plain(columns: tuple[str, ...], given: Given) -> _Candidate:
-    kind = given.kind or (TAGGING if given.spans else SPAN if given.answers else MULTI_LABEL if given.one_hot else None)
-    key = "spans" if given.spans else "answers" if given.answers else "one_hot" if given.one_hot else "label"
-    return _Candidate(columns=columns, kind=kind, rank=0, why="", key=key)
+def _plain(columns: tuple[str, ...], named: Columns, kind: str | None) -> _Candidate:
+    key = "spans" if named.spans else "answers" if named.answers else "soft" if named.one_hot else "label"
+    shown = {"spans": TAGGING, "answers": SPAN, "soft": MULTI_LABEL}.get(key)
+    return _Candidate(columns=columns, kind=kind or shown, rank=0, why="", key=key)
 
 
 def _fits(candidate: _Candidate, kind: str) -> bool:
@@ -326,24 +288,24 @@ def _plain_label(name: str, values: list[Any]) -> Seen | None:
     return None
 
 
-def _one_hot(table: Table, given: Given) -> list[_Candidate]:
+def _one_hot(table: Table, named: Columns) -> list[_Candidate]:
     marks = {"0", "1", "true", "false", "0.0", "1.0"}
     columns = tuple(
         name
         for name, values in table.values.items()
         if len(values) == len(table.rows)
         and all(str(value).lower() in marks for value in values)
-        and name not in (given.text, given.text_b)
+        and name not in (named.text, named.text_b)
         and _rank(name) == 2
         and is_asked(name)
     )
-    columns = given.one_hot or columns
+    columns = named.one_hot or columns
     if len(columns) < 2 or any(name not in table.values for name in columns):
         return []
     sums = [sum(str(row.get(name)).lower() in ("1", "true", "1.0") for name in columns) for row in table.rows]
     kind = SINGLE_LABEL if set(sums) == {1} else MULTI_LABEL
     why = f"labels: {', '.join(columns)}: columns of 0 and 1, a label each"
-    return [_Candidate(columns=columns, kind=kind, rank=1, why=why, key="one_hot")]
+    return [_Candidate(columns=columns, kind=kind, rank=1, why=why, key="soft")]
 
 
 def _texts(table: Table, taken: set[str | None], kind: str | None) -> tuple[str, ...]:

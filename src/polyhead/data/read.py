@@ -9,7 +9,7 @@ from itertools import repeat
 import msgspec
 import numpy as np
 
-from polyhead.data.columns import Columns, Source, columns_of
+from polyhead.data.columns import Source, TaskColumns, columns_of
 from polyhead.data.read_gold import gold_of
 from polyhead.data.rows import Row, Rows, no_rows
 from polyhead.data.shares import Stored, is_stored, shares_of, value_of
@@ -195,7 +195,7 @@ class _Reader:
     def __init__(self, source: Source, task: Task, stored: Stored | None) -> None:
         self.stored, self.is_soft = stored if is_stored(source.soft) else None, source.soft is not None
         self.source, self.task, self.kind = source, task, kind_of(task)
-        self.columns: Columns = columns_of(source, task)
+        self.columns: TaskColumns = columns_of(source, task)
         self.blank_is_none = self.kind.empty_is_none and source.empty != "skip"
         self.counts = dict.fromkeys(ReadReport.__struct_fields__, 0)
         self.used: list[Example] = []

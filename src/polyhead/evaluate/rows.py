@@ -8,10 +8,11 @@ import numpy as np
 
 from polyhead.data.columns import Source
 from polyhead.data.read import read
+from polyhead.data.rows import open_rows
 from polyhead.engine.inputs import AnyInput, input_type_of, input_types_of, task_input
 from polyhead.errors import BadValue, EmptyData
 from polyhead.store.jobs.columns import RowInput, roles_of
-from polyhead.store.jobs.documents import PIECE_ROWS, open_rows
+from polyhead.store.jobs.documents import PIECE_ROWS
 from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.values import Value
@@ -52,7 +53,7 @@ def plain_rows(
     read_rows: list[tuple[int, RowInput]] = []
     start = 0
     for chunk in file.chunks(known.wanted, start=0, size=PIECE_ROWS):
-        for place, row in enumerate(chunk.inputs(known)):
+        for place, row in enumerate(known.inputs(chunk)):
             if not isinstance(row, BadValue) and _fits(row.input, read_types):
                 read_rows.append((start + place + 1, row))
         start += len(chunk)

@@ -6,16 +6,17 @@ import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyhead.data.columns import no_column
+from polyhead.data.columns import Columns, no_column
 from polyhead.data.guess import is_numeric
 from polyhead.data.read import ReadReport, read
-from polyhead.data.rows import DATASETS, Rows
+from polyhead.data.rows import Rows, no_rows
 from polyhead.data.shares import parsed
 from polyhead.data.split import hold_out
+from polyhead.data.tables import is_address
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import KINDS
@@ -28,24 +29,13 @@ MOST_LABELS = 1000
 POINT_ZERO = re.compile(r"-?[0-9]+\.0")  # a whole number as frames write it in a column of floats
 
 
-class InitOptions(Value):
-    """The files and columns that `polyhead init` was given."""
+class InitOptions(Columns):
+    """Files, and what is known of the task that they are; None: to be guessed."""
 
     data: str
-    kind: str
+    kind: str | None = None
     name: str | None = None
-    text: str | None = None
-    text_b: str | None = None
     pair: str | None = None  # None: the default of a project file
-    label: str | None = None
-    tokens: str | None = None
-    spans: str | None = None
-    choices: str | None = None
-    answers: str | None = None
-    separator: str | None = None
-    one_hot: tuple[str, ...] = ()  # columns of 0 and 1, a label each
-    empty: str | None = None  # what an empty cell says; None: there must be none that may say two things
-    overlaps: str | None = None  # of labelled spans that overlap; None: there must be none
     model: str | None = None
     validation: str | None = None
     test: str | None = None
@@ -53,7 +43,7 @@ class InitOptions(Value):
     @property
     def known_kind(self) -> Kind:
         """The task's kind."""
-        return KINDS[self.kind]
+        return KINDS.named(self.kind or "")
 
     @property
     def column(self) -> str:
@@ -94,37 +84,24 @@ def declare(options: InitOptions, folder: Path) -> Declared:
             got=f"column '{options.column}' for both",
             do=f"name two columns with --text and --{option}",
         )
-    is_declared = "labels" in kind.uses or "range" in kind.uses  # others answer by the input
-    values: list[list[object]] = []  # of every label, by file
-    if is_declared and not options.one_hot:
-        values = [_without_points(list(_labels_in(options, name))) for name in options.files]
-    entry: dict[str, Any] = {"name": options.name or _name_of(options.data), "kind": options.kind}
+    facts: dict[str, Any] = {}
     counts: dict[str, int] = {}
     unseen: tuple[str, ...] = ()
-    if "range" in kind.uses:
-        entry["range"] = _range(options, [float(str(value)) for part in values for value in part])
-    elif "null_answers" in kind.uses and any(_has_unanswered(options, name) for name in options.files):
-        entry["null_answers"] = True
+    if "null_answers" in kind.uses and any(_has_unanswered(options, name) for name in options.files):
+        facts["null_answers"] = True
     elif options.one_hot:
         counts = ones_of(options.data, options.one_hot)
-        entry["labels"] = list(options.one_hot)
-    elif is_declared:
+        facts["labels"] = list(options.one_hot)
+    elif _is_declared(kind):
+        values = [_without_points(list(_labels_in(options, name))) for name in options.files]
         seen = Counter(map(str, values[0]))
-        values[1:] = [[_as_before(str(value), seen) for value in part] for part in values[1:]]
-        labels = _ordered(options, {str(value) for part in values for value in part})
-        if len(labels) < kind.least_labels:
-            raise _all_alike(options, next(iter(labels), "no label"))
-        counts = {label: seen[label] for label in (sorted(seen) if options.spans else labels)}
-        unseen = tuple(sorted({str(value) for part in values[1:] for value in part} - set(seen)))
-        entry["labels"] = labels
-    if options.empty or (kind.empty_is_none and not options.one_hot):
-        entry["empty"] = options.empty or "none"
-    if options.overlaps and options.spans:
-        entry["overlaps"] = options.overlaps
-    if options.model is not None:
-        entry["model"] = _place(options.model, folder) if Path(options.model).is_dir() else options.model
-    files = {"train": options.data, "validation": options.validation, "test": options.test}
-    entry |= {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
+        if "range" not in kind.uses:
+            values[1:] = [[_as_before(str(value), seen) for value in part] for part in values[1:]]
+        facts = _facts(options, [value for part in values for value in part])
+        if "labels" in facts:
+            counts = {label: seen[label] for label in (sorted(seen) if options.spans else facts["labels"])}
+            unseen = tuple(sorted({str(value) for part in values[1:] for value in part} - set(seen)))
+    entry = _table(options, folder, facts)
     reports, lacks = _checked(to_value(entry, TaskEntry, source="the task"), folder)
     return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports, lacks=lacks)
 
@@ -134,29 +111,45 @@ def outlined(options: InitOptions, folder: Path) -> TaskEntry:
 
     Raises EmptyData where no row has a label that can.
     """
-    kind = options.known_kind
-    entry: dict[str, Any] = {"name": options.name or _name_of(options.data), "kind": options.kind}
+    kind, facts = options.known_kind, dict[str, Any]()
     if options.one_hot:
-        entry["labels"] = list(options.one_hot)
-    elif "labels" in kind.uses or "range" in kind.uses:
+        facts["labels"] = list(options.one_hot)
+    elif _is_declared(kind):
         values = [value for name in options.files for value in _readable_labels(options, name)]
         if not values:
-            raise EmptyData(
-                f"{options.data}: no row has a value in column '{options.column}'", do="name another column"
-            )
-        if "range" in kind.uses:
-            entry["range"] = _range(options, [float(str(value)) for value in values])
-        else:
-            entry["labels"] = _ordered(options, set(map(str, values)))
-            if len(entry["labels"]) < kind.least_labels:
-                raise _all_alike(options, entry["labels"][0])
+            raise _no_value(options, options.data)
+        facts = _facts(options, values)
     if "null_answers" in kind.uses:
-        entry["null_answers"] = True
+        facts["null_answers"] = True
+    return to_value(_table(options, folder, facts), TaskEntry, source="the task")
+
+
+def _is_declared(kind: Kind) -> bool:
+    """Whether labels or a range are written down; answers of other kinds depend on the input."""
+    return "labels" in kind.uses or "range" in kind.uses
+
+
+def _facts(options: InitOptions, values: Sequence[object]) -> dict[str, Any]:
+    """The range or the labels of a task with these values."""
+    if "range" in options.known_kind.uses:
+        return {"range": _range(options, [float(str(value)) for value in values])}
+    labels = _ordered(options, set(map(str, values)))
+    if len(labels) < options.known_kind.least_labels:
+        raise _all_alike(options, next(iter(labels), "no label"))
+    return {"labels": labels}
+
+
+def _table(options: InitOptions, folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The `[[tasks]]` table, with its keys in the order in which a file has them."""
+    entry: dict[str, Any] = {"name": options.name or _name_of(options.data), "kind": options.kind, **facts}
+    if options.empty or (options.known_kind.empty_is_none and not options.one_hot):
+        entry["empty"] = options.empty or "none"
+    if options.overlaps and options.spans:
+        entry["overlaps"] = options.overlaps
+    if options.model is not None:
+        entry["model"] = _place(options.model, folder) if Path(options.model).is_dir() else options.model
     files = {"train": options.data, "validation": options.validation, "test": options.test}
-    entry |= {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
-    entry |= {"empty": options.empty} if options.empty else {}
-    entry |= {"overlaps": options.overlaps} if options.overlaps and options.spans else {}
-    return to_value(entry, TaskEntry, source="the task")
+    return entry | {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
 
 
 def _readable_labels(options: InitOptions, path: str) -> Iterator[object]:
@@ -275,10 +268,14 @@ def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
     if has_label:
         return
     if not has_row:
-        raise EmptyData(f"no rows in {path}", do="give a file with rows, and with a header if it is CSV")
+        raise no_rows(path)
     if options.column in rows.columns:
-        raise EmptyData(f"{path}: no row has a value in column '{options.column}'", do="name another column")
+        raise _no_value(options, path)
     raise no_column(path, options.column, list(rows.columns), by="Name it with --label, or --spans or --tokens")
+
+
+def _no_value(options: InitOptions, path: str) -> EmptyData:
+    return EmptyData(f"{path}: no row has a value in column '{options.column}'", do="name another column")
 
 
 def _labels_of(options: InitOptions, value: object, *, from_cells: bool, where: str) -> list[object]:
@@ -351,7 +348,8 @@ def _begun_and_inside(names: set[str]) -> list[str]:
 
 
 def _name_of(data: str) -> str:
-    last = re.split(r"[/\\]", data.removeprefix(DATASETS).partition(":")[0])[-1]
+    path = data.split(":")[1 if is_address(data) else 0]
+    last = re.split(r"[/\\]", path)[-1]
     return clean_name(last.lstrip(".").split(".")[0])
 
 
@@ -380,7 +378,7 @@ def ones_of(path: str, columns: tuple[str, ...]) -> dict[str, int]:
 
 
 def _place(path: str, folder: Path) -> str:
-    if path.startswith(DATASETS):
+    if is_address(path):
         return path
     resolved = Path(path).resolve()
     inside = resolved.is_relative_to(folder)

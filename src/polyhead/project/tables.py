@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 import msgspec
 
 from polyhead.arguments import check_fields, twice_in, typed
-from polyhead.data.columns import Source
-from polyhead.data.rows import DATASETS, FORMATS
+from polyhead.data.columns import Columns, Source
+from polyhead.data.tables import file_endings, is_address
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadName, ConfigError
 from polyhead.project.names import MEANT
@@ -82,7 +82,7 @@ class DataFile(Value):
             )
 
 
-class TaskEntry(Value):
+class TaskEntry(Columns):
     """One `[[tasks]]` table: what is asked, of which columns of which files, shared and trained how."""
 
     name: str
@@ -100,18 +100,6 @@ class TaskEntry(Value):
     long_texts: Literal["cut", "windows"] = "cut"
     null_answers: bool = False  # span: whether a text may hold no answer
     decoder: Literal["greedy", "constrained"] = "greedy"  # tagging with BIO labels
-    text: str | None = None  # None: "text"; "question" for multiple_choice and span
-    text_b: str | None = None  # None: "context" for span, and for multiple_choice where a file has it
-    label: str = "label"
-    tokens: str | None = None
-    tags: str | None = None
-    spans: str | None = None
-    choices: str | None = None  # None: "choices"
-    answers: str | None = None  # None: "answers"
-    separator: str | None = None
-    empty: Literal["none", "skip"] | None = None  # an empty cell; None: "none" for multi_label, else "skip"
-    overlaps: Literal["longest", "skip"] | None = None  # of overlapping spans: keep the longest, or leave the row out
-    soft: str | tuple[str, ...] | None = None  # where the probabilities of labels are (`tasks.shares`)
     team: str | None = None  # who answers for the task; for its card
     model: str | Summarizer | None = None  # summarization: the encoder-decoder that it starts from
     strategy: Strategy | None = None
@@ -156,10 +144,8 @@ class TaskEntry(Value):
     def source(self, file: str | DataFile, folder: Path) -> Source:
         """Where a split's rows are; paths are relative to the project file's folder."""
         chosen = DataFile(path=file) if isinstance(file, str) else file
-        path = chosen.path if chosen.path.startswith(DATASETS) else str((folder / chosen.path).resolve())
-        columns = {
-            name: getattr(self, name) for name in Source.__struct_fields__ if name in type(self).__struct_fields__
-        }
+        path = chosen.path if is_address(chosen.path) else str((folder / chosen.path).resolve())
+        columns = {name: getattr(self, name) for name in Columns.__struct_fields__}
         return Source(path=path, where=chosen.where, limit=chosen.limit, **columns)
 
 
@@ -247,7 +233,7 @@ def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
 @typed
 def read_project(path: Path | str) -> Project:
     """The file as a checked project; every declared task is checked too. Errors name the file."""
-    if str(path).lower().endswith(FORMATS[:-1]) and os.path.exists(path):
+    if str(path).lower().endswith(file_endings()) and os.path.exists(path):
         do = f"`polyhead init {path}` first: it writes the project file"
         raise ConfigError(f"{path} is a table or another file of data, and no project file", do=do)
     project = read_toml(path, Project)

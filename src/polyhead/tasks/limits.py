@@ -29,6 +29,20 @@ def lines_of(file: BinaryIO) -> Iterator[bytes | None]:
         yield None
 
 
+def lines_in(block: bytes) -> list[bytes]:
+    """The lines, without their ends, of bytes that hold LF at their end alone: each line ends in LF, CR LF or CR."""
+    return block.removesuffix(b"\n").removesuffix(b"\r").split(b"\r")
+
+
+def every_line(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Numbered lines that end in LF, CR LF or CR; a string of JSON can hold none of them. None: it is too long."""
+    number = 0
+    for block in lines_of(file):
+        for line in [None] if block is None else lines_in(block):
+            number += 1
+            yield number, line
+
+
 def too_many_values(text: str) -> bool:
     """True if a line of JSON holds more values than a row may have; values inside strings are counted too."""
     return len(text) > MOST_VALUES and sum(map(text.count, ",[{")) > MOST_VALUES

@@ -2,9 +2,10 @@
 
 import pytest
 
+from polyhead.data.tables import Survey, joint_word, word_of
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.store.jobs.columns import Roles, Survey, check_readable, joint_word, roles_of, word_of
+from polyhead.store.jobs.columns import Roles, check_readable, roles_of
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question

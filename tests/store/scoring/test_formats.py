@@ -9,11 +9,11 @@ import json
 
 import pytest
 
-from polyhead.data import parquet as tables
+from polyhead.data.rows import open_file
+from polyhead.data.tables import parquet as tables
+from polyhead.data.tables.written import text_of_cell
 from polyhead.engine.inputs import Passage
 from polyhead.errors import ConfigError, DataError
-from polyhead.store.jobs.rows import cell_text
-from polyhead.store.jobs.score import open_source
 from polyhead.text.question import Question
 from support.cases import cases
 from support.scoring_files import read, run, texts, write
@@ -53,7 +53,7 @@ def test_every_format_gives_the_sessions_answers_in_order(session, tmp_path, giv
 @pytest.mark.parametrize("given", INPUTS)
 def test_a_file_is_read_on_from_any_row(tmp_path, given):
     rows = texts(11)
-    source = open_source(str(write(tmp_path / f"in{given}", rows)))
+    source = open_file(str(write(tmp_path / f"in{given}", rows)))
     assert source.survey(lambda text: None).rows == 11
     for start, size in itertools.product((0, 1, 3, 4, 10, 11), (1, 3, 4, 20)):
         chunks = list(source.chunks(("text",), start=start, size=size))
@@ -165,7 +165,7 @@ def test_rows_that_cannot_be_read_have_the_reason_and_all_others_are_answered(se
     expected = (
         "row 2: the line is not JSON",
         "row 3: the line is not UTF-8",
-        "row 4: the line is not a JSON object",
+        "row 4: the row is not a JSON object",
         "row 5: column 'text' must hold a string. Got: 5",
         "row 6: column 'text' is empty",
         "row 7: column 'text' is empty",
@@ -211,7 +211,7 @@ def test_records_that_are_not_csv_have_the_reason(session, tmp_path):
     found = read(tmp_path / "out.csv")
     assert [row["id"] for row in found] == ["1", "", "", "4", "", "6", "", "8"]
     assert [bool(row["mood"]) for row in found] == [True, False, False, False, False, True, False, True]
-    said = ("", "row 2: the record is not CSV", "another number of cells", "column 'text' is empty", "not UTF-8")
+    said = ("", "row 2: the record is not CSV", "a different number of columns", "column 'text' is empty", "not UTF-8")
     for row, piece in zip(found, (*said, "", "row 7: the record is not CSV", ""), strict=True):
         assert piece in row["error"] and bool(piece) == bool(row["error"])
 
@@ -246,7 +246,7 @@ def test_deep_values_with_lone_surrogates_are_written(session, tmp_path):
 
 
 def test_a_quote_that_is_never_closed_swallows_no_more_than_the_limit(session, tmp_path, monkeypatch):
-    from polyhead.data import rows as module
+    from polyhead.data.tables import delimited as module
 
     kept = csv.field_size_limit(40)
     monkeypatch.setattr(module, "CELL_LIMIT", 40)
@@ -383,10 +383,10 @@ def test_columns_are_kept_as_asked_and_added_ones_named(session, tmp_path):
 
 
 def test_records_that_we_write_are_those_of_the_csv_module():
-    from polyhead.store.jobs.rows import _record
+    from polyhead.data.tables.delimited import record_bytes
 
     rows = [["a", "b,c"], ['q"q', "x\ny"], ["x\ry", ""], [""], ["", ""]]
-    raw = b"".join(map(_record, rows)).decode()
+    raw = b"".join(map(record_bytes, rows)).decode()
     assert list(csv.reader(io.StringIO(raw, newline=""))) == rows
     assert "\r\n" not in raw
 
@@ -405,7 +405,7 @@ def test_records_that_we_write_are_those_of_the_csv_module():
     ],
 )
 def test_values_as_cells(value, text):
-    assert cell_text(value) == text
+    assert text_of_cell(value) == text
 
 
 def test_numbers_that_are_not_finite_are_null_in_every_format(session, tmp_path):
@@ -447,8 +447,8 @@ def test_durations_are_texts_outside_of_parquet(session, tmp_path):
 def test_durations_are_written_as_those_of_python_are(unit):
     for count in (0, 1, -1, 999, -1500, 86_400_000, 3_661_000_001, -90_061_000_005):
         array = pyarrow.array([count], pyarrow.duration(unit))
-        chunk = tables.TableChunk(pyarrow.table({"d": array}), "in.parquet", 0)
-        assert chunk.kept(("d",)) == [{"d": cell_text(array.to_pylist()[0])}]
+        chunk = tables.ArrowChunk(pyarrow.table({"d": array}), "in.parquet", 0)
+        assert chunk.kept(("d",)) == [{"d": text_of_cell(array.to_pylist()[0])}]
 
 
 def test_a_column_that_cannot_be_a_text_is_left_out_as_the_error_says(session, tmp_path):

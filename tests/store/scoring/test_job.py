@@ -14,7 +14,8 @@ import pytest
 
 from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.read import Bundle
-from polyhead.data import rows as rows_module
+from polyhead.data.rows import open_file
+from polyhead.data.tables import json_rows as rows_module
 from polyhead.engine.backends.base import whole
 from polyhead.engine.backends.reference.backend import ReferenceBackend
 from polyhead.engine.session import Session
@@ -24,7 +25,7 @@ from polyhead.folders import claim, dissolve
 from polyhead.plan import Pool
 from polyhead.store import jobs as scoring
 from polyhead.store.jobs.pieces import Pieces, work_folder
-from polyhead.store.jobs.score import ScoreJob, open_source
+from polyhead.store.jobs.score import ScoreJob
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle
 from polyhead.values import to_json
@@ -387,12 +388,12 @@ def test_rows_held_do_not_grow_with_the_file(session, tmp_path, monkeypatch, cou
 
 @pytest.mark.parametrize("count", [40, 400])
 def test_tables_held_do_not_grow_with_the_file(session, tmp_path, monkeypatch, count):
-    from polyhead.data import parquet as tables
+    from polyhead.data.tables import parquet as tables
 
     monkeypatch.setattr(Counted, "alive", 0)
     monkeypatch.setattr(Counted, "most", 0)
-    made, sizes = tables.TableChunk, []
-    monkeypatch.setattr(tables, "TableChunk", lambda *given: watched(made(*given)))
+    made, sizes = tables.ArrowChunk, []
+    monkeypatch.setattr(tables, "ArrowChunk", lambda *given: watched(made(*given)))
     monkeypatch.setattr(
         session, "columns", lambda inputs, **_: sizes.append(len(inputs)) or unfit(session, inputs, "mood")
     )
@@ -617,7 +618,7 @@ def test_a_survey_of_another_format_or_version_is_not_taken(session, tmp_path):
 
     def begun(name, before):
         (tmp_path / name).write_text(content)
-        source = open_source(str(tmp_path / name))
+        source = open_file(str(tmp_path / name))
         work = importlib.import_module("polyhead.store.jobs.score")._Work(
             session, source, tmp_path / "out.jsonl", wish, None
         )

@@ -4,8 +4,8 @@ import datetime
 
 import pytest
 
-from polyhead.data.parquet import values_of
-from polyhead.store.jobs.rows import cell_text
+from polyhead.data.tables.arrow import values_of
+from polyhead.data.tables.written import text_of_cell
 from support.cases import cases
 from support.scoring_files import read, run
 
@@ -92,13 +92,13 @@ STRANGE = {
 def test_dates_and_times_that_python_has_not_are_texts(session, tmp_path, name):
     """They were found when their row came up, and the job could never end."""
     array, wanted = STRANGE[name]
-    assert [cell_text(value) for value in values_of(array)] == wanted
+    assert [text_of_cell(value) for value in values_of(array)] == wanted
     made = pyarrow.table({"text": ["good", "bad"], "when": array})
     parquet.write_table(made, tmp_path / "in.parquet", store_schema=True)
     for ending in (".csv", ".jsonl", ".parquet"):
         run(session, tmp_path / "in.parquet", tmp_path / f"out{ending}", tasks=("mood",), piece_rows=1)
     assert [row["when"] for row in read(tmp_path / "out.csv")] == [w if w != "null" else "" for w in wanted]
-    assert [cell_text(row["when"]) for row in read(tmp_path / "out.jsonl")] == wanted
+    assert [text_of_cell(row["when"]) for row in read(tmp_path / "out.jsonl")] == wanted
     column = parquet.read_table(tmp_path / "out.parquet").column("when")
     assert column.equals(parquet.read_table(tmp_path / "in.parquet").column("when"))
 

@@ -1,4 +1,4 @@
-"""Columns of a file: what they hold, which are read as inputs, and those that a job adds.
+"""Columns of a file: which are read as inputs, and those that a job adds.
 
 A job adds the answer of each task, its scores, and the reason for a missing answer.
 """
@@ -6,66 +6,21 @@ A job adds the answer of each task, its scores, and the reason for a missing ans
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from polyhead.data.columns import no_column
+from polyhead.data.tables import Chunk, NewColumn, Row, Survey, Word
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import InputType, input_of, input_types_of
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
 from polyhead.store.jobs.calibrated import CalibratedCell, calibrated_cells, calibrated_of
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds.base import listed
-from polyhead.tasks.task import CellForm, Task, kind_of
+from polyhead.tasks.task import Task, kind_of
 from polyhead.values import Value
-
-Word = Literal["null", "bool", "int", "float", "text", "list", "object", "mixed", "other"]
-"""Type of a column. `mixed`: values of several types, or integers that no type holds; `other`: dates, bytes."""
-Met = Word | Literal["long"]
-"""Type of one value; `long`: an integer of 64 bits beyond EXACT."""
-
-EXACT = 2**53  # up to here a column of floating-point numbers holds every integer
-
-
-class Survey(Value):
-    """What a whole file holds."""
-
-    rows: int  # including those that cannot be read
-    columns: dict[str, Word]  # type by name, in the order of the file
-
-
-def word_of(value: object) -> Met:
-    """The type of one value from JSON."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "bool"
-        case int():
-            if abs(value) <= EXACT:
-                return "int"
-            return "long" if -(2**63) <= value < 2**63 else "mixed"
-        case float():
-            return "float"
-        case str():
-            return "text"
-        case list():
-            return "list"
-        case _:
-            return "object"
-
-
-def joint_word(met: Set[Met]) -> Word:
-    """The type of a column that holds values of these types; null fits any."""
-    if "long" in met and "float" in met:
-        return "mixed"
-    words: set[Word] = {"int" if word == "long" else word for word in met if word != "null"}
-    if len(words) < 2:
-        return next(iter(words), "null")
-    return "float" if words == {"int", "float"} else "mixed"
-
 
 # Roles that go together; without the first one there is no input.
 FAMILIES = (("text", "text_b"), ("tokens",), ("question", "context", "choices"))
@@ -127,6 +82,19 @@ class Roles(Value):
             raise BadValue(f"{where}: column '{column}' is empty", do="give a text")
         parsed, words = input_of(values_by_role, where=where)
         return RowInput(input=parsed, words=words)
+
+    def inputs(self, chunk: Chunk) -> list[RowInput | BadValue]:
+        """The input of each row of a chunk, or the error of a row without one."""
+        inputs: list[RowInput | BadValue] = []
+        for row in chunk.rows(self.wanted):
+            try:
+                inputs.append(row if isinstance(row, BadValue) else self._of_row(row, chunk))
+            except BadValue as error:
+                inputs.append(error)
+        return inputs
+
+    def _of_row(self, row: Row, chunk: Chunk) -> RowInput:
+        return self.row_input(row.values, where=f"{chunk.name} row {row.number}", from_cells=chunk.has_cells)
 
     def _checked(self, role: str, column: str, value: object, where: str) -> object:
         if role in LISTS:
@@ -220,15 +188,6 @@ def _check_word(path: str, role: str, column: str, word: Word) -> None:
 ERROR = "error"
 
 
-class AddedColumn(Value):
-    """An added column; of form `shares` it holds a number for each of `fields`."""
-
-    name: str
-    form: CellForm
-    fields: tuple[str, ...] = ()
-    sparse: bool = False  # null is left out in formats that allow it
-
-
 class Answers(Value):
     """Turns results into the cells of added columns."""
 
@@ -238,20 +197,20 @@ class Answers(Value):
     calibrations: dict[str, Calibration] = {}  # of tasks whose calibrated answers are columns too
 
     @property
-    def columns(self) -> tuple[AddedColumn, ...]:
+    def columns(self) -> tuple[NewColumn, ...]:
         """Columns of each task, then one for the reason why a row has no answer."""
-        columns: list[AddedColumn] = []
+        columns: list[NewColumn] = []
         for name, task in self.tasks.items():
             kind = kind_of(task)
-            columns.append(AddedColumn(name=self.prefix + name, form=kind.cell))
+            columns.append(NewColumn(name=self.prefix + name, form=kind.cell))
             if self.scores and kind.score_cell is not None:
                 fields, form = task.labels, kind.score_cell
-                columns.append(AddedColumn(name=f"{self.prefix}{name}.scores", form=form, fields=fields))
+                columns.append(NewColumn(name=f"{self.prefix}{name}.scores", form=form, fields=fields))
             columns += [
-                AddedColumn(name=self.prefix + name + cell.end, form=cell.form, fields=cell.fields)
+                NewColumn(name=self.prefix + name + cell.end, form=cell.form, fields=cell.fields)
                 for cell in self._calibrated(name)
             ]
-        return (*columns, AddedColumn(name=self.prefix + ERROR, form="text", sparse=True))
+        return (*columns, NewColumn(name=self.prefix + ERROR, form="text", sparse=True))
 
     def cells(self, result: Result | BadValue) -> list[object]:
         """The values of `columns` in one row."""

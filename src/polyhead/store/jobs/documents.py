@@ -7,32 +7,25 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.data.rows import DATASETS
+from polyhead.data.rows import Rows, open_rows
 from polyhead.errors import BadValue
 from polyhead.store.corpus.base import document_id
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
-from polyhead.store.jobs.rows import RowFile, RowSource
-from polyhead.store.jobs.score import open_source
 from polyhead.text.tokenize import Input
 
 PIECE_ROWS = 8192  # rows that are read at a time
 Show = Callable[[str], None]
 
 
-def open_rows(source: Path | str) -> RowSource:
-    """Rows of a file, or of a data set of the hub; raises DataError for what is neither."""
-    return RowFile(str(source)) if str(source).startswith(DATASETS) else open_source(str(source))
-
-
 def drawn_rows(
-    file: RowSource, roles: Roles, total: int, count: int, rng: np.random.Generator
+    file: Rows, roles: Roles, total: int, count: int, rng: np.random.Generator
 ) -> Iterator[RowInput | BadValue]:
     """So many of a file's `total` rows, all where there are fewer, drawn by `rng`, in the order of the file."""
     drawn, start = np.sort(rng.choice(total, min(total, count), replace=False)), 0
     for chunk in file.chunks(roles.wanted, start=0, size=PIECE_ROWS):
         here = drawn[(drawn >= start) & (drawn < start + len(chunk))] - start
         if len(here):
-            rows = chunk.inputs(roles)
+            rows = roles.inputs(chunk)
             yield from (rows[row] for row in here.tolist())
         start += len(chunk)
 
@@ -50,7 +43,7 @@ def documents_of(source: Path | str, roles: Mapping[str, str], show: Show) -> It
     file = open_rows(source)
     known = roles_of(str(source), file.survey(show), dict(roles))
     for chunk in file.chunks(known.wanted, start=0, size=PIECE_ROWS):
-        for text in map(text_in, chunk.inputs(known)):
+        for text in map(text_in, known.inputs(chunk)):
             if text is not None:
                 yield text
                 if len(text) > 1:

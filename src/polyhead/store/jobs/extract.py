@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from polyhead.arguments import check_fields
+from polyhead.data.rows import open_rows
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import WORD_VECTORS
 from polyhead.engine.backends.base import Backend
@@ -29,7 +30,7 @@ from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema, as_ids, 
 from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.fill import BatchValues, batch_values, entry_batches, sample_values
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
-from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows, open_rows
+from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows
 from polyhead.store.jobs.taps import Tap, column_of, is_whole, kept_paths, with_constants
 from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.processes import TokenizerInput, TokenizerPool
@@ -233,7 +234,7 @@ class _Extraction:
     def _pieces(self) -> Iterator[TokenizerInput]:
         """Inputs that the store lacks, each once; single texts and pairs apart."""
         for chunk in self._file.chunks(self._roles.wanted, start=0, size=PIECE_ROWS):
-            inputs = self._inputs(chunk.inputs(self._roles))
+            inputs = self._inputs(self._roles.inputs(chunk))
             ids = [document_id(text) for text in inputs]
             self._store.refresh()
             lacking = set(self._store.lacking(as_ids(ids)).tolist()) if ids else set()

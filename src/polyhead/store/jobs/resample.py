@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from polyhead.data.rows import open_rows
 from polyhead.engine.session import Session
 from polyhead.errors import DataError
 from polyhead.store.corpus.base import CorpusStore, document_id
 from polyhead.store.jobs.answers import ResultColumn, answers_at
 from polyhead.store.jobs.columns import roles_of
-from polyhead.store.jobs.documents import drawn_rows, open_rows, text_in
+from polyhead.store.jobs.documents import drawn_rows, text_in
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
 from polyhead.values import Value

@@ -6,35 +6,25 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from polyhead._version import __version__
 from polyhead.arguments import check_arguments, check_fields
-from polyhead.data.rows import FORMATS, PACKABLE
+from polyhead.data.rows import Rows, Show, open_file
+from polyhead.data.tables import TABLES, Chunk, Survey, Writer, file_endings
 from polyhead.engine.pinned import Numerics, numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
 from polyhead.progress import counted, progress_line, stopped_with
 from polyhead.store.jobs.calibrated import calibrations_of
-from polyhead.store.jobs.columns import (
-    Answers,
-    Roles,
-    RowInput,
-    Survey,
-    check_readable,
-    kept_columns,
-    roles_of,
-    why_none,
-)
+from polyhead.store.jobs.columns import Answers, Roles, RowInput, check_readable, kept_columns, roles_of, why_none
 from polyhead.store.jobs.faults import all_columns, check_machine
 from polyhead.store.jobs.pieces import Counts, JobRecord, Pieces
-from polyhead.store.jobs.rows import Chunk, CsvWriter, JsonWriter, RowFile, RowSource, Show, Writer
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.values import Value
 
 PIECE_ROWS = 2048  # answered by one call, so that texts can be sorted by length; a kill loses one piece
-OUTPUTS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
 
 
 class ScoreRequest(Value):
@@ -159,7 +149,7 @@ def score(
         )
     source, target = str(source), str(target)
     began, stamp = time.monotonic(), _stamp(source)
-    work = _Work(session, open_source(source), Path(target), wish, stamp)
+    work = _Work(session, open_file(source), Path(target), wish, stamp)
     with Pieces.held(work.target, ScoreJob, ScoreCounts) as pieces:
         job = work.job(None if fresh else pieces.begun(), piece_rows, show)
         writer = work.writer(job)
@@ -190,10 +180,10 @@ Stamp = tuple[int, int, int] | None  # inode, size and time of change; None if t
 class _Work:
     """One call: the session, the file to read, the request, and where the answers go."""
 
-    def __init__(self, session: Session, file: RowSource, target: Path, wish: ScoreRequest, stamp: Stamp) -> None:
+    def __init__(self, session: Session, file: Rows, target: Path, wish: ScoreRequest, stamp: Stamp) -> None:
         self.session, self.file, self.wish, self._stamp = session, file, wish, stamp
         # A link stays one; the format is that of the name that was given.
-        self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, OUTPUTS)
+        self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, file_endings(written=True))
         _check_target(file, self.target, self.ending)
         self.records, self.models = session.records, session.summaries.models.lines
         tasks = {name: session.tasks[name] for name in session.task_names(wish.tasks or None)}
@@ -205,7 +195,7 @@ class _Work:
         show(f"looking at {Path(self.file.path).name}")
         with open(self.file.path, "rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        form = f"{_ending(self.file.path, FORMATS)} to {self.ending}"
+        form = f"{_ending(self.file.path, file_endings())} to {self.ending}"
         is_known = begun is not None and (begun.version, begun.source, begun.form) == (__version__, digest, form)
         survey = begun.survey if begun is not None and is_known else self.file.survey(show)
         if not survey.rows:
@@ -232,14 +222,10 @@ class _Work:
 
     def writer(self, job: ScoreJob) -> Writer:
         """The writer of the format that the target's name says."""
-        ending, columns = self.ending, self.answers.columns
-        if ending == ".parquet":
-            from polyhead.data.parquet import ParquetWriter, schema_of_words
-
-            words = {name: job.survey.columns[name] for name in job.kept}
-            return ParquetWriter(job.kept, columns, self.file.schema(job.kept) or schema_of_words(words))
-        writers: Mapping[str, type[JsonWriter] | type[CsvWriter]] = {".jsonl": JsonWriter, ".csv": CsvWriter}
-        return writers[ending.removesuffix(".gz")](job.kept, columns, packed=ending.endswith(".gz"))
+        made = next(table for table in TABLES.values() if self.ending.removesuffix(".gz") in table.written)
+        types = {name: job.survey.columns[name] for name in job.kept}
+        packed, schema = self.ending.endswith(".gz"), self.file.schema(job.kept)
+        return made.writer(job.kept, self.answers.columns, packed=packed, types=types, schema=schema)
 
     def answer(self, pieces: Pieces[ScoreJob, ScoreCounts], job: ScoreJob, writer: Writer, show: Show) -> None:
         """Answers the pieces that are not finished."""
@@ -266,7 +252,7 @@ class _Work:
 
     def _results(self, chunk: Chunk, roles: Roles) -> list[Result | BadValue]:
         """The result of each row, or the error of a row that could not be read."""
-        rows = chunk.inputs(roles)
+        rows = roles.inputs(chunk)
         read = [row for row in rows if isinstance(row, RowInput)]
         inputs, words = [row.input for row in read], [row.words for row in read]
         results: list[Result] = []
@@ -334,27 +320,12 @@ class _Work:
             )
 
 
-def open_source(path: str) -> RowSource:
-    """The file to read, in the format that its name says; raises DataError if it is missing or of no known format."""
-    name = path.lower()
-    if not Path(path).exists():
-        raise DataError(f"no file at {path}", do="give the path of a file that exists")
-    if not Path(path).is_file():
-        raise DataError(f"{path} is no file", do="give a file: a job that was stopped reads it again")
-    if name.endswith(".parquet"):
-        from polyhead.data.parquet import ParquetFile
-
-        return ParquetFile(path)
-    if name.endswith(".xlsx") or name.removesuffix(".gz").endswith(PACKABLE):
-        return RowFile(path)
-    allowed = [form for form in FORMATS if form.startswith(".")]
-    raise DataError(f"the format of {path} is not known by its name", allowed=allowed, do="name it as what it is")
-
-
-def _check_target(file: RowSource, target: Path, ending: str) -> None:
+def _check_target(file: Rows, target: Path, ending: str) -> None:
     """Raises ConfigError, before any work, if the target cannot be written."""
     if not ending:
-        raise ConfigError(f"the format of {target} is not known by its name", allowed=OUTPUTS, do="name a file so")
+        raise ConfigError(
+            f"the format of {target} is not known by its name", allowed=file_endings(written=True), do="name a file so"
+        )
     do = "name a file in a folder that you can write to"
     if not target.parent.is_dir():
         reason = f"there is no folder {target.parent}"

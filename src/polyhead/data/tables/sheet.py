@@ -9,9 +9,28 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from polyhead.data.tables.base import Numbered, TableFormat
 from polyhead.errors import DataError, MissingExtra
+from polyhead.files import open_plain
 
 LARGEST = 2**30  # bytes of all parts of a workbook, unpacked
+
+
+class Sheet(TableFormat):
+    """The first sheet of an Excel workbook."""
+
+    name = "xlsx"
+    endings = (".xlsx",)
+    has_cells = True
+
+    def records(self) -> Iterator[Numbered]:
+        """The cells of each row by column."""
+        with open_plain(self.path) as file:
+            records = records_of(file, self.path)
+            header = next(records, [])
+            self.begin(header, f"the header of {self.path}", "fix the first row")
+            for number, record in enumerate(records, start=1):
+                yield self.by_column(header, record, number)
 
 
 def records_of(file: BinaryIO, path: str) -> Iterator[list[str]]:

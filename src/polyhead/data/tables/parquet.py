@@ -1,57 +1,74 @@
-"""Parquet: rows read in chunks, pieces written, pieces joined into one file. pyarrow is the extra `store`.
-
-Values become plain ones at any depth; no date, time or text stops a job.
-"""
+"""Parquet: rows read in order or from any row group on, pieces written and joined into one file."""
 
 from __future__ import annotations
 
-import importlib
 import io
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from polyhead.arguments import twice_in
-from polyhead.errors import BadValue, DataError, MissingExtra
-from polyhead.store.jobs.columns import AddedColumn, Roles, RowInput, Survey, Word
-from polyhead.store.jobs.rows import Chunk, RowSource, Show, Writer, cell_text, is_null
+from polyhead.data.formats.argilla import ENDS_OF_COLUMNS
+from polyhead.data.tables.arrow import arrow_for, values_of
+from polyhead.data.tables.base import Chunk, NewColumn, Numbered, Row, Survey, TableFormat, Word, Writer
+from polyhead.data.tables.hub import with_names
+from polyhead.data.tables.written import is_null, text_of_cell
+from polyhead.errors import BadValue, DataError
+from polyhead.files import open_plain
 from polyhead.tasks.limits import SHORTEN, check_packing, too_long
 from polyhead.text.prefix import LONGEST_TEXT
 
 GROUP_ROWS = 2**16  # of a row group at least, but for the last: pieces are joined up to it
-UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # digits of a second
+METADATA = b"huggingface"  # of a file's schema: the features of its columns
 
 
-class ParquetFile(RowSource):
-    """A Parquet file."""
+class Parquet(TableFormat):
+    """A Parquet file; classes by their names, where the file has them."""
 
-    def survey(self, show: Show) -> Survey:
+    name = "parquet"
+    endings = written = (".parquet",)
+
+    def records(self) -> Iterator[Numbered]:
+        """The wanted columns of each row; of an export of annotations all, as they belong together."""
+        open_plain(self.path).close()
+        before = 0
+        with self._opened() as file:
+            names = list(file.schema_arrow.names)
+            self.begin(names, f"the schema of {self.path}", "write it again with a name for each")
+            is_export = any(name.endswith(ENDS_OF_COLUMNS) for name in names)
+            read = [name for name in names if is_export or self.wanted is None or name in self.wanted]
+            features = _features(file.schema_arrow.metadata or {})
+            check_packing(file.metadata, read, self.path)
+            for batch in _batches(file, read, 0, 1024):
+                for number, values in enumerate(_plain_rows(batch, self.path, before), start=before + 1):
+                    yield number, {name: with_names(value, features.get(name)) for name, value in values.items()}
+                before += len(batch)
+
+    def survey(self) -> Survey:
         """From the file's footer."""
         with self._opened() as file:
             schema = file.schema_arrow
-            twice = sorted(twice_in(schema.names))
-            if twice:
+            if twice := sorted(twice_in(schema.names)):
                 raise DataError(f"{self.path} has two columns of one name", got=twice)
-            return Survey(
-                rows=file.metadata.num_rows, columns={field.name: _word(_plain_type(field.type)) for field in schema}
-            )
+            types = {field.name: _word(_plain_type(field.type)) for field in schema}
+            return Survey(rows=file.metadata.num_rows, columns=types)
 
-    def chunks(self, wanted: Sequence[str], *, start: int, size: int) -> Iterator[Chunk]:
+    def chunks(self, start: int, size: int) -> Iterator[Chunk]:
         """Row groups before `start` are not read."""
         waiting: list[Any] = []
         with self._opened() as file:
-            check_packing(file.metadata, wanted, self.path)
-            for batch in _batches(file, list(wanted), start, size):
+            check_packing(file.metadata, self.wanted or (), self.path)
+            for batch in _batches(file, list(self.wanted or ()), start, size):
                 waiting.append(batch)
                 while sum(map(len, waiting)) >= size:
                     table = arrow_for().Table.from_batches(waiting)
-                    yield TableChunk(table.slice(0, size), self.path, start)
+                    yield ArrowChunk(table.slice(0, size), self.path, start)
                     start, waiting = start + size, table.slice(size).to_batches()
         if sum(map(len, waiting)):
-            yield TableChunk(arrow_for().Table.from_batches(waiting), self.path, start)
+            yield ArrowChunk(arrow_for().Table.from_batches(waiting), self.path, start)
 
     def schema(self, names: Sequence[str]) -> Any:
         """The types of the file; of a column that is coded by a dictionary, that of its values."""
@@ -60,6 +77,13 @@ class ParquetFile(RowSource):
             fields = [file.schema_arrow.field(name) for name in names]
         return arrow.schema([arrow.field(field.name, _plain_type(field.type), field.nullable) for field in fields])
 
+    @classmethod
+    def writer(
+        cls, kept: Sequence[str], columns: Sequence[NewColumn], *, packed: bool, types: Mapping[str, Word], schema: Any
+    ) -> ParquetWriter:
+        """With the kept columns' own types, or those that their values have."""
+        return ParquetWriter(kept, columns, _schema_of_words(types) if schema is None else schema)
+
     @contextmanager
     def _opened(self) -> Iterator[Any]:
         arrow = arrow_for(f"reading {Path(self.path).name}")
@@ -67,28 +91,31 @@ class ParquetFile(RowSource):
             name = os.fsencode(self.path)  # which may be any bytes
             with arrow.OSFile(name) as raw, arrow.parquet.ParquetFile(raw) as file:
                 yield file
-        except MemoryError:
+        except (MemoryError, FileNotFoundError):
             raise
         except (arrow.ArrowException, OSError) as error:  # OSError: a page that is damaged
             raise DataError(f"cannot read {self.path}", got=error, do="give a whole Parquet file") from None
 
 
-class TableChunk(Chunk):
+class ArrowChunk(Chunk):
     """Rows of a Parquet file."""
 
     def __init__(self, table: Any, path: str, before: int) -> None:
+        super().__init__((), path, has_cells=False)
         self._table, self._path, self._before = table, path, before  # rows before it in the file
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
-    def inputs(self, roles: Roles) -> list[RowInput | BadValue]:
-        """Every row can be read; its values may make no input."""
-        name = Path(self._path).name
-        return [
-            _input(roles, values, f"{name} row {number}")
-            for number, values in enumerate(self.kept(roles.wanted), start=self._before + 1)
-        ]
+    def rows(self, names: Sequence[str]) -> list[Row | BadValue]:
+        """A row whose text is too long cannot be read."""
+        return [self._row(values, number) for number, values in enumerate(self.kept(names), start=self._before + 1)]
+
+    def _row(self, values: Mapping[str, object], number: int) -> Row | BadValue:
+        if longest := too_long(values.values()):
+            what, got = f"{self.name} row {number}: a text is too long", f"{longest:,} characters"
+            return BadValue(what, got=got, allowed=LONGEST_TEXT, do=SHORTEN)
+        return Row(number=number, values=values)
 
     def kept(self, names: Sequence[str]) -> list[dict[str, object]]:
         """Every row has all columns."""
@@ -114,7 +141,7 @@ class TableChunk(Chunk):
 class ParquetWriter(Writer):
     """Pieces and the whole as Parquet."""
 
-    def __init__(self, kept: Sequence[str], columns: Sequence[AddedColumn], schema: Any) -> None:
+    def __init__(self, kept: Sequence[str], columns: Sequence[NewColumn], schema: Any) -> None:
         super().__init__(kept, columns)
         arrow = arrow_for("writing Parquet")
         self._kept_schema = schema
@@ -152,47 +179,11 @@ class ParquetWriter(Writer):
         yield from sink.taken()
 
 
-def arrow_for(purpose: str = "Parquet") -> Any:
-    """pyarrow, which is of the extra `store`; raises MissingExtra."""
-    try:
-        importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise MissingExtra("pyarrow", "store", purpose) from None
-    return importlib.import_module("pyarrow")
-
-
-def schema_of_words(columns: Mapping[str, Word]) -> Any:
+def _schema_of_words(columns: Mapping[str, Word]) -> Any:
     """The schema of columns that hold these; what Parquet has no plain type for is JSON in a string."""
     arrow = arrow_for("writing Parquet")
     types = {"bool": arrow.bool_(), "int": arrow.int64(), "float": arrow.float64()}
     return arrow.schema([arrow.field(name, types.get(word, arrow.string())) for name, word in columns.items()])
-
-
-def values_of(array: Any) -> list[object]:
-    """One a row. Durations, times finer than Python's, and dates out of its range are texts.
-
-    A time zone that this machine does not know is UTC; bytes of a text that are not UTF-8 are lone surrogates. Raises
-    ValueError for a struct with two fields of one name.
-    """
-    arrow, types, kind = arrow_for(), arrow_for().types, array.type
-    if types.is_dictionary(kind):
-        return values_of(array.dictionary_decode())
-    if types.is_duration(kind):
-        counts, unit = array.cast(arrow.int64()).to_pylist(), UNITS[kind.unit]
-        return [None if count is None else _duration(count, unit) for count in counts]
-    if types.is_temporal(kind) and not types.is_interval(kind):
-        return _times(array)
-    if types.is_struct(kind):
-        return _structs(array)
-    if types.is_map(kind):
-        return _maps(array)
-    if types.is_nested(kind) and not types.is_union(kind):
-        return _lists(array)
-    try:
-        return list(array.to_pylist())
-    except UnicodeDecodeError:
-        texts = array.cast(arrow.large_binary()).to_pylist()
-        return [None if text is None else text.decode("utf-8", "surrogateescape") for text in texts]
 
 
 class _Sink(io.RawIOBase):
@@ -231,17 +222,6 @@ def _batches(file: Any, wanted: list[str], start: int, size: int) -> Iterator[An
             start = max(start - len(batch), 0)
 
 
-def _input(roles: Roles, values: Mapping[str, object], where: str) -> RowInput | BadValue:
-    try:
-        if longest := too_long(values.values()):
-            raise BadValue(
-                f"{where}: a text is too long", got=f"{longest:,} characters", allowed=LONGEST_TEXT, do=SHORTEN
-            )
-        return roles.row_input(values, where=where, from_cells=False)
-    except BadValue as error:
-        return error
-
-
 def _plain_type(kind: Any) -> Any:
     """The type of the values of a column that is coded by a dictionary; any other as it is."""
     return kind.value_type if arrow_for().types.is_dictionary(kind) else kind
@@ -267,11 +247,11 @@ def _array(values: Any, kind: Any) -> Any:
     if not isinstance(values, list):
         return values
     if arrow.types.is_string(kind):
-        values = [None if is_null(value) else cell_text(value) for value in values]
+        values = [None if is_null(value) else text_of_cell(value) for value in values]
     return arrow.array(values, kind)
 
 
-def _type_of(column: AddedColumn) -> Any:
+def _type_of(column: NewColumn) -> Any:
     arrow = arrow_for()
     return {
         "text": arrow.string,
@@ -285,74 +265,25 @@ def _type_of(column: AddedColumn) -> Any:
     }[column.form]()
 
 
-def _cell(column: AddedColumn, value: object) -> object:
-    return cell_text(value) if column.form == "json" and value is not None else value
+def _cell(column: NewColumn, value: object) -> object:
+    return text_of_cell(value) if column.form == "json" and value is not None else value
 
 
-def _times(array: Any) -> list[object]:
-    """Dates and times; those that Python has not are spelt by pyarrow, `10000-01-01`."""
-    arrow, kind = arrow_for(), array.type
-    if getattr(kind, "tz", None) is not None and not _is_known(kind):
-        array = array.cast(arrow.timestamp(kind.unit, "UTC"))
-    if getattr(kind, "unit", None) == "ns":
-        return list(array.cast(arrow.string()).to_pylist())
+def _features(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """The features of a hub file's columns in JSON; none of any other file, or where they cannot be read."""
+    with suppress(ValueError, RecursionError, AttributeError):
+        features = json.loads(metadata.get(METADATA, b"{}")).get("info", {}).get("features", {})
+        return features if isinstance(features, dict) else {}
+    return {}
+
+
+def _plain_rows(batch: Any, path: str, before: int) -> list[dict[str, object]]:
+    rows = f"{path}: one of the rows {before + 1:,} to {before + batch.num_rows:,}"
     try:
-        return list(array.to_pylist())
-    except (ValueError, OverflowError):
-        return [_time(array.slice(at, 1)) for at in range(len(array))]
-
-
-def _time(array: Any) -> object:
-    try:
-        return array.to_pylist()[0]
-    except (ValueError, OverflowError):
-        return array.cast(arrow_for().string()).to_pylist()[0]
-
-
-def _is_known(kind: Any) -> bool:
-    """Whether both pyarrow and Python know the time zone."""
-    arrow = arrow_for()
-    first = arrow.array([0], kind)
-    try:
-        first.cast(arrow.string())
-        first.cast(arrow.timestamp("s", kind.tz)).to_pylist()
-    except ValueError:
-        return False
-    return True
-
-
-def _structs(array: Any) -> list[object]:
-    names = [field.name for field in array.type]
-    if len(set(names)) < len(names):
-        raise ValueError(f"a struct has two fields of one name: {', '.join(names)}")
-    fields = [values_of(field) for field in array.flatten()]
-    return [
-        {name: field[at] for name, field in zip(names, fields, strict=True)} if is_there else None
-        for at, is_there in enumerate(array.is_valid().to_pylist())
-    ]
-
-
-def _maps(array: Any) -> list[object]:
-    """Lists of pairs: keys may be anything, and repeat."""
-    places = array.offsets.to_pylist() or [0]
-    first, inner = places[0], slice(places[0], places[-1])
-    pairs = list(zip(values_of(array.keys[inner]), values_of(array.items[inner]), strict=True))
-    return [
-        pairs[places[at] - first : places[at + 1] - first] if is_there else None
-        for at, is_there in enumerate(array.is_valid().to_pylist())
-    ]
-
-
-def _lists(array: Any) -> list[object]:
-    inner = iter(values_of(array.flatten()))
-    lengths = importlib.import_module("pyarrow.compute").list_value_length(array).to_pylist()
-    return [None if length is None else list(islice(inner, length)) for length in lengths]
-
-
-def _duration(count: int, digits: int) -> str:
-    """A duration of ISO 8601 in days and seconds, to the last digit: `P1DT3661.5S`."""
-    seconds, part = divmod(abs(count), 10**digits)
-    days, seconds = divmod(seconds, 24 * 60 * 60)
-    fraction = f".{part:0{digits}d}".rstrip("0") if part else ""
-    time = f"T{seconds}{fraction}S" if seconds or part else ""
-    return f"{'-' if count < 0 else ''}P{f'{days}D' if days or not time else ''}{time}"
+        return cast(list[dict[str, object]], batch.to_pylist())
+    except UnicodeDecodeError as error:
+        do = "write the file again with strings in UTF-8, or its column as binary"
+        raise DataError(f"{rows} holds a string that is not UTF-8", got=error, do=do) from None
+    except ValueError as error:  # pyarrow's for a struct with two fields of one name, and for dates of year 10,000
+        do = "write the file again without this column, or with its values as strings"
+        raise DataError(f"{rows} holds a value that Python cannot hold", got=error, do=do) from None

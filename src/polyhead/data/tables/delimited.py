@@ -1,0 +1,175 @@
+"""CSV with any separator, and TSV; CSV is written too."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from polyhead.data.formats.lines import unpacked
+from polyhead.data.tables import dialect
+from polyhead.data.tables.base import Chunk, NewColumn, Numbered, TableFormat, Word
+from polyhead.data.tables.written import LineWriter, is_null, text_of_cell
+from polyhead.errors import BadValue, DataError
+from polyhead.tasks.limits import LONGEST_LINE
+from polyhead.text.prefix import LONGEST_TEXT
+from polyhead.text.tokenize import lone_surrogates
+
+# Characters of one CSV cell: all that a quote which is never closed can swallow. The csv module's own limit is 131,072.
+CELL_LIMIT = LONGEST_TEXT
+UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")  # how a file of UTF-16 begins, as bytes that are not UTF-8 come out
+
+
+class Delimited(TableFormat):
+    """Text between separators under a header; in TSV a quote is a plain character, as its registration says."""
+
+    name = "csv"
+    endings = (".csv", ".tsv")
+    is_packable = has_cells = True
+    written = (".csv",)
+
+    def records(self) -> Iterator[Numbered]:
+        """The cells of each record by column."""
+        csv.field_size_limit(max(csv.field_size_limit(), CELL_LIMIT))
+        tabs = self.path.lower().removesuffix(".gz").endswith(".tsv")
+        style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+        sample, is_whole = ("", True) if tabs else self._sample()
+        if not tabs:
+            style = {"delimiter": dialect.delimiter_of(sample, is_whole=is_whole), "strict": True}
+        with unpacked(self.path) as raw:
+            has_escapes = dialect.has_escapes(raw, tabs=tabs)
+        style |= {"escapechar": "\\"} if has_escapes else {}
+        # Bytes that are not UTF-8 come out as lone surrogates, so that their record can be named.
+        with (
+            unpacked(self.path) as raw,
+            io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as file,
+        ):
+            if dialect.SAID.match(sample):
+                file.readline()
+            lines = _Lines(file, has_escapes=has_escapes, tabs=tabs)
+            records = self._records(csv.reader(lines, **style), lines)
+            header = next(records, None)
+            if header is None:
+                return
+            if isinstance(header, BadValue):
+                raise header
+            self._check_header(header)
+            for number, record in enumerate(records, start=1):
+                yield record if isinstance(record, BadValue) else self.by_column(header, record, number)
+
+    @classmethod
+    def writer(
+        cls, kept: Sequence[str], columns: Sequence[NewColumn], *, packed: bool, types: Mapping[str, Word], schema: Any
+    ) -> CsvWriter:
+        """Records under a header."""
+        return CsvWriter(kept, columns, packed=packed)
+
+    def _sample(self) -> tuple[str, bool]:
+        """How the file begins, and whether that is all of it."""
+        with unpacked(self.path) as file:
+            sample = file.read(dialect.SAMPLE + 1)
+        text = sample[: dialect.SAMPLE].decode("utf-8-sig", errors="replace")
+        return text, len(sample) <= dialect.SAMPLE
+
+    def _records(self, reader: Iterator[list[str]], lines: _Lines) -> Iterator[list[str] | BadValue]:
+        """Records that are not blank, the error in the place of one that is not CSV; number 0 is the header.
+
+        Of what a quote swallows that is never closed the first line alone is lost. Where there is one column, a blank
+        line is a row with an empty cell, unless nothing follows it.
+        """
+        number, width, blank = 0, 0, 0
+        while True:
+            lines.taken.clear()
+            record: list[str] | BadValue | None
+            try:
+                record = next(reader, None)
+            except csv.Error as error:
+                lines.give_back()
+                record = self.bad("the record is not CSV", error, number + blank, "fix its quotes")
+            if record is None:
+                return
+            if lines.has_escapes and dialect.is_escaped("".join(lines.taken), tabs=lines.tabs):
+                record = self._escaped("".join(lines.taken).strip(), number + blank)
+            if not record:
+                blank += width == 1
+                continue
+            for _ in range(blank):
+                yield [""]
+            yield record
+            number, blank = number + blank + 1, 0
+            width = width or (len(record) if isinstance(record, list) else 0)
+
+    def _escaped(self, record: str, number: int) -> BadValue:
+        return self.bad(
+            "a backslash escapes what follows it, as databases write tables",
+            record,
+            number,
+            "write the table again without escapes, in CSV with quotes doubled, or as JSON Lines; "
+            f"`polyhead check {os.path.basename(self.path)}` lists every such row",
+            'quotes inside a cell as "" (RFC 4180); a cell \\N is no value',
+        )
+
+    def _check_header(self, header: list[str]) -> None:
+        what = f"the header of {self.path}"
+        if any(map(lone_surrogates, header)):
+            got = "UTF-16" if header[0].startswith(UTF_16) else header
+            raise DataError(f"{what} is not UTF-8", got=got, do="save the file as UTF-8")
+        self.begin(header, what, "fix the first line")
+
+
+class CsvWriter(LineWriter):
+    """Comma-separated values under a header; null is an empty cell, lists and objects are JSON."""
+
+    def head(self) -> bytes:
+        """The names of all columns."""
+        return record_bytes([*self.kept, *(column.name for column in self.columns)])
+
+    def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:
+        """A record a row."""
+        rows = zip(chunk.kept(self.kept), answers, strict=True)
+        return [record_bytes([*(_cell(row.get(n)) for n in self.kept), *map(_cell, cells)]) for row, cells in rows]
+
+
+class _Lines:
+    """The lines of a file, of which some can be given back."""
+
+    def __init__(self, file: TextIO, *, has_escapes: bool, tabs: bool) -> None:
+        self.taken: list[str] = []  # since it was last cleared
+        self._file, self._back, self.has_escapes = file, deque[str](), has_escapes
+        self.tabs = tabs
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._back.popleft() if self._back else self._read()
+        self.taken.append(line)
+        return dialect.with_plain_backslashes(line, tabs=self.tabs) if self.has_escapes else line
+
+    def _read(self) -> str:
+        line = self._file.readline(LONGEST_LINE)
+        if not line:
+            raise StopIteration
+        if len(line) < LONGEST_LINE:
+            return line
+        while line and not line.endswith(("\n", "\r")):
+            line = self._file.readline(2**20)
+        raise csv.Error(f"a line of more than {LONGEST_LINE:,} characters")
+
+    def give_back(self) -> None:
+        """All that were taken but the first come again."""
+        self._back.extendleft(reversed(self.taken[1:]))
+
+
+def record_bytes(cells: Sequence[str]) -> bytes:
+    """A record that ends in LF; cells that hold CR or LF are quoted, for which the csv module needs both as the end."""
+    record = io.StringIO(newline="")
+    csv.writer(record, lineterminator="\r\n").writerow(cells)
+    return record.getvalue().removesuffix("\r\n").encode() + b"\n"
+
+
+def _cell(value: object) -> str:
+    return "" if is_null(value) else text_of_cell(value)

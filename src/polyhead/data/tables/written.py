@@ -1,0 +1,91 @@
+"""Values as text: what JSON and the cells of CSV hold; and formats that write a line for each row."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from polyhead.data.tables.base import Chunk, NewColumn, Writer
+from polyhead.text.tokenize import repair
+
+
+class LineWriter(Writer):
+    """Writes a line for each row, under a head; packed with gzip or not."""
+
+    def __init__(self, kept: Sequence[str], columns: Sequence[NewColumn], *, packed: bool) -> None:
+        super().__init__(kept, columns)
+        self._packed = packed
+
+    def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
+        """The lines of a chunk."""
+        return self._bytes(self.lines(chunk, answers))
+
+    def whole(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """The head, then the pieces as they are."""
+        if head := self.head():
+            yield self._bytes([head])
+        yield from pieces
+
+    @abstractmethod
+    def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:
+        """A line a row, with its end."""
+
+    def head(self) -> bytes:
+        """The line above all rows; none here."""
+        return b""
+
+    def _bytes(self, lines: Sequence[bytes]) -> bytes:
+        whole = b"".join(lines)
+        return gzip.compress(whole, mtime=0) if self._packed else whole
+
+
+def text_of_cell(value: object) -> str:
+    """A string as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return repair(value)
+    text = json_bytes(value).decode()
+    return str(msgspec.json.decode(text)) if text.startswith('"') else text  # a date, or bytes in base64
+
+
+def is_null(value: object) -> bool:
+    """Whether JSON writes the value as null, as it does numbers that are not finite."""
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def without_surrogates(value: object) -> object:
+    """A value of JSON with lone surrogates replaced, as no UTF-8 file can hold them."""
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return _repaired(value)
+    return value
+
+
+def json_bytes(value: object) -> bytes:
+    """The value in JSON, lone surrogates replaced."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_repaired(value))
+
+
+def _repaired(value: object) -> object:
+    try:
+        return _each_repaired(value)
+    except RecursionError:  # what json can read it can write
+        return json.loads(repair(json.dumps(value, ensure_ascii=False)))
+
+
+def _each_repaired(value: object) -> object:
+    if isinstance(value, str):
+        return repair(value)
+    if isinstance(value, list):
+        return [_each_repaired(item) for item in value]
+    if isinstance(value, dict):
+        return {repair(key): _each_repaired(item) for key, item in value.items()}
+    return value

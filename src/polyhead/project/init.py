@@ -1,0 +1,270 @@
+"""Project files from data: which files belong together, what was not said is guessed, and each guess has its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from polyhead.data import foreign
+from polyhead.data.columns import Columns, no_column
+from polyhead.data.guess import SINGLE_LABEL, Guess, kind_of_labels, separator_of
+from polyhead.data.guess_table import Layout, Table, layout_of, table_of
+from polyhead.data.rows import Rows, no_rows
+from polyhead.data.tables import is_address
+from polyhead.errors import ConfigError, PolyheadError, reworded
+from polyhead.files import replace_file
+from polyhead.project.declare import Declared, InitOptions, clean_name, declare
+from polyhead.project.file_text import with_task
+from polyhead.tasks.kinds import KINDS
+
+DELIMITED = (".csv", ".tsv")
+SPLITS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation"}
+SPLITS |= {"dev": "validation", "test": "test"}
+SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECASE)
+SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}")  # part of a split, as data sets of hubs are stored
+
+
+class InitTask(InitOptions):
+    """A task of a project file: its options with what was guessed, and what was found in its files."""
+
+    whys: tuple[str, ...] = ()  # the reasons of what was guessed
+    others: tuple[str, ...] = ()  # other columns that look like labels
+    notes: tuple[str, ...] = ()  # about the files
+    declared: Declared | None = None
+    dropped: tuple[str, ...] = ()  # keys of a task that was replaced
+
+
+def guessed(options: InitOptions, table: Table | None = None) -> InitTask:
+    """The options with a kind, and columns where none are named; `table` is read where there is none.
+
+    Raises ConfigError where two guesses are equally good, EmptyData where nothing can be guessed.
+    """
+    given = msgspec.structs.asdict(options)
+    if options.kind is not None and options.known_kind.owns_model:
+        return InitTask(**given)
+    table = table or table_of(options.data)
+    if not table.rows:
+        raise no_rows(options.data)
+    if options.kind is None and options.label and options.label not in table.values:
+        raise no_column(options.data, options.label, list(table.values), by="Name it with --label")
+    layout = layout_of(table, _by_default(options, table), options.kind)
+    guess = None if layout.kind else _kind(layout, table, options.data)
+    kind = layout.kind or (guess.kind if guess else None)
+    if kind is None:
+        raise ConfigError(
+            f"no column of {options.data} looks like a label",
+            got=list(table.values),
+            do="name it with --label, and the text with --text; for summaries also --kind and --model",
+        )
+    question = layout.text or KINDS.named(kind).text_column
+    if not (options.text or layout.tokens) and layout.whys and question not in table.values:
+        do = "name it with --text, and the label with --label"
+        raise ConfigError(f"no column of {options.data} looks like the text", got=list(table.values), do=do)
+    whys = [*layout.whys, *([guess.why] if guess else [])]
+    separator = layout.separator or (guess.separator if guess else _separator(layout, kind, table))
+    if separator and separator != options.separator and not guess:
+        whys.append(f"cells hold several labels with '{separator}' between them")
+    columns = {name: getattr(layout, name) for name in Columns.__struct_fields__}
+    made = {"kind": kind, "separator": separator, "whys": tuple(dict.fromkeys(whys)), "others": layout.others}
+    return InitTask(**(given | columns | made))
+
+
+def _by_default(options: InitOptions, table: Table) -> InitOptions:
+    """Of a kind that was named, the columns that have the names it looks for."""
+    if options.kind is None:
+        return options
+    kind, chosen = options.known_kind, options
+    is_free = not options.one_hot and not options.spans and not options.answers and not options.label
+    if is_free and options.column in table.values and not kind.labels_words:
+        chosen = msgspec.structs.replace(chosen, **{kind.label_key: options.column})
+    if not options.tokens and not options.text and options.question in table.values and kind.column_keys == ():
+        has_second = options.question == "text" and "text_b" in table.values
+        second = options.text_b or ("text_b" if has_second else None)
+        chosen = msgspec.structs.replace(chosen, text=options.question, text_b=second)
+    return chosen
+
+
+def _kind(layout: Layout, table: Table, path: str) -> Guess | None:
+    if layout.label is None or not table.values.get(layout.label):
+        return None
+    labels = table.values[layout.label]
+    if all(isinstance(label, list) and len(label) == 1 for label in labels):
+        return Guess(kind=SINGLE_LABEL, why="each label is a list of one label, which is read as the label")
+    if layout.separator:
+        kind_of_labels([part.strip() for cell in labels for part in str(cell).split(layout.separator)])
+        several = next(kind.name for kind in KINDS.values() if kind.label_is_list and kind.empty_is_none)
+        why = f"cells hold labels with '{layout.separator}' between them, as given"
+        return Guess(kind=several, why=why, separator=layout.separator)
+    try:
+        guess = kind_of_labels([row.get(layout.label) for row in table.rows], name=layout.label)
+    except ConfigError as error:
+        raise error.at(f"'{layout.label}' of {path}") from None
+    if guess.rivals:
+        kinds = [guess.kind, *guess.rivals]
+        raise ConfigError(
+            f"'{layout.label}' of {path} can be read in {len(kinds)} ways: {guess.why}",
+            allowed=" or ".join(f"--kind {kind}" for kind in kinds),
+            do="choose one of them",
+        )
+    return guess
+
+
+def _separator(layout: Layout, kind: str, table: Table) -> str | None:
+    known = KINDS.named(kind)
+    if not (known.label_is_list and known.empty_is_none) or layout.one_hot:
+        return None
+    cells = [value for value in table.values.get(layout.label or "label", ()) if isinstance(value, str)]
+    chosen = separator_of(cells) if cells else None
+    return chosen[0] if chosen else None
+
+
+class ProjectDraft:
+    """The text of a project file to which tasks are added, and the files of rows that were written for it."""
+
+    def __init__(self, output: str, text: str, *, replace: bool) -> None:
+        self.output, self.text, self.replace = output, text, replace
+        self.folder = Path(output).resolve().parent
+        self._written: dict[Path, bool] = {}  # whether the file is new
+
+    def add(
+        self, groups: Sequence[Mapping[str, Any]], options: Mapping[str, Any], labels: Sequence[str] = ()
+    ) -> list[InitTask]:
+        """Adds a task for each group of files and each label; of exports the rows are written, unless it fails."""
+        try:
+            return self._added(groups, options, labels)
+        except BaseException:
+            for path in (path for path, is_new in self._written.items() if is_new):
+                path.unlink(missing_ok=True)
+            raise
+
+    def _added(
+        self, groups: Sequence[Mapping[str, Any]], options: Mapping[str, Any], labels: Sequence[str]
+    ) -> list[InitTask]:
+        made: list[InitTask] = []
+        for group in groups:
+            asked = {
+                **group,
+                **options,
+                **{key: options.get(key) or group[key] for key in ("validation", "test", "name")},
+            }
+            name, notes, sources = asked["name"], tuple[str, ...](), dict[str, str]()
+            for key in ("data", "validation", "test"):
+                if asked[key]:
+                    source = asked[key]
+                    asked[key], said = self._as_rows(source)
+                    sources |= {asked[key]: source} if asked[key] != source else {}
+                    notes += said
+            for label in labels or (None,):
+                own = clean_name(label) if label and len(labels) > 1 else name
+                with _named_as_given(sources):
+                    task = guessed(InitOptions(**(asked | {"label": label, "name": own})))
+                    if len(groups) * max(1, len(labels)) > 1 and not task.known_kind.empty_is_none:
+                        task = msgspec.structs.replace(task, empty=None)
+                    declared = declare(task, self.folder)
+                self.text, dropped = with_task(self.text, declared.entry, self.output, replace=self.replace)
+                others = tuple(other for other in task.others if other not in labels)
+                facts = {"declared": declared, "dropped": dropped, "others": others, "notes": notes}
+                made.append(msgspec.structs.replace(task, **facts))
+        if options.get("empty") and all(task.empty is None for task in made):
+            raise ConfigError(
+                "no task has several labels, so an empty cell cannot say that none of them applies",
+                got=f"--empty {options['empty']}",
+                do="leave --empty out: rows without a label are skipped",
+            )
+        return made
+
+    def _as_rows(self, path: str) -> tuple[str, tuple[str, ...]]:
+        """The file to read in place of `path`, and what to say of it.
+
+        A table without a header is written as JSON Lines beside the project file, one that is not UTF-8 as one that is.
+        Raises ConfigError if another file of that name is there and `replace` is not given.
+        """
+        if is_address(path):
+            return path, ()
+        if path.lower().endswith(DELIMITED) and (table := foreign.recoded(path)) is not None:
+            target = self.folder / f"{Path(path).stem}.utf8{Path(path).suffix}"
+            self._write_rows(table.content, target, path)
+            letters = f"; check its letters: {' '.join(table.letters)}" if table.letters else ""
+            return str(target), (f"{path} is {table.encoding}: training reads {target.name}, in UTF-8{letters}",)
+        is_table = path.lower().removesuffix(".gz").endswith((*DELIMITED, ".xlsx"))
+        rows = foreign.without_header(path) if is_table else None
+        if rows is None:
+            return path, _notes_of(path)
+        target = self.folder / f"{Path(path).name.split('.')[0]}.rows.jsonl"
+        self._write_rows(foreign.as_lines(rows), target, path)
+        said = f"{path} is a headerless table: its rows are in {target.name}, which training reads"
+        return str(target), (said, f"its columns are called {', '.join(rows[0])}")
+
+    def _write_rows(self, raw: bytes, target: Path, path: str) -> None:
+        was_there = target.exists()
+        is_other = was_there and target.read_bytes() != raw
+        is_kept = target in self._written or (was_there and target.samefile(path))
+        if is_other and (is_kept or not self.replace):
+            do = "give that file another name" if is_kept else "move that file away, or add --replace"
+            raise ConfigError(f"cannot write the rows of {path}", got=f"{target.name} is there already", do=do)
+        self._written.setdefault(target, not was_there)
+        if is_other or not was_there:
+            replace_file(target, raw)
+
+
+def _notes_of(path: str) -> tuple[str, ...]:
+    """What a format of annotated texts decided about the file's records; nothing of plain rows."""
+    rows = Rows(path)
+    each = rows.each()
+    if next(each, None) is None or rows.form is None:
+        return ()
+    for _ in each:
+        pass
+    counts = {what: count for what, count in rows.form.counts.items() if count}
+    return (f"{path} is read as {rows.form.name}", *(f"{what}: {count:,}" for what, count in counts.items()))
+
+
+@contextmanager
+def _named_as_given(sources: Mapping[str, str]) -> Iterator[None]:
+    """Errors name the user's files in place of those that were written for them, which will be gone."""
+
+    def change(words: str) -> str:
+        for target, source in sources.items():
+            words = words.replace(target, source).replace(Path(target).name, Path(source).name)
+        return words
+
+    try:
+        yield
+    except PolyheadError as error:
+        raise reworded(error, change) if sources else error from None
+
+
+def split_groups(data: Sequence[str]) -> list[dict[str, Any]]:
+    """Each file as a task, with files that are called its validation or test split.
+
+    Splits are named without the name of the split, or as their folder. Raises ConfigError for two of one name.
+    """
+    groups: dict[tuple[Path, str, str], dict[str, Any]] = {}
+    alone: list[dict[str, Any]] = []
+    for path in data:
+        stem, _, ending = Path(path).name.partition(".")
+        stem = SHARD.sub("", stem)
+        part = SPLIT.search(stem)
+        if len(data) == 1 or is_address(path) or part is None:
+            alone.append({"name": None, "data": path, "validation": None, "test": None})
+            continue
+        split, rest = SPLITS[part[1].lower()], stem[: part.start()] + stem[part.end() :]
+        group = groups.setdefault((Path(path).parent, rest, ending), {})
+        if split in group:
+            what = f"{group[split]} and {path} are both called the {split} split of one task"
+            raise ConfigError(what, do="join such files to one")
+        group[split] = path
+    whole = []
+    for (_, rest, _), group in groups.items():
+        if "train" in group:
+            name = clean_name(rest or Path(group["train"]).resolve().parent.name)
+            splits = {"validation": group.get("validation"), "test": group.get("test")}
+            whole.append({"name": name, "data": group["train"], **splits})
+        else:
+            alone += [{"name": None, "data": path, "validation": None, "test": None} for path in group.values()]
+    return [*whole, *alone]
