@@ -194,6 +194,24 @@ def test_light_half_never_imports_torch():
     assert looked_at > 25, looked_at
 
 
+# Names that several modules define, and why.
+SEVERAL = {
+    "command": "each file of the command line has one, which main finds by this name",
+    "train_project": "the package's own reads rows in memory and shows progress, then calls that of train",
+}
+
+
+def test_a_public_name_is_defined_once():
+    homes: dict[str, list[str]] = {}
+    for path, tree in parsed():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
+                homes.setdefault(node.name, []).append(module(path))
+    assert len(homes) > 2000
+    several = {name: modules for name, modules in homes.items() if len(modules) > 1}
+    assert several.keys() == SEVERAL.keys(), {n: m for n, m in several.items() if n not in SEVERAL}
+
+
 def test_torch_lives_in_one_room():
     """Inside functions too; `deep` is reached by its own names."""
     looked_at = 0

@@ -24,7 +24,8 @@ def home(tmp_path_factory):
     folder, chance = tmp_path_factory.mktemp("home"), random.Random(0)
     rows = [
         {
-            "text": f"message number {i} is about {chance.choice(tiny_project.THINGS)} and {chance.choice(tiny_project.PEOPLE)}"
+            "text": f"message number {i} is about {chance.choice(tiny_project.THINGS)} and "
+            f"{chance.choice(tiny_project.PEOPLE)}"
         }
         | {f"l{k}": chance.choice("ab") for k in range(TASKS)}
         | {"score": chance.random()}
