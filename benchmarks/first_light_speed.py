@@ -16,8 +16,6 @@ import torch
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.extract import TOKEN_BUDGET, Extractor
 from polyhead.deep.features import examples_of
-from polyhead.deep.heads.baseline import candidate_paths
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.loop.numerics import precision_of
@@ -30,6 +28,8 @@ from polyhead.project.strategies import Pooled
 from polyhead.project.strategies.base import with_codec
 from polyhead.text.batch import batches
 from polyhead.train.data.source import FeatureRequest
+from polyhead.train.events import Events
+from polyhead.train.heads import candidate_paths
 from studies.du2020.run_poolers import entry, prepared
 from studies.results import Claim, results, write_results
 from studies.settings import RESULTS

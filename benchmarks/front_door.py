@@ -117,7 +117,7 @@ def checks(name: str) -> dict:
 
     sys.path.insert(0, str(ROOT / "tests"))
     from polyhead.project.recipes import Training
-    from tiny import write_trunk
+    from support.tiny_project import write_trunk
 
     passed, skipped, failed = 0, 0, list[str]()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

@@ -31,9 +31,9 @@ from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.cli.output import text_table
-from polyhead.deep.loop.events import Events
 from polyhead.engine.quantize.files import CACHE
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from polyhead.values import Value
 from studies.settings import DATA, RUNS, parsed, say

@@ -50,7 +50,7 @@ class Made:
     """Makes a bundle, texts, and the store and answers of jobs that were not interrupted."""
 
     def __init__(self, folder: Path) -> None:
-        import backfills
+        from support import backfills
 
         self.folder, self.trunk = folder, backfills.TRUNK
         self.bundle, self.file, self.whole = folder / "bundle", folder / "texts.jsonl", str(folder / "whole")

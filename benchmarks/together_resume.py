@@ -63,7 +63,7 @@ def main() -> None:
 def train(folder: Path) -> None:
     """One run of the example, which goes on where another was killed."""
     from polyhead.deep.loop import fit
-    from polyhead.deep.loop.events import Events
+    from polyhead.train.events import Events
     from polyhead.train.run import train_project
 
     fit.SAVE_SECONDS = SECONDS

@@ -23,8 +23,8 @@ from polyhead.advise.choice import Budget
 from polyhead.advise.compare import trained_scores
 from polyhead.advise.ladder import Ladder
 from polyhead.advise.ways import read_task_set
-from polyhead.deep.loop.events import Events
 from polyhead.project.tables import bundles_of, read_project
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.results import Claim, Study, results, write_results
 from studies.settings import RESULTS, RUNS, checked_names, command, say

@@ -21,11 +21,11 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.workbench_sets import FOLDER, SETS, sizes, written
-from polyhead.advise.clock import Clock
 from polyhead.advise.compare import Compared, Comparing, Settings, WayComparison
 from polyhead.advise.tables import comparison_page, plot_svg
 from polyhead.advise.ways import read_task_set
-from polyhead.deep.loop.events import Events
+from polyhead.machine import Clock
+from polyhead.train.events import Events
 from studies.results import Claim, results, write_results
 from studies.settings import RESULTS, checked_names, command, say
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from polyhead.deep.loop.events import Events
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.settings import DATA, RUNS, say
 

@@ -14,7 +14,7 @@ from polyhead.check.part import SplitRows
 from polyhead.check.run import read_parts
 from polyhead.codecs import HALF
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of, wanted_of
+from polyhead.deep.features import examples_of
 from polyhead.deep.heads.held_out import whole_of
 from polyhead.deep.heads.linear import inputs_of
 from polyhead.deep.loop.numerics import precision_of
@@ -24,6 +24,7 @@ from polyhead.plan import Codec
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.train.data.wanted import wanted_of
 from studies.settings import DATA, RUNS, say
 
 MAX_TOKENS = 128

@@ -14,9 +14,7 @@ import zlib
 import numpy as np
 import pytest
 
-import compiled
-import disk
-import search
+from support import compiled_graphs, disk_failures, head_search
 
 KEPT = {"POLYHEAD_DATA"}
 MEMORY, ROOM = "/dev/shm", 4 * 2**30
@@ -45,7 +43,7 @@ def _guarded(self, address):
 
 
 socket.socket.connect = _guarded
-os.fsync = disk.fsync  # what is written is not waited for: that decides after a power cut alone
+os.fsync = disk_failures.fsync  # what is written is not waited for: that decides after a power cut alone
 
 
 def pytest_report_header():
@@ -112,9 +110,9 @@ def _quick_search(request):
         return
     with pytest.MonkeyPatch.context() as patch:
         if folder in SHORT and request.path.name not in SEARCHES:
-            search.shorten(patch)
+            head_search.shorten(patch)
         else:
-            search.remember(patch)
+            head_search.remember(patch)
         yield
 
 
@@ -125,5 +123,5 @@ def _compiled_once(request):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        compiled.remember(patch)
+        compiled_graphs.remember(patch)
         yield

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import polyhead
-from cases import cases
 from polyhead import (
     Bundle,
     Codec,
@@ -35,6 +34,7 @@ from polyhead.store.jobs import ScoreRequest, score
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 from polyhead.values import Value
+from support.cases import cases
 
 WRONG = {
     "None": None,

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from cases import cases
+from support.cases import cases
 
 
 def test_every_case_runs_and_the_one_that_fails_is_named():

@@ -17,9 +17,7 @@ import msgspec
 import pytest
 
 import polyhead
-import search
 from benchmarks.words import user_pages, words_by_hand
-from cases import cases
 from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
 from polyhead.codecs import CODECS
@@ -29,6 +27,8 @@ from polyhead.project.strategies import STRATEGIES, Strategy
 from polyhead.project.tables import Project, read_project
 from polyhead.tasks.kinds import KINDS
 from polyhead.testing import tiny_trunk
+from support import head_search
+from support.cases import cases
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "changes" / "README.md"]
@@ -101,7 +101,7 @@ def quick(monkeypatch, tmp_path):
     from polyhead.deep.recipes import learned as lineage
     from polyhead.project import tables as project
 
-    search.shorten(monkeypatch)
+    head_search.shorten(monkeypatch)
     monkeypatch.setattr(lineage, "load_trunk", small_trunk)
     monkeypatch.setattr(project, "read_project", lambda path: short(read_project(path), epochs=EPOCHS))
     monkeypatch.chdir(tmp_path)

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from cases import cases
 from polyhead import errors
 from polyhead.errors import MissingExtra, PolyheadError, UnknownTask
+from support.cases import cases
 
 CLASSES = {
     name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, PolyheadError)

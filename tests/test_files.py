@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from disk import FullDisk, flush, run_forking
 from polyhead.errors import LockError
 from polyhead.files import held, is_temporary, remove_leftovers, replace_file, write_file
+from support.disk_failures import FullDisk, flush, run_forking
 
 BUSY = RuntimeError("somebody has it")
 
@@ -44,7 +44,7 @@ def test_a_full_disk_at_any_step_leaves_the_old_content_or_the_new(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from disk import Kill, exit_code
+from support.disk_failures import Kill, exit_code
 from polyhead.files import replace_file
 
 path, found, deadly, code = Path(sys.argv[1]), set(), 0, 9

@@ -5,12 +5,10 @@ import os
 
 import pytest
 
-from disk import fsync
-from outside import PLANTS, listed, make_others, plant, untouched
 from polyhead.bundle.whole import remove_workspace
 from polyhead.cli.output import writing_file
 from polyhead.deep.extract import Journal
-from polyhead.deep.loop.checkpoint import cache_folder, read_checkpoint, write_checkpoint
+from polyhead.deep.loop.checkpoint import read_checkpoint, write_checkpoint
 from polyhead.deep.recipes.learned import building_of, remove_checkpoint, writing_alone
 from polyhead.errors import PolyheadError, StoreError, TrainError
 from polyhead.files import (
@@ -30,7 +28,10 @@ from polyhead.plan import Codec
 from polyhead.store.corpus.base import document_id
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.features import FeatureStore
+from polyhead.train.runs import cache_folder
 from studies.results import Results, write_results
+from support.disk_failures import fsync
+from support.outside_files import PLANTS, listed, make_others, plant, untouched
 
 LINKS = PLANTS[:3]
 

@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 
-from cases import cases
 from polyhead.errors import ConfigError
 from polyhead.nesting import DEEPEST, toml_of
+from support.cases import cases
 
 MANY = 100_000
 

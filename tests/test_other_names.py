@@ -5,14 +5,14 @@ import typing
 import msgspec
 import pytest
 
-from cases import cases
-from cli.commands import run
 from polyhead.errors import ConfigError
 from polyhead.project.names import MEANT
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.task import KINDS, Task
 from polyhead.values import to_value
+from support.cases import cases
+from support.commands import run
 
 TABLES = {"": Project, "training": Training, "trunk": TrunkChoice, "tasks": TaskEntry}
 WHOLE = {"tasks": [{"name": "mood", "kind": "single_label", "train": "a.csv", "labels": ["x", "y"]}]}

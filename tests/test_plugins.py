@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import tiny
-from cli.commands import SOURCE, run, shell
 from polyhead.codecs import CODECS, register_codec
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.store.corpus.base import FeatureColumn, Schema
 from polyhead.store.corpus.open import create_corpus, open_corpus
+from support import tiny_project
+from support.commands import SOURCE, run, shell
 
 OWN = Path(__file__).parent / "one_file"
 LEVELS = ("none", "one", "more")
@@ -50,9 +50,9 @@ def own(tmp_path):
 
 
 def test_commands_know_what_an_installed_package_registers(own, tmp_path):
-    rows = [{"text": row["text"], "level": LEVELS[min(len(row["topics"]), 2)]} for row in tiny.messages(40)]
-    tiny.write_jsonl(tmp_path / "rows.jsonl", rows)
-    tiny.write_trunk(tmp_path / "trunk")
+    rows = [{"text": row["text"], "level": LEVELS[min(len(row["topics"]), 2)]} for row in tiny_project.messages(40)]
+    tiny_project.write_jsonl(tmp_path / "rows.jsonl", rows)
+    tiny_project.write_trunk(tmp_path / "trunk")
     project, bundle = tmp_path / "polyhead.toml", tmp_path / "bundle"
     words = ["--kind", "ordinal", "--task", "topics", "--label", "level", "--output", tmp_path / "entry.toml"]
     done = shell(["init", tmp_path / "rows.jsonl", *words], env=own)
@@ -128,7 +128,7 @@ def test_a_plugin_may_not_take_a_name_that_is_taken(own, tmp_path):
 
 def test_nothing_is_imported_because_a_file_names_it(tmp_path, monkeypatch):
     """A module beside the project and the bundle is somebody else's, perhaps."""
-    tiny.project(tmp_path)
+    tiny_project.project(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     marker = tmp_path / "imported"
     (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w')")

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 import polyhead
-from cases import cases
 from polyhead.lazy import lazy
+from support.cases import cases
 
 pytest.importorskip("sklearn", reason="the estimators need scikit-learn: pip install '.[sklearn]'")
 pytest.importorskip("torch", reason="load_trunk needs torch")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cases import cases
 from release import changelog, files, notices, trial
 from release.__main__ import VERSION, replaced
+from support.cases import cases
 
 ROOT = Path(__file__).parents[1]
 DAY = date(2026, 12, 24)

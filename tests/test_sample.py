@@ -6,9 +6,9 @@ import json
 import re
 from collections import Counter
 
-from cli.commands import run
 from polyhead.project.tables import read_project
 from studies.sample.texts import near_duplicates
+from support.commands import run
 
 SAMPLE = importlib.resources.files("polyhead.sample")
 SPLITS = ("train", "validation", "test")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from adapters import AutoAdapterModel
 from adapters.composition import Parallel
 from protocol import Job, serve
 from transformers import AutoTokenizer
-
-from adapters import AutoAdapterModel
 
 
 def load(job: Job):

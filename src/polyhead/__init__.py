@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from polyhead.api.estimators import PolyheadClassifier, PolyheadRegressor
     from polyhead.api.model import Model
     from polyhead.bundle.read import Bundle
-    from polyhead.deep.loop.events import Events
     from polyhead.deep.nn.load import load_trunk
     from polyhead.engine.inputs import Passage
     from polyhead.engine.session import Result, Session
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from polyhead.project.tables import DataFile, Project, TaskEntry, read_project
     from polyhead.tasks.task import Task
     from polyhead.text.question import Question
+    from polyhead.train.events import Events
     from polyhead.train.training import TrainingResult
 
 
@@ -75,7 +75,7 @@ def train_project(
     """Trains every declared task over the frozen trunk, and says on standard error how far it is.
 
     `data` holds rows in memory, task -> split -> a list of dicts or a frame, in place of files. `events` says
-    otherwise: `polyhead.deep.loop.events.Events()` is silent. See `polyhead.train.run.train_project`.
+    otherwise: `polyhead.train.events.Events()` is silent. See `polyhead.train.run.train_project`.
     """
     import sys
     from contextlib import nullcontext
@@ -89,7 +89,7 @@ def train_project(
         several = counted(len(project.tasks), "task")
         display.line(f"training {several} into {FilePath(str(folder), str(project.bundle))}")
     from polyhead.api.rows import with_data
-    from polyhead.deep.loop.events import Events
+    from polyhead.train.events import Events
     from polyhead.train.run import train_project as train
 
     with nullcontext(project) if data is None else with_data(project, data) as project:

@@ -11,6 +11,7 @@ import math
 import os
 import platform
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -129,3 +130,20 @@ def one_blas_thread() -> Iterator[None]:
 def _openblas() -> ThreadpoolController:
     """Finds numpy's library among all that are loaded, once: that takes milliseconds."""
     return ThreadpoolController().select(internal_api="openblas")
+
+
+class Clock:
+    """Seconds that work takes, whatever else the machine does meanwhile; counts from when it is made."""
+
+    def __init__(self) -> None:
+        self._wall, self._processor = time.monotonic(), time.process_time()
+
+    @property
+    def wall(self) -> float:
+        """Seconds that passed."""
+        return time.monotonic() - self._wall
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of work: those that passed, but no more than the processor spent on it."""
+        return min(self.wall, time.process_time() - self._processor)

@@ -23,8 +23,7 @@ import msgspec
 import numpy as np
 
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of, wanted
-from polyhead.deep.loop.events import Events
+from polyhead.deep.features import examples_of
 from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.nn.load import load_trunk
 from polyhead.plan import Codec
@@ -34,6 +33,8 @@ from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks import metrics
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.results import Claim, Study
 from studies.settings import DATA, RUNS, checked_names, command, parsed, part_of, report, resumed, say, study_arguments

@@ -21,11 +21,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from polyhead.deep.loop.events import Events
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch, Pooled, Strategy
 from polyhead.project.strategies.branch import BRANCH_TRAINING
 from polyhead.project.tables import Project, TrunkChoice
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.defaults.run import MAX_TOKENS, SETS, Set, labels_of, read, written
 from studies.results import Claim, Study

@@ -14,10 +14,7 @@ from pathlib import Path as FilePath
 import numpy as np
 
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import wanted
-from polyhead.deep.heads.baseline import candidate_paths
 from polyhead.deep.heads.run import train_task
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.nn.load import load_trunk
 from polyhead.plan import Codec, Path
@@ -28,6 +25,9 @@ from polyhead.tasks import metrics
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
+from polyhead.train.heads import candidate_paths
 from studies.results import Claim, Study, results, write_results
 from studies.settings import DATA, RESULTS, RUNS
 

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from polyhead.deep.loop.feed import stream
 from polyhead.deep.model import TextBatch, stored_value
 from polyhead.deep.nn.dropout import fast_dropout
 from polyhead.deep.nn.layer import Dense, Layer, SelfAttention, by_head, visible
@@ -35,6 +34,7 @@ from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Path
 from polyhead.project.recipes import Training
+from polyhead.train.runs import stream
 
 BLOCK = 16  # tokens
 NARROWER = 3  # the bottleneck, than the trunk

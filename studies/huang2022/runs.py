@@ -219,8 +219,8 @@ class Runs(runs.Runs):
         }
 
     def _course(self, method: Method, prepared: Sequence[Prepared], checkpoint: FilePath) -> JointCourse:
-        from polyhead.deep.loop.devices import ProcessRank
         from polyhead.deep.recipes.course import JointCourse
+        from polyhead.train.runs import ProcessRank
 
         kind: Callable[..., JointCourse] = JointCourse
         if method.way == "conditioned":
@@ -277,7 +277,7 @@ class Runs(runs.Runs):
         """A pooler and a head over kept states of the frozen trunk."""
         from polyhead.deep.extract import Extractor
         from polyhead.deep.heads.run import train_task
-        from polyhead.deep.loop.events import Events
+        from polyhead.train.events import Events
         from studies.shared.steps import frozen_path, read_once
 
         prepared, clock = self.prepared(method, task, seed), time.monotonic()

@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 
 from polyhead import Bundle
-from polyhead.deep.loop.events import Events
 from polyhead.project.tables import read_project
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.results import Claim
 from studies.sample.table import DEMO, PACKAGED, fold_rows, over_linear

@@ -110,7 +110,7 @@ def train_rows(data: FilePath, dataset: Set) -> int:
 @cache
 def _read(entry: TaskEntry, train: int, validation: int) -> tuple[tuple[Split, Split], Examples]:
     from polyhead.data.read import read
-    from polyhead.deep.loop.feed import stream
+    from polyhead.train.runs import stream
 
     task = entry.task()
     examples = read(entry.source(entry.train, FilePath()), task)

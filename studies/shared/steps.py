@@ -18,12 +18,12 @@ from studies.shared.runs import Facts, Say, silent
 
 if TYPE_CHECKING:
     from polyhead.deep.extract import Extractor
-    from polyhead.deep.loop.devices import ProcessRank
     from polyhead.deep.recipes.course import JointCourse
     from polyhead.encoder.data import TrunkData
     from polyhead.plan import Path
     from polyhead.project.recipes import Joint, SearchGrid
     from polyhead.train.data.prepared import Prepared
+    from polyhead.train.runs import ProcessRank
 
 
 def learn(
@@ -49,10 +49,10 @@ def learn(
     tasks' strategies; a `frozen` trunk stays as it is.
     """
     from polyhead.bundle.create import write_bundle
-    from polyhead.deep.loop.events import Events
     from polyhead.deep.recipes.course import JointCourse
     from polyhead.deep.recipes.paths import joint_paths
     from polyhead.train.data.leaks import without_leaks
+    from polyhead.train.events import Events
 
     prepared, leaks = without_leaks(prepared, others=held)
     checkpoint = folder.with_name(folder.name + ".checkpoint")
@@ -100,9 +100,9 @@ def _own_scores(course: JointCourse) -> Facts:
 
 def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
     """The path of a pooled task; constants of uint8 come from its own training inputs."""
-    from polyhead.deep.heads.baseline import candidate_paths
     from polyhead.project.strategies.base import with_codec
     from polyhead.train.data.prepare import single_inputs
+    from polyhead.train.heads import candidate_paths
 
     strategy = prepared.strategy
     assert isinstance(strategy, Pooled)
@@ -116,7 +116,7 @@ def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
 
 def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
     """Keeps what all of these tasks read, from one pass over the texts."""
-    from polyhead.deep.features import wanted
+    from polyhead.train.data.wanted import wanted
 
     extractor.fill([request for p in prepared for request in wanted(p, frozen_path(p, extractor), extractor)])
 
@@ -124,7 +124,7 @@ def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
 def head(prepared: Prepared, extractor: Extractor) -> Facts:
     """A pooler and a head over the frozen trunk."""
     from polyhead.deep.heads.run import train_task
-    from polyhead.deep.loop.events import Events
+    from polyhead.train.events import Events
 
     read_once([prepared], extractor)
     clock = time.monotonic()

@@ -197,7 +197,7 @@ class Runs(runs.Runs):
         recipe: Joint,
         paths: Mapping[str, Path],
     ) -> Facts:
-        from polyhead.deep.loop.devices import ProcessRank
+        from polyhead.train.runs import ProcessRank
 
         folder = self.folder / "trunks" / name
         log = folder.with_name(f"{name}.jsonl")
@@ -223,8 +223,8 @@ class Runs(runs.Runs):
         """The trunk with random weights."""
         import torch
 
-        from polyhead.deep.loop.feed import stream
         from polyhead.deep.nn.trunk import Trunk
+        from polyhead.train.runs import stream
 
         generator = torch.Generator().manual_seed(stream(seed, "scratch"))
         arrays = Trunk(self.plain.architecture, generator=generator).to_arrays()

@@ -1,7 +1,7 @@
 """`python -m studies ...`, run in this process or in one of its own."""
 
-from cli import commands
 from studies.__main__ import main
+from support import commands
 
 
 def run(*words, **given):

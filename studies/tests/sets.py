@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-import tiny
 from polyhead.deep.recipes.course import JointCourse
 from studies.shared.data import Set
+from support import tiny_project
 
 SETS = (
     Set(folder="moods", group="SA", metric="accuracy"),
@@ -29,7 +29,7 @@ def write(folder, kind, labels, splits):
 def write_sets(root, *, train=60, other=16, leaking=False):
     """The folders of SETS; `leaking`: every third training row has a text on which another set is evaluated."""
     count = train + other
-    messages = [tiny.messages(count, seed) for seed in (1, 2, 3)]  # the last: first texts of the pairs
+    messages = [tiny_project.messages(count, seed) for seed in (1, 2, 3)]  # the last: first texts of the pairs
     evaluated = [several[train:] for several in messages]
 
     def rows(number):
@@ -45,11 +45,11 @@ def write_sets(root, *, train=60, other=16, leaking=False):
 
     moods = [{"text": m["text"], "label": m["mood"]} for m in rows(0)]
     write(root / "moods", "single_text", ["bad", "good"], cut(moods, "test"))
-    things = [{"text": m["text"], "label": next(w for w in m["tokens"] if w in tiny.THINGS)} for m in rows(1)]
-    write(root / "things", "single_text", list(tiny.THINGS), cut(things, "test"))
+    things = [{"text": m["text"], "label": next(w for w in m["tokens"] if w in tiny_project.THINGS)} for m in rows(1)]
+    write(root / "things", "single_text", list(tiny_project.THINGS), cut(things, "test"))
     same = [
         {"text_a": m["text"], "text_b": p["text_b"], "label": p["same"]}
-        for m, p in zip(rows(2), tiny.pairs(count, seed=3), strict=True)
+        for m, p in zip(rows(2), tiny_project.pairs(count, seed=3), strict=True)
     ]
     write(root / "same", "pair", ["no", "yes"], cut(same, "validation"))
     return root

@@ -4,7 +4,6 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
 from polyhead.deep.recipes.sampling import Mixture
 from polyhead.project.recipes import Training
 from polyhead.testing import tiny_trunk
@@ -12,6 +11,7 @@ from studies.results import Study
 from studies.wei2021 import missing, runs_of, table2
 from studies.wei2021.joint import RECIPE, TogetherRuns
 from studies.wei2021.tasks import Size
+from support import tiny_project
 
 QUICK = Training(epochs=1, patience=1, batch=8, learning_rate=1e-3, precision="float32")
 NAMES = ("mood", "urgency", "same")
@@ -21,7 +21,7 @@ METRICS = {"mood": "accuracy", "urgency": "pearson", "same": "accuracy"}
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    tiny.write_data(root / "data", train=40)
+    tiny_project.write_data(root / "data", train=40)
     made = runs_in(root, root / "r.jsonl")
     made.together([1, 2])
     made.left_out(NAMES, [1])
@@ -31,10 +31,10 @@ def done(tmp_path_factory):
 def runs_in(root, file, **changes):
     tasks = {
         name: msgspec.structs.replace(
-            tiny.ENTRIES[name],
+            tiny_project.ENTRIES[name],
             metric=METRICS[name],
-            train=str(root / tiny.ENTRIES[name].train),
-            test=str(root / tiny.ENTRIES[name].test),
+            train=str(root / tiny_project.ENTRIES[name].train),
+            test=str(root / tiny_project.ENTRIES[name].test),
         )
         for name in NAMES
     }

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-import tiny
 from polyhead.deep.model import TextBatch
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.trunk import Trunk
@@ -18,6 +17,7 @@ from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare
 from studies.huang2022.ca_mtl import BLOCK, BlockBias, Conditional, ConditionedCourse, Film, count_of
 from studies.huang2022.methods import FIRST
+from support import tiny_project
 
 TASKS = ("a", "b")
 DATA = tiny_trunk(max_tokens=40)
@@ -159,13 +159,13 @@ def test_it_has_as_many_parameters_as_its_equations_need():
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
 def test_it_is_trained_by_the_joint_loop_and_every_condition_learns(home):
-    training = msgspec.structs.replace(tiny.TRAINING, epochs=3, learning_rate=3e-3, dropout=0.0)
-    declared = prepare(tiny.project(home, "mood", "urgency", training=training), home)
+    training = msgspec.structs.replace(tiny_project.TRAINING, epochs=3, learning_rate=3e-3, dropout=0.0)
+    declared = prepare(tiny_project.project(home, "mood", "urgency", training=training), home)
     prepared = [msgspec.structs.replace(p, strategy=FIRST) for p in declared]
     data, recipe = load_trunk(str(home / "trunk")), Joint(micro_batches=1, layer_dropout=0.0)
     made = ConditionedCourse(

@@ -15,7 +15,7 @@ from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from studies.wei2021.whole import lowest, restore_whole, train_whole, whole_path
-from tiny_branch import DEPTH, TRAINING, extractor_of, home_in, prepared_of, seeded, untimed, weights_of
+from support.tiny_branches import DEPTH, TRAINING, extractor_of, home_in, prepared_of, seeded, untimed, weights_of
 
 STRATEGY = Branch(hidden=8)
 STILL = seeded(learning_rate=1e-30, epochs=1, batch=32, dropout=0.0)  # no float32 weight but zeros can move

@@ -72,8 +72,8 @@ TASKS = tuple(entries(""))
 def prepared_for(entry: TaskEntry, size: Size) -> Prepared:
     """Training and validation rows are drawn from the train file by a fixed shuffle, the same for every seed."""
     from polyhead.data.read import read
-    from polyhead.deep.loop.feed import stream
     from polyhead.train.data.prepared import Prepared, Split
+    from polyhead.train.runs import stream
 
     task = entry.task()
     train = read(entry.source(entry.train, FilePath()), task)

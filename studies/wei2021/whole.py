@@ -15,7 +15,7 @@ from torch import nn
 from polyhead.deep.examples import TextExamples, module_outputs
 from polyhead.deep.extract import Extractor
 from polyhead.deep.loop.checkpoint import read_checkpoint, write_checkpoint
-from polyhead.deep.loop.fit import Course, Fitted
+from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, distilled
 from polyhead.deep.recipes.together import JointModel
 from polyhead.encoder.data import TrunkData
@@ -27,6 +27,7 @@ from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
 from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.runs import Fitted
 
 
 class FullFineTuning(msgspec.Struct, frozen=True, kw_only=True):

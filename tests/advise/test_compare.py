@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-import search
 from advise.test_ways import tasks_in
 from polyhead.advise import compare as comparing
 from polyhead.advise.compare import Compared, Comparing, Settings, trained_scores, with_frontier
@@ -11,8 +10,9 @@ from polyhead.advise.measure import Counted, WayCosts
 from polyhead.advise.prices import Corrections
 from polyhead.advise.rows import FinishedRun, Kept, TaskScore
 from polyhead.advise.tables import comparison_page, notes, table_rows, task_rows
-from polyhead.deep.loop.events import Events
 from polyhead.errors import ConfigError
+from polyhead.train.events import Events
+from support import head_search
 
 ONLY = ("pooled-mean", "branch-1", "student-1", "prompted-isolated", "prompted-group", "on-top", "pooled-joint")
 ONLY += ("fine-tune",)
@@ -28,7 +28,7 @@ def ended(home):
     """A comparison of seven ways on two tasks, and what it said."""
     said = []
     with pytest.MonkeyPatch.context() as patch:
-        search.hurry(patch)
+        head_search.hurry(patch)
         first = opened(home, said)
         return first.run(), said, first
 
@@ -105,7 +105,7 @@ def test_no_run_is_begun_that_would_end_too_late(home, tmp_path):
 
 def test_a_way_that_cannot_be_trained_stops_no_other(home, tmp_path, monkeypatch):
     """Tasks that weigh their classes differently cannot learn one trunk; heads of their own can."""
-    search.hurry(monkeypatch)
+    head_search.hurry(monkeypatch)
     tasks = tasks_in(home, "mood", "alike")
     plain = tasks.project.training
     other = msgspec.structs.replace(
@@ -121,7 +121,7 @@ def test_a_way_that_cannot_be_trained_stops_no_other(home, tmp_path, monkeypatch
 
 
 def test_scores_are_those_of_the_bundle_in_points(home, tmp_path, monkeypatch):
-    search.hurry(monkeypatch)
+    head_search.hurry(monkeypatch)
     tasks = tasks_in(home, "mood")
     asked = Settings(only=("pooled-mean",), backend="reference", counts=(1,), keep_bundles=True)
     (way,) = Comparing(tasks, "p", tmp_path, asked, Events()).run().ways

@@ -2,16 +2,16 @@
 
 import pytest
 
-import search
 from advise.test_ways import tasks_in
 from polyhead.advise.choice import Budget, next_step, task_advice
 from polyhead.advise.labels import LearningCurve, curve_of
 from polyhead.advise.ladder import Ladder
-from polyhead.deep.loop.events import Events
 from polyhead.errors import ConfigError
 from polyhead.plan.cost.allocate import AllocationOption, LayerPrice, allocation_of
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import read_project
+from polyhead.train.events import Events
+from support import head_search
 
 LAYER = LayerPrice(shared=1, private=1, unit="layers")
 
@@ -23,7 +23,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    search.hurry(monkeypatch)
+    head_search.hurry(monkeypatch)
 
 
 HEADS = {"pooled-heads", "pooled-attention"}

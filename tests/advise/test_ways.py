@@ -6,12 +6,12 @@ import msgspec
 import pytest
 import tomli_w
 
-import tiny
 from polyhead.advise.ways import ALL, ALONE, OWN, chosen_ways, declared, project_file, read_task_set, unfit, ways_of
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import FineTune, Joint, Training
 from polyhead.project.strategies import Branch, Pooled, Prompted
 from polyhead.project.tables import read_project
+from support import tiny_project
 
 WAYS = ways_of(6)
 
@@ -22,8 +22,8 @@ def tasks(tmp_path):
 
 
 def tasks_in(folder, *names, pair=None):
-    project = tiny.project(folder, *names, strategy=Pooled(), training=Training(seed=5, class_weights=True))
-    plain = tomllib.loads(tiny.to_toml(project))
+    project = tiny_project.project(folder, *names, strategy=Pooled(), training=Training(seed=5, class_weights=True))
+    plain = tomllib.loads(tiny_project.to_toml(project))
     for table in plain["tasks"]:
         table.pop("pair", None)
         table |= {"pair": pair} if pair else {}

@@ -8,7 +8,7 @@ import unittest
 import numpy as np
 import pytest
 
-from tiny import write_trunk
+from support.tiny_project import write_trunk
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")

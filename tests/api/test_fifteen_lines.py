@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-import search
-from tiny import write_trunk
+from support import head_search
+from support.tiny_project import write_trunk
 
 pytest.importorskip("torch")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fifteen_lines.py"
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capsys):
-    search.hurry(monkeypatch)
+    head_search.hurry(monkeypatch)
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(write_trunk(tmp_path / "trunk"))])
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLE), run_name="__main__")

@@ -6,10 +6,10 @@ import threading
 import numpy as np
 import pytest
 
-from moods import Quick, texts_of
 from polyhead import errors
 from polyhead.api import model as module
-from tiny import write_trunk
+from support.mood_texts import Quick, texts_of
+from support.tiny_project import write_trunk
 
 pytest.importorskip("torch")
 

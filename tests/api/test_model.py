@@ -19,10 +19,10 @@ from polyhead.data.rows import Rows
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import TrunkChoice
-from tiny import write_trunk
+from support.tiny_project import write_trunk
 
 pytest.importorskip("torch")
-from polyhead.deep.loop.events import Events
+from polyhead.train.events import Events
 
 GOOD, BAD, THINGS = ("good", "happy"), ("bad", "sad", "broken", "late"), ("lamp", "kettle", "phone", "box")
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from moods import Quick, texts_of
 from polyhead import Task, errors
 from polyhead.api.predicting import cells_by_task
-from tiny import write_trunk
+from support.mood_texts import Quick, texts_of
+from support.tiny_project import write_trunk
 
 pytest.importorskip("torch")
 

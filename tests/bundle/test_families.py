@@ -7,7 +7,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from bundle.groups import (
+from bundle.test_write import contents
+from formats.write_v1 import golden_trunk
+from polyhead import plan
+from polyhead.bundle.create import write_bundle
+from polyhead.bundle.manifest import FIRST_KEYS, TaskRecord, task_json
+from polyhead.bundle.owners import check_family, new_names, owner_at, place_of
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.write import add_tasks
+from polyhead.encoder.data import arrays_digest
+from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, WeightsMismatch
+from polyhead.values import from_json
+from support.prompt_groups import (
     ADAPTED,
     ADAPTERS,
     GROUP,
@@ -23,17 +34,6 @@ from bundle.groups import (
     plain,
     prompted,
 )
-from bundle.test_write import contents
-from formats.write_v1 import golden_trunk
-from polyhead import plan
-from polyhead.bundle.create import write_bundle
-from polyhead.bundle.manifest import FIRST_KEYS, TaskRecord, task_json
-from polyhead.bundle.owners import check_family, new_names, owner_at, place_of
-from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import add_tasks
-from polyhead.encoder.data import arrays_digest
-from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, WeightsMismatch
-from polyhead.values import from_json
 
 
 @pytest.fixture

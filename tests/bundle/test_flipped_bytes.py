@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from backfills import make_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.errors import PolyheadError
+from support.backfills import make_bundle
 
 CHANGES = 40  # of bytes of each file
 

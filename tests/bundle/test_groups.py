@@ -6,9 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bundle.groups import ADAPTED, ADAPTERS, GROUP, ROWS, adapters, add, draft, group, make, plain
 from bundle.test_write import contents
-from disk import FullDisk, fsync, run_forking
 from formats.write_v1 import golden_trunk
 from polyhead.bundle import versions
 from polyhead.bundle.create import write_bundle
@@ -18,6 +16,8 @@ from polyhead.bundle.remove import put_back, remove_tasks, sweep_bundle, unlist
 from polyhead.bundle.versions import made_with
 from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.errors import BundleError, UnknownTask
+from support.disk_failures import FullDisk, fsync, run_forking
+from support.prompt_groups import ADAPTED, ADAPTERS, GROUP, ROWS, adapters, add, draft, group, make, plain
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ KILLED = """
 import os, shutil, sys
 from pathlib import Path
 from bundle.test_groups import CHANGES
-from disk import Kill, exit_code, fsync
+from support.disk_failures import Kill, exit_code, fsync
 from polyhead.bundle.read import Bundle
 
 os.fsync = fsync

@@ -9,9 +9,7 @@ import pytest
 
 from bundle.test_models import draft
 from bundle.test_write import add
-from disk import fsync
 from formats.write_v1 import golden_trunk
-from outside import OTHERS, PLANTS, listed, make_others, plant, untouched
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.bundle.journal import finish, start_operation
@@ -30,6 +28,8 @@ from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.errors import BundleError, LockError, PolyheadError
 from polyhead.files import temporary_name
 from polyhead.folders import MARKER, claim
+from support.disk_failures import fsync
+from support.outside_files import OTHERS, PLANTS, listed, make_others, plant, untouched
 
 TEMPORARY = ".new-0123456789abcdef-"  # as names of ours begin, if one could know them
 NAMES = (

@@ -2,13 +2,13 @@
 
 import pytest
 
-from cases import cases
 from polyhead.bundle.lost import check_labels_stay, without_rows
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.errors import BundleError
 from polyhead.plan import Pool
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_path, tiny_trunk
+from support.cases import cases
 
 TRUNK = tiny_trunk()
 BIO = ("O", "B-who", "I-who", "B-when", "I-when")

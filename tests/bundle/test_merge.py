@@ -11,7 +11,6 @@ import pytest
 
 from bundle.test_models import draft
 from bundle.test_write import contents
-from disk import FullDisk, run_forking
 from polyhead import files
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
@@ -29,6 +28,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
 from polyhead.testing.tiny import tiny_part
+from support.disk_failures import FullDisk, run_forking
 
 DEPTH = 4
 TRUNK = tiny_trunk(layers=DEPTH)
@@ -563,7 +563,7 @@ def test_full_disk_at_any_step_of_a_copy_leaves_the_target_as_it_was(alone, two,
 KILLED = """
 import os, sys
 from pathlib import Path
-from disk import Kill, exit_code
+from support.disk_failures import Kill, exit_code
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
 

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from bundle.groups import ADAPTED, ADAPTERS, GROUP, ROWS, adapters, add, draft, group, make, plain
 from bundle.test_write import contents
 from formats.write_v1 import golden_trunk
 from polyhead import plan
@@ -15,6 +14,7 @@ from polyhead.bundle.merge import copy_tasks, merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.errors import BadName, BundleError, CorruptFile
+from support.prompt_groups import ADAPTED, ADAPTERS, GROUP, ROWS, adapters, add, draft, group, make, plain
 
 
 def one(root, made):

@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from disk import FullDisk
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.merge import copy_models, models_added
 from polyhead.bundle.models import (
@@ -27,6 +26,7 @@ from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownFormat, UnknownTask
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
+from support.disk_failures import FullDisk
 
 DATA = Seq2SeqData(
     name="by hand",
@@ -96,17 +96,17 @@ def test_a_new_version_takes_the_place_of_the_old(root):
 
 
 def test_names_are_shared_with_the_tasks_of_the_trunk(root, tmp_path):
-    import tiny
     from polyhead.train.run import train_project
+    from support import tiny_project
 
-    project = tiny.project(tmp_path, "mood")
+    project = tiny_project.project(tmp_path, "mood")
     train_project(msgspec.structs.replace(project, bundle="both"), folder=tmp_path)
     both = tmp_path / "both"
     for name in ("mood", "Mood"):
         with pytest.raises(BadName, match="'mood' already"):
             add_model(both, draft(name))
     add_model(both, draft("names"))
-    more = msgspec.structs.replace(tiny.project(tmp_path, "mood", "names"), bundle="both")
+    more = msgspec.structs.replace(tiny_project.project(tmp_path, "mood", "names"), bundle="both")
     with pytest.raises(BadName, match="model of its own"):
         train_project(more, folder=tmp_path)
     assert list(Bundle.open(both).tasks) == ["mood"] and model_names(both) == ["names"]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tokenizers
 
-from cases import cases
 from polyhead.bundle.owners import owner_named
 from polyhead.convert.scan import (
     group_of,
@@ -26,6 +25,7 @@ from polyhead.errors import TrunkError
 from polyhead.evaluate.report.tree import tree
 from polyhead.plan import Head, Layers
 from polyhead.testing import tiny_tokenizer, tiny_trunk
+from support.cases import cases
 
 BASE = tiny_trunk(layers=4)
 

@@ -5,7 +5,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from disk import FullDisk, run_forking
 from formats.write_v1 import golden_part, golden_record, golden_trunk
 from polyhead.bundle import files
 from polyhead.bundle.create import write_bundle
@@ -20,6 +19,7 @@ from polyhead.plan import Pool, digest
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny
+from support.disk_failures import FullDisk, run_forking
 
 
 def record_named(name, trunk):
@@ -299,7 +299,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from bundle.test_write import CHANGES
-from disk import Kill, exit_code
+from support.disk_failures import Kill, exit_code
 from polyhead.bundle.read import Bundle
 
 root, change, kills, seen = Path(sys.argv[1]), sys.argv[2], 0, set()

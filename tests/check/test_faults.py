@@ -2,7 +2,7 @@
 
 import pytest
 
-from checked import clean, entry, findings, rows_of, text, write
+from support.labelled_files import clean, entry, findings, rows_of, text, write
 
 
 def with_rows(rows, changes):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from checked import text
 from polyhead.check import near
+from support.labelled_files import text
 
 
 def words_of(value):

@@ -2,8 +2,8 @@
 
 import pytest
 
-import search
-from cli.commands import run, write_project
+from support import head_search
+from support.commands import run, write_project
 
 
 @pytest.fixture(scope="session")
@@ -12,7 +12,7 @@ def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
     path = write_project(folder)
     with pytest.MonkeyPatch.context() as patch:
-        search.shorten(patch)
+        head_search.shorten(patch)
         done = run("train", path)
     assert done.code == 0, done.err
     return folder

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import run, shell
 from polyhead.encoder.shape import Architecture
 from polyhead.plan.cost.allocate import allocation_of, best_under, by_rule, frontier, greedy, price_of
 from polyhead.values import to_json
 from studies.wei2021.published import DEPTHS, TASKS, published_options
+from support.commands import run, shell
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 

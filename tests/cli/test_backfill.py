@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from backfills import append, make_bundle, schema, texts
-from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.store.corpus.plain import PlainStore
+from support.backfills import append, make_bundle, schema, texts
+from support.commands import run
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-import tiny
-from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
+from support import tiny_project
+from support.commands import run
 
 
 @pytest.fixture
@@ -20,11 +20,11 @@ def bundle(home, tmp_path):
 def rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows")
     return {
-        "held": tiny.write_jsonl(folder / "held.jsonl", tiny.messages(160, seed=11)),
-        "other": tiny.write_jsonl(folder / "other.jsonl", tiny.messages(60, seed=12)),
-        "pairs": tiny.write_jsonl(folder / "pairs.jsonl", tiny.pairs(60, seed=13)),
-        "few": tiny.write_jsonl(folder / "few.jsonl", tiny.messages(10, seed=14)),
-        "texts": tiny.write_jsonl(folder / "texts.jsonl", [{"text": "good " * 40} for _ in range(50)]),
+        "held": tiny_project.write_jsonl(folder / "held.jsonl", tiny_project.messages(160, seed=11)),
+        "other": tiny_project.write_jsonl(folder / "other.jsonl", tiny_project.messages(60, seed=12)),
+        "pairs": tiny_project.write_jsonl(folder / "pairs.jsonl", tiny_project.pairs(60, seed=13)),
+        "few": tiny_project.write_jsonl(folder / "few.jsonl", tiny_project.messages(10, seed=14)),
+        "texts": tiny_project.write_jsonl(folder / "texts.jsonl", [{"text": "good " * 40} for _ in range(50)]),
     }
 
 

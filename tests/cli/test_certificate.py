@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cli.commands import run
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
 from polyhead.engine.pinned import AnswerChange, ProbeAnswers
 from polyhead.values import to_json
+from support.commands import run
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_an_edited_certificate_is_not_put_into_words(bundle):
 
 
 def test_training_and_merging_name_who_did_it(work, tmp_path):
-    from cli.commands import write_project
+    from support.commands import write_project
 
     done("train", write_project(work, "mood"))
     (tmp_path / "more").mkdir()

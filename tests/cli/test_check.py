@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-import tiny
-from checked import clean, text, write
-from cli.commands import run
+from support import tiny_project
+from support.commands import run
+from support.labelled_files import clean, text, write
 
 
 def told(*words, **options):
@@ -26,7 +26,7 @@ def project(folder, **task):
     """A project over `train.jsonl` and `test.jsonl` there."""
     settings = {"name": "mood", "kind": "single_label", "labels": ["good", "bad", "odd"], "train": "train.jsonl"} | task
     path = folder / "polyhead.toml"
-    path.write_text(tiny.to_toml({"trunk": {"name": "trunk"}, "tasks": [settings]}), encoding="utf-8")
+    path.write_text(tiny_project.to_toml({"trunk": {"name": "trunk"}, "tasks": [settings]}), encoding="utf-8")
     return path
 
 
@@ -117,7 +117,7 @@ def test_wrong_command_lines_are_refused(tmp_path):
 
 def test_flipped_labels_are_doubted_by_held_out_heads(work):
     """Two of three rows of the tiny set whose label was exchanged are told, or all, with the true label beside."""
-    rows = tiny.messages(160, seed=3)
+    rows = tiny_project.messages(160, seed=3)
     flipped = {12: None, 40: None, 77: None}
     names = sorted({row["mood"] for row in rows})
     for number in flipped:
@@ -137,7 +137,7 @@ def test_flipped_labels_are_doubted_by_held_out_heads(work):
 def test_labels_that_no_text_explains_are_not_doubted_one_by_one(work):
     """Heads that learned nothing doubted nearly half of all rows."""
     generator = np.random.default_rng(0)
-    rows = [{"text": row["text"], "label": "ab"[generator.integers(2)]} for row in tiny.messages(240, seed=3)]
+    rows = [{"text": row["text"], "label": "ab"[generator.integers(2)]} for row in tiny_project.messages(240, seed=3)]
     write(work / "train.jsonl", rows)
     project(work, labels=["a", "b"])
     done = run("check", "--encode", "--json", "report.json", cwd=work)
@@ -147,7 +147,7 @@ def test_labels_that_no_text_explains_are_not_doubted_one_by_one(work):
 
 def test_labels_of_several_at_once_are_doubted_one_by_one(work):
     """What is to be added is not there, what is to be taken away is."""
-    rows = [{"text": row["text"], "label": [row["mood"], *row["topics"]]} for row in tiny.messages(240, seed=3)]
+    rows = [{"text": row["text"], "label": [row["mood"], *row["topics"]]} for row in tiny_project.messages(240, seed=3)]
     names = sorted({label for row in rows for label in row["label"]})
     write(work / "train.jsonl", rows)
     file = project(work, kind="multi_label", labels=names)

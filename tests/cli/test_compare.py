@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-import search
-from cli.commands import run, write_project
+from support import head_search
+from support.commands import run, write_project
 
 
 @pytest.fixture
 def project(work, monkeypatch):
-    search.hurry(monkeypatch)
+    head_search.hurry(monkeypatch)
     monkeypatch.chdir(work)
     return write_project(work, "mood", "names")
 

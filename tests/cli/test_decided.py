@@ -5,13 +5,13 @@ import json
 import msgspec
 import pytest
 
-import tiny
-from cli.commands import run, write_project
 from polyhead.bundle.read import Bundle
 from polyhead.project.recipes import Joint
-from tiny import to_toml
+from support import tiny_project
+from support.commands import run, write_project
+from support.tiny_project import to_toml
 
-POOR = msgspec.structs.replace(tiny.TRAINING, epochs=1, learning_rate=1e-5)
+POOR = msgspec.structs.replace(tiny_project.TRAINING, epochs=1, learning_rate=1e-5)
 OTHER = msgspec.structs.replace(POOR, seed=5)
 
 
@@ -83,7 +83,7 @@ def test_a_change_that_fails_leaves_what_was_decided_as_it_was(work, monkeypatch
 
 
 def test_a_live_version_stays_unless_the_new_one_is_better(work):
-    good = msgspec.structs.replace(tiny.TRAINING, epochs=20, patience=20, learning_rate=2e-2)
+    good = msgspec.structs.replace(tiny_project.TRAINING, epochs=20, patience=20, learning_rate=2e-2)
     run("train", write_project(work, "mood", training=good))
     path = write_project(work, "mood", training=POOR)
     done = run("train", path, "--if-better")
@@ -95,7 +95,7 @@ def test_a_live_version_stays_unless_the_new_one_is_better(work):
 
 @pytest.mark.parametrize("words", [["--retrain", "mood"], ["--if-better"]])
 def test_recipes_that_train_a_bundle_once_have_no_use_for_it(work, words):
-    project = msgspec.structs.replace(tiny.project(work, "mood"), recipe=Joint())
+    project = msgspec.structs.replace(tiny_project.project(work, "mood"), recipe=Joint())
     (work / "polyhead.toml").write_text(to_toml(project))
     run("train", work / "polyhead.toml", *words).refuses("ConfigError", "recipe 'joint'", "another bundle name")
 

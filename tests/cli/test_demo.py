@@ -5,10 +5,10 @@ import json
 import msgspec
 import pytest
 
-import tiny
-from cli.commands import run
 from polyhead.cli import demo
 from polyhead.project.recipes import Training
+from support import tiny_project
+from support.commands import run
 
 
 def test_sample_is_counted_not_remembered():
@@ -24,7 +24,7 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
     """With the tiny trunk in place of the pre-trained one, and few epochs."""
     import polyhead.project.tables
 
-    tiny.project(work)
+    tiny_project.project(work)
     reading = polyhead.project.tables.read_project
 
     def smaller(path):

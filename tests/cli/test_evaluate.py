@@ -6,15 +6,15 @@ import shutil
 import msgspec
 import pytest
 
-import tiny
-from cli.commands import run, write_project
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.project.recipes import FineTune, LeaveOut, SearchGrid, TrunkOnly
 from polyhead.project.strategies import Branch
 from polyhead.project.tables import TaskEntry
-from tiny import to_toml
+from support import tiny_project
+from support.commands import run, write_project
+from support.tiny_project import to_toml
 
 REFERENCE = ("--backend", "reference")
 
@@ -39,9 +39,9 @@ def test_live_scores_are_those_that_training_measured(home):
 def questions(count, seed):
     """Which thing a message is about, as words of it or as one of two options."""
     rows = []
-    for row in tiny.messages(count, seed):
-        thing = next(word for word in row["tokens"] if word in tiny.THINGS)
-        options = [thing, *(other for other in tiny.THINGS if other != thing)][:2]
+    for row in tiny_project.messages(count, seed):
+        thing = next(word for word in row["tokens"] if word in tiny_project.THINGS)
+        options = [thing, *(other for other in tiny_project.THINGS if other != thing)][:2]
         rows.append(
             {
                 "question": "what is it?",
@@ -57,8 +57,8 @@ def questions(count, seed):
 def test_questions_are_scored_as_training_measured_them_proven_and_answered(work):
     """From rows to answers with the commands alone; two tasks of one kind share nothing but the trunk."""
     for seed, name in enumerate(("train", "held")):
-        tiny.write_jsonl(work / f"{name}.jsonl", questions(24, seed))
-    whole, files = tiny.project(work, "mood"), {"train": "train.jsonl", "validation": "held.jsonl"}
+        tiny_project.write_jsonl(work / f"{name}.jsonl", questions(24, seed))
+    whole, files = tiny_project.project(work, "mood"), {"train": "train.jsonl", "validation": "held.jsonl"}
     entries = (
         TaskEntry(name="reply", kind="multiple_choice", test="held.jsonl", **files),
         TaskEntry(name="where", kind="span", null_answers=True, test="held.jsonl", **files),
@@ -117,7 +117,7 @@ def test_the_table_names_split_rows_and_metric(home):
 
 def trained_without_files(work):
     """A trained project in which `mood` has no file to be scored on."""
-    whole = tiny.project(work, "mood", "topics")
+    whole = tiny_project.project(work, "mood", "topics")
     bare = msgspec.structs.replace(whole.tasks[0], validation=0.2, test=None)
     path = work / "polyhead.toml"
     path.write_text(to_toml(msgspec.structs.replace(whole, tasks=(bare, whole.tasks[1]))))
@@ -178,7 +178,7 @@ def test_a_missing_test_file_is_named(work):
 
 def test_each_bundle_of_a_recipe_that_makes_several_is_scored(work):
     recipe = FineTune(search=SearchGrid(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.0,)))
-    whole = tiny.project(work, "mood", "names", "urgency")
+    whole = tiny_project.project(work, "mood", "names", "urgency")
     path = work / "polyhead.toml"
     path.write_text(to_toml(msgspec.structs.replace(whole, recipe=recipe, bundle="tuned")))
     run("evaluate", path).refuses("BundleError", "tuned")
@@ -193,7 +193,7 @@ def test_each_bundle_of_a_recipe_that_makes_several_is_scored(work):
 
 def test_a_round_that_was_stopped_between_its_stages_is_left_out(work):
     learn = TrunkOnly(micro_batches=1, steps=1)
-    whole = tiny.project(work, "mood", "names", "urgency")
+    whole = tiny_project.project(work, "mood", "names", "urgency")
     made = msgspec.structs.replace(whole, recipe=LeaveOut(learn=learn), bundle="without")
     path = work / "polyhead.toml"
     path.write_text(to_toml(made))

@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-import tiny
-from cli.commands import run
 from polyhead import Session
 from polyhead.bundle.read import Bundle
+from support import tiny_project
+from support.commands import run
 
 CHOSEN = ("--backend", "reference")
 
@@ -28,7 +28,7 @@ def bare(home, tmp_path):
 
 @pytest.fixture
 def file(tmp_path):
-    return tiny.write_jsonl(tmp_path / "new.jsonl", tiny.messages(40, seed=9)) or tmp_path / "new.jsonl"
+    return tiny_project.write_jsonl(tmp_path / "new.jsonl", tiny_project.messages(40, seed=9)) or tmp_path / "new.jsonl"
 
 
 def test_a_bundle_is_scored_on_a_file_as_its_project_scores_it(home, bare, work):
@@ -55,7 +55,7 @@ def test_scores_of_labels_are_those_of_scikit_learn(bare, file):
     sides = {
         "mood": ([row["mood"] for row in rows], [result.answers["mood"]["label"] for result in results]),
         "topics": tuple(
-            [[int(topic in labels) for topic in tiny.TOPICS] for labels in side]
+            [[int(topic in labels) for topic in tiny_project.TOPICS] for labels in side]
             for side in ([row["topics"] for row in rows], [result.answers["topics"]["labels"] for result in results])
         ),
     }
@@ -71,7 +71,7 @@ def test_scores_of_labels_are_those_of_scikit_learn(bare, file):
 def test_wrong_rows_are_written_with_truth_answer_and_score_surest_first(bare, file, tmp_path):
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rows[3]["mood"] = "bad" if rows[3]["mood"] == "good" else "good"  # at least one is wrong, or another one is
-    tiny.write_jsonl(file, rows)
+    tiny_project.write_jsonl(file, rows)
     answers = [
         result.answers["mood"]
         for result in Session(bare, backend="reference").predict([row["text"] for row in rows], tasks=["mood"])
@@ -113,7 +113,7 @@ def test_right_answers_are_no_errors_whatever_the_kind(bare, file, tmp_path):
         }
         for row, result in zip(rows, results, strict=True)
     ]
-    tiny.write_jsonl(file, labelled)
+    tiny_project.write_jsonl(file, labelled)
     out = tmp_path / "wrong.jsonl"
     for score in told("evaluate", bare, "--data", file, "--errors", out)["scores"]:
         assert score["wrong"] == 0 and score["scores"][score["metric"]] == pytest.approx(1.0)
@@ -136,7 +136,7 @@ def test_the_one_task_that_is_named_reads_the_column_that_is_named(bare, tmp_pat
 
 def test_columns_of_one_task_are_guessed_and_said(bare, tmp_path):
     """Where the file has none that is called as expected: it had to be told with --text and --label."""
-    rows = tiny.messages(40, seed=9)
+    rows = tiny_project.messages(40, seed=9)
     cells = [{"remark": row["text"], "how": row["mood"], "by": "web"} for row in rows]
     (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cells))
     words = ("evaluate", bare, "--data", tmp_path / "new.jsonl", "--task", "mood")

@@ -8,21 +8,20 @@ import msgspec
 import numpy as np
 import pytest
 
-import search
-import tiny
-from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.evaluate.held import held_file, read_held
 from polyhead.project.recipes import FineTune, Frozen, Joint, SearchGrid
 from polyhead.project.strategies import Branch, Prompted
-from tiny import to_toml
+from support import head_search, tiny_project
+from support.commands import run
+from support.tiny_project import to_toml
 
 KINDS = ("mood", "topics", "urgency", "names", "same", "alike")
 
 
 def held_project(folder, *names, validation=0.25, recipe=None, **changes):
     """A project whose tasks hold a share of train out, and have no test file."""
-    whole = tiny.project(folder, *(names or KINDS), **changes)
+    whole = tiny_project.project(folder, *(names or KINDS), **changes)
     bare = [msgspec.structs.replace(entry, validation=validation, test=None) for entry in whole.tasks]
     path = folder / "polyhead.toml"
     path.write_text(to_toml(msgspec.structs.replace(whole, tasks=tuple(bare), recipe=recipe or Frozen())))
@@ -35,7 +34,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("held")
     path = held_project(folder)
     with pytest.MonkeyPatch.context() as patch:
-        search.shorten(patch)
+        head_search.shorten(patch)
         done = run("train", path)
     assert done.code == 0, done.err
     return folder
@@ -94,7 +93,7 @@ def test_answers_of_folds_are_not_those_of_the_part_that_learned_from_all_rows(t
 
 def test_kept_answers_hold_no_text(trained):
     raw = b"".join(file.read_bytes() for file in (trained / "bundle-cache" / "held").rglob("*.safetensors"))
-    words = {word for row in tiny.messages(40, seed=0) for word in row["tokens"] if len(word) > 3}
+    words = {word for row in tiny_project.messages(40, seed=0) for word in row["tokens"] if len(word) > 3}
     assert raw and words and not any(word.encode() in raw for word in words)
 
 
@@ -102,7 +101,7 @@ def test_rows_that_moved_are_known_and_rows_that_went_are_said(trained, tmp_path
     root, path = copied(trained, tmp_path)
     file = root / "data" / "messages-train.jsonl"
     lines = file.read_text().splitlines()
-    new = json.dumps(tiny.messages(1, seed=77)[0] | {"text": "a new row about nothing"})
+    new = json.dumps(tiny_project.messages(1, seed=77)[0] | {"text": "a new row about nothing"})
     file.write_text("\n".join([new, *lines[::-1]]) + "\n")  # one more, and all others elsewhere
     words = ("evaluate", path, "--tasks", "mood,names,topics")
     before = told("evaluate", trained / "polyhead.toml", "--tasks", "mood,names,topics")["scores"]
@@ -142,7 +141,7 @@ def test_where_nothing_can_be_scored_no_file_is_written_and_the_command_fails(tr
 def test_a_file_with_none_of_the_rows_scores_nothing(trained, tmp_path):
     root, path = copied(trained, tmp_path)
     (root / "data" / "messages-train.jsonl").write_text(
-        "".join(json.dumps({**row, "text": f"other {row['text']}"}) + "\n" for row in tiny.messages(9, seed=5))
+        "".join(json.dumps({**row, "text": f"other {row['text']}"}) + "\n" for row in tiny_project.messages(9, seed=5))
     )
     done = run("evaluate", path, "--task", "mood")
     done.refuses("nothing was scored", "none of 32 rows held out", "messages-train.jsonl")
@@ -195,7 +194,7 @@ def test_a_share_held_out_is_scored_by_the_part_that_did_not_learn_from_it(work,
 
 
 def test_validation_is_scored_on_the_share_where_a_test_file_is_there_too(work):
-    whole = tiny.project(work, "mood")
+    whole = tiny_project.project(work, "mood")
     entry = msgspec.structs.replace(whole.tasks[0], validation=0.25)
     path = work / "polyhead.toml"
     path.write_text(to_toml(msgspec.structs.replace(whole, tasks=(entry,))))
@@ -247,13 +246,13 @@ def test_every_way_of_training_keeps_what_it_answered_rows_held_out(work, change
 
 def test_summaries_that_training_wrote_are_scored(work):
     pytest.importorskip("rouge_score")
-    import summarizers
     from polyhead.encoder.summarizer import Summarizer
     from polyhead.project.recipes import Training
     from polyhead.project.tables import TaskEntry
+    from support import summarizers
 
     rows = [{"text": text, "label": label} for text, label in summarizers.documents(20)]
-    tiny.write_jsonl(work / "news.jsonl", rows)
+    tiny_project.write_jsonl(work / "news.jsonl", rows)
     brief = TaskEntry(
         name="brief",
         kind="summarization",
@@ -262,7 +261,7 @@ def test_summaries_that_training_wrote_are_scored(work):
         model=Summarizer(name=str(summarizers.folder()), summary_tokens=16),
         training=Training(epochs=1, batch=10, precision="float32"),
     )
-    whole = tiny.project(work, "mood")
+    whole = tiny_project.project(work, "mood")
     path = work / "polyhead.toml"
     path.write_text(to_toml(msgspec.structs.replace(whole, tasks=(brief,))))
     done = run("train", path)

@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-import tiny
-from cli.commands import run
-from evaluated import two_versions
 from polyhead import Session
 from polyhead.bundle.read import Bundle
+from support import tiny_project
+from support.commands import run
+from support.two_versions import two_versions
 
 CHOSEN = ("--backend", "reference")
 
@@ -22,8 +22,10 @@ def told(*words, **options):
 
 @pytest.fixture
 def file(tmp_path):
-    rows = [{**row, "channel": ("mail", "chat")[number % 2]} for number, row in enumerate(tiny.messages(40, seed=9))]
-    return tiny.write_jsonl(tmp_path / "new.jsonl", rows)
+    rows = [
+        {**row, "channel": ("mail", "chat")[number % 2]} for number, row in enumerate(tiny_project.messages(40, seed=9))
+    ]
+    return tiny_project.write_jsonl(tmp_path / "new.jsonl", rows)
 
 
 def test_details_are_printed_and_written_for_every_kind(home, tmp_path):
@@ -38,7 +40,7 @@ def test_details_are_printed_and_written_for_every_kind(home, tmp_path):
         assert (each["reliability"] is None) == is_number and (each["differences"] is None) == (not is_number)
         counted = sum(cell["count"] for cell in each["confusion"]["cells"])
         if each["confusion"]["of"] == "rows":
-            assert counted == score["rows"] * (len(tiny.TOPICS) if score["task"] == "topics" else 1)
+            assert counted == score["rows"] * (len(tiny_project.TOPICS) if score["task"] == "topics" else 1)
         assert len(each["mistakes"]) == min(20, score["wrong"])
     lines = run("evaluate", home / "polyhead.toml", "--details", "--task", "mood", *CHOSEN).out
     mood = found[0]

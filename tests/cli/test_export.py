@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from cli.commands import run
 from polyhead.bundle.models import ModelDraft, add_model
 from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.engine.session import Session
 from polyhead.tasks.task import Task
+from support.commands import run
 
 ort = pytest.importorskip("onnxruntime")
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from backfills import append, make_bundle, schema, texts
-from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.plan import digest
 from polyhead.store.corpus.open import open_corpus
+from support.backfills import append, make_bundle, schema, texts
+from support.commands import run
 
 REFERENCE = ("--backend", "reference")
 

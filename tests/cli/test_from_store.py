@@ -5,10 +5,10 @@ import json
 import msgspec
 import pytest
 
-import tiny
-from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.project.strategies import Pooled
+from support import tiny_project
+from support.commands import run
 
 UNNAMED = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8)
 
@@ -18,8 +18,8 @@ def work(request, tmp_path):
     """A folder with trunk, data, project, and a store of every message."""
     if request.param.endswith(".lance"):
         pytest.importorskip("lance")
-    project = tiny.project(tmp_path, "mood", "names", strategy=UNNAMED)
-    (tmp_path / "polyhead.toml").write_text(tiny.to_toml(project))
+    project = tiny_project.project(tmp_path, "mood", "names", strategy=UNNAMED)
+    (tmp_path / "polyhead.toml").write_text(tiny_project.to_toml(project))
     for split in ("train", "validation", "test"):
         extract(tmp_path, f"data/messages-{split}.jsonl", request.param)
     return tmp_path, request.param, project
@@ -64,7 +64,7 @@ def test_scores_of_a_file_and_of_a_store_teach_another_task(work):
     ]
     entries.append(msgspec.structs.replace(mood, name="stored", soft="store:mood", label="label", **files["jsonl"]))
     other = msgspec.structs.replace(project, tasks=tuple(entries), bundle="students")
-    (folder / "students.toml").write_text(tiny.to_toml(other))
+    (folder / "students.toml").write_text(tiny_project.to_toml(other))
     done = run("train", "students.toml", "--features", store, cwd=folder)
     assert done.code == 0, done.err
     assert set(Bundle.open(folder / "students").tasks) == {*ENDINGS, "stored"}
@@ -87,9 +87,9 @@ def test_texts_that_are_not_in_the_store_and_places_without_one_are_refused(work
 
 
 def test_a_store_that_was_changed_is_refused(tmp_path):
-    tiny.project(tmp_path)
-    project = tiny.project(tmp_path, "mood", strategy=UNNAMED)
-    (tmp_path / "polyhead.toml").write_text(tiny.to_toml(project))
+    tiny_project.project(tmp_path)
+    project = tiny_project.project(tmp_path, "mood", strategy=UNNAMED)
+    (tmp_path / "polyhead.toml").write_text(tiny_project.to_toml(project))
     for split in ("train", "validation", "test"):
         extract(tmp_path, f"data/messages-{split}.jsonl", "store")
     data = next((tmp_path / "store").rglob("*.data.bin"))

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from cases import cases
-from cli.commands import run
 from polyhead.cli.given import TextInput, given_in, looks_like_a_path
 from polyhead.cli.tables import columns_of_header, command_for
+from support.cases import cases
+from support.commands import run
 
 TEXT = "anna the lamp is broken"
 ROWS = [{"id": "1", "message": "the lamp is good"}, {"id": "2", "message": "the box, is bad"}]

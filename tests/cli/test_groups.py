@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from bundle.groups import ADAPTED, ADAPTERS, GROUP, ROWS, adapters, add, group, make
-from cli.commands import run
 from engine.test_isolation_groups import PROBES, SHAPE, TRUNK, bits, kept
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
+from support.commands import run
+from support.prompt_groups import ADAPTED, ADAPTERS, GROUP, ROWS, adapters, add, group, make
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("transformers")
 
-import checkpoints
-from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.cli.import_ import SAMPLE_TEXTS
 from polyhead.project.tables import LEAST_TOKENS
+from support import checkpoints
+from support.commands import run
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,17 @@ import tomllib
 
 import pytest
 
-import tiny
-from cli.commands import run
 from polyhead.data.read import read
 from polyhead.project.recipes import Training
 from polyhead.project.strategies.base import LIVE_TRAINING
 from polyhead.project.strategies.branch import BRANCH_TRAINING
 from polyhead.project.tables import JOINT_TRAINING, read_project, training_of
+from support import tiny_project
+from support.commands import run
 
-ROWS = tiny.messages(30)
+ROWS = tiny_project.messages(30)
 SPANS = [{**row, "spans": [{"start": 0, "end": len(row["tokens"][0]), "label": "first"}]} for row in ROWS]
-PAIRS = tiny.pairs(30)
+PAIRS = tiny_project.pairs(30)
 QUESTIONS = [
     {"question": f"is it {row['mood']}?", "choices": [row["text"], "no", "yes"], "label": i % 3}
     for i, row in enumerate(ROWS)
@@ -120,7 +120,7 @@ def test_what_init_writes_leaves_every_strategy_and_recipe_its_own_numbers(work)
 
 def test_a_summarization_task_is_declared_beside_others_and_trained(work):
     """The tiny model reads 40 tokens, so the project says how long its summaries are."""
-    import summarizers
+    from support import summarizers
 
     shutil.copytree(summarizers.folder(), work / "writer")
     rows = [{"document": text, "summary": summary} for text, summary in summarizers.documents(20)]

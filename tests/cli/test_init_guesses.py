@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import tiny
-from cli.commands import run
 from polyhead.cli.given import given_in
 from polyhead.cli.lines import line_of
 from polyhead.data.guess import kind_of_labels
 from polyhead.data.read import read, read_each
 from polyhead.project.tables import read_project
+from support import tiny_project
+from support.commands import run
 
 REAL = Path(os.environ.get("POLYHEAD_DATA", Path(__file__).parents[3] / "shared" / "data"))
-ROWS = tiny.messages(40)
+ROWS = tiny_project.messages(40)
 WORDS = [row["text"] for row in ROWS]
 QUESTIONS = [{"question": text, "choices": [text, "no", "yes"], "label": i % 3} for i, text in enumerate(WORDS)]
 ANSWERS = [
@@ -475,12 +475,12 @@ def test_labels_that_a_frame_saved_are_labels_in_every_format(tmp_path, dtype):
 
 
 def test_a_file_to_score_may_write_whole_numbers_as_frames_do(tmp_path):
-    from polyhead.cli.labelled import LabelledColumns, sources_of
+    from polyhead.cli.labelled import LabelledColumns, labelled_sources
     from polyhead.tasks.task import Task
 
     write(tmp_path / "x.csv", rows_of(words=WORDS, gold=["0.0", "1.0"] * 20))
     task = Task(name="spam", kind="single_label", labels=("0", "1"))
-    source = sources_of({"spam": task}, ["spam"], str(tmp_path / "x.csv"), LabelledColumns())["spam"]
+    source = labelled_sources({"spam": task}, ["spam"], str(tmp_path / "x.csv"), LabelledColumns())["spam"]
     assert (source.text, source.label) == ("words", "gold")
     assert [int(target) for target in read(source, task).targets] == [0, 1] * 20
 

@@ -5,8 +5,8 @@ import io
 import json
 import tomllib
 
-from cases import cases
-from cli.commands import run
+from support.cases import cases
+from support.commands import run
 
 PLACES = ["kitchen", "garden", "window", "station", "harbour", "office", "bridge", "market"]
 ENGLISH = [f"the {a} near the {b} was closed again" for i, a in enumerate(PLACES) for b in PLACES[: i or 1]][:24]

@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from bundle.groups import ADAPTED, ADAPTERS, GROUP, ROWS, make
-from cli.commands import run
 from polyhead.plan import merge
 from polyhead.plan.cost import cost_of
+from support.commands import run
+from support.prompt_groups import ADAPTED, ADAPTERS, GROUP, ROWS, make
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-import tiny
-from checked import write
-from cli.commands import run
+from support import tiny_project
+from support.commands import run
+from support.labelled_files import write
 
 WORDS = ("label", "texts.jsonl", "--labels", "good,bad", "--trunk", "trunk", "--count", "4")
 
@@ -15,7 +15,7 @@ WORDS = ("label", "texts.jsonl", "--labels", "good,bad", "--trunk", "trunk", "--
 @pytest.fixture
 def moods(work):
     """Texts of which the mood is known to the test alone."""
-    rows = tiny.messages(60, seed=5)
+    rows = tiny_project.messages(60, seed=5)
     write(work / "texts.jsonl", [{"text": row["text"]} for row in rows])
     return {row["text"]: row["mood"] for row in rows}
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from cases import cases
-from cli.commands import environment, interruptible, run, shell
 from polyhead.cli.main import VERBS
+from support.cases import cases
+from support.commands import environment, interruptible, run, shell
 
 
 def test_help_names_every_verb():

@@ -10,7 +10,6 @@ import pytest
 
 from bundle.test_merge import LAYERS_APART, LAYERS_MERGED, TASKS, TEXTS, TRUNK, deepened, owning, path_of, single
 from bundle.test_write import contents
-from cli.commands import run
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.models import model_names
@@ -21,6 +20,7 @@ from polyhead.engine.session import Session
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
 from polyhead.testing.tiny import tiny_part
+from support.commands import run
 
 
 @pytest.fixture(scope="module")

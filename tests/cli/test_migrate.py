@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from backfills import append, make_bundle, schema, texts
-from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.testing import tiny_trunk
+from support.backfills import append, make_bundle, schema, texts
+from support.commands import run
 
 OTHER = tiny_trunk(seed=6)
 SIDES = ("old-store", "new-store", "--old", "old", "--new", "new")

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from backfills import make_bundle, texts
-from cli.commands import run
 from polyhead.store.corpus.base import document_id
+from support.backfills import make_bundle, texts
+from support.commands import run
 
 REFERENCE = ("--backend", "reference")
 

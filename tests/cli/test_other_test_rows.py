@@ -6,11 +6,10 @@ import json
 import msgspec
 import pytest
 
-import search
-import tiny
-from cli.commands import run
 from polyhead.project.strategies import Branch, Prompted
-from tiny import to_toml
+from support import head_search, tiny_project
+from support.commands import run
+from support.tiny_project import to_toml
 
 
 def arrays(root):
@@ -29,14 +28,14 @@ def told(*words):
 @pytest.fixture
 def trained(work, monkeypatch):
     """A folder with a project of three strategies that is trained, and the same project with other test rows."""
-    search.shorten(monkeypatch)
-    whole = tiny.project(work, "mood", "topics", "names", "urgency")
+    head_search.shorten(monkeypatch)
+    whole = tiny_project.project(work, "mood", "topics", "names", "urgency")
     strategies = {"topics": Branch(layers=1), "urgency": Prompted()}
     entries = tuple(msgspec.structs.replace(e, strategy=strategies.get(e.name)) for e in whole.tasks)
     path = work / "polyhead.toml"
     path.write_text(to_toml(msgspec.structs.replace(whole, tasks=entries)))
     told("train", path)
-    tiny.write_jsonl(work / "other.jsonl", tiny.messages(30, seed=77))
+    tiny_project.write_jsonl(work / "other.jsonl", tiny_project.messages(30, seed=77))
     changed = tuple(msgspec.structs.replace(e, test="other.jsonl") for e in entries)
     return path, to_toml(msgspec.structs.replace(whole, tasks=changed))
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from cli.commands import run
 from polyhead.cli.output import Printer, counted, in_bytes, text_table, writing_file
 from polyhead.errors import ConfigError
+from support.commands import run
 
 
 def test_columns_are_aligned_left_and_right():

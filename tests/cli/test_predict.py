@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-import tiny
-from cli.commands import environment, run, shell
 from polyhead.errors import BadValue, DataError
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
+from support import tiny_project
+from support.commands import environment, run, shell
 
 TEXT = "anna the lamp is broken"
 NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None"
@@ -50,7 +50,7 @@ def test_spans_have_offsets_into_the_given_text(home):
 
 
 def test_a_task_that_fails_has_its_reason_in_its_place_and_the_command_says_so(home, monkeypatch):
-    tiny.fail_heads(monkeypatch, "mood")
+    tiny_project.fail_heads(monkeypatch, "mood")
     done = predict(home, stdin=f"{TEXT}\ngood\n")
     for row in done.rows:
         assert row["failed"] == {"mood": "ValueError: no such head"} and "late" not in row
@@ -60,7 +60,7 @@ def test_a_task_that_fails_has_its_reason_in_its_place_and_the_command_says_so(h
 
 def test_lines_on_which_all_tasks_fail_have_the_reason_and_end_nothing(home, monkeypatch):
     """The command ended with the error, and what came after it was not answered."""
-    tiny.fail_heads(monkeypatch, "mood")
+    tiny_project.fail_heads(monkeypatch, "mood")
     done = predict(home, "--tasks", "mood", stdin=f"{TEXT}\ngood\n")
     assert [row["failed"] for row in done.rows] == [{"mood": "ValueError: no such head"}] * 2
     assert done.code == 1 and "tasks failed on 2 lines" in done.err

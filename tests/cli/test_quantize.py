@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from cli.commands import run
 from engine.test_quantize import TEXTS
+from support.commands import run
 
 pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino extra is not installed")
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from cli.commands import run
 from polyhead.cli.lines import read_lines
 from polyhead.errors import DataError
+from support.commands import run
 
 ROWS = [{"text": "the lamp is good", "id": 1}, {"text": "the box is bad", "id": 2}]
 CSV = b"id,text\n1,the lamp is good\n2,the box is bad\n"

@@ -7,14 +7,14 @@ import shutil
 import pytest
 
 from bundle.test_models import draft
-from cli.commands import run
-from disk import run_forking
 from engine.test_isolation import BY_NAME, add, make, tree
-from outside import listed
 from polyhead.bundle.journal import StartedOperation, finish, start_operation
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.models import Models, add_model
 from polyhead.bundle.read import Bundle
+from support.commands import run
+from support.disk_failures import run_forking
+from support.outside_files import listed
 
 # Forks the command for every n, which dies without any cleaning up right before its n-th step on the disk; then it is
 # repeated. Prints, for each n, the versions that are live and that are there.
@@ -23,8 +23,8 @@ import os, shutil, sys
 for name in ("torch", "openvino", "onnxruntime"):
     sys.modules[name] = None
 from pathlib import Path
-from disk import Kill, exit_code, fsync
-from cli.commands import run
+from support.disk_failures import Kill, exit_code, fsync
+from support.commands import run
 from polyhead.bundle.models import Models
 from polyhead.bundle.read import Bundle
 

@@ -8,9 +8,8 @@ import pytest
 
 pytest.importorskip("transformers")
 
-import adapters
-import checkpoints
-from cli.commands import run
+from support import adapters, checkpoints
+from support.commands import run
 
 
 @pytest.fixture(scope="module")

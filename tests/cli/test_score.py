@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-import tiny
-from cli.commands import environment, run, shell
+from support import tiny_project
+from support.commands import environment, run, shell
 
 NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None"
 SMALL_PIECES = "from polyhead.store.jobs import score; score.__kwdefaults__['piece_rows'] = 16"
@@ -66,7 +66,7 @@ def test_what_is_printed_is_what_json_holds(home, table, tmp_path):
 
 def test_rows_without_answers_are_said_by_their_reason(home, table, tmp_path, monkeypatch):
     """Failed rows were taken off those that do not fit, and rows with other answers called not answered."""
-    tiny.fail_heads(monkeypatch, "mood")
+    tiny_project.fail_heads(monkeypatch, "mood")
     with table.open("a") as file:
         file.write("20,too,many,cells\n")
     words = ("--tasks", "mood,urgency,same", "--json", tmp_path / "said.json")

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
 
-from cli.commands import environment, run
-from served import LONG, SECONDS, TEXTS, got, posted, running, tiny_server_bundle
+from support.client_server import LONG, SECONDS, TEXTS, got, posted, running, tiny_server_bundle
+from support.commands import environment, run
 
 LINES = [
     *TEXTS,

@@ -7,8 +7,8 @@ import unicodedata
 
 import pytest
 
-from cli.commands import run, shell
 from polyhead.cli.output import Printer, json_shown, note, shown, text_table
+from support.commands import run, shell
 
 TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode's signs of explicit direction
 MARKS = ("LEFT-TO-RIGHT MARK", "RIGHT-TO-LEFT MARK", "ARABIC LETTER MARK")

@@ -7,8 +7,6 @@ import shutil
 import pytest
 
 from bundle.test_models import draft
-from cli.commands import SOURCE, run, shell
-from disk import run_forking
 from engine.test_isolation import BY_NAME, add, certificates, flip, make, mood, tree
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.models import Models, add_model, model_names
@@ -17,6 +15,8 @@ from polyhead.engine.pinned import backend_here, has_bfloat16
 from polyhead.engine.session import Session
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.tiny import Pool
+from support.commands import SOURCE, run, shell
+from support.disk_failures import run_forking
 
 NAMES = ("mood", "topics", "urgency", "names", "same", "alike")
 
@@ -293,7 +293,7 @@ def test_both_sorts_of_tasks_are_added_or_none(writers, tmp_path):
 
 KILLED_BETWEEN = """
 import os, sys
-from disk import exit_code
+from support.disk_failures import exit_code
 from polyhead.cli.main import main
 import polyhead.certify
 polyhead.certify.certified = lambda *_, **__: os._exit(9)  # the second step of a call with both sorts
@@ -340,7 +340,7 @@ def test_a_removal_of_both_sorts_that_was_killed_between_leaves_models_to_remove
 
 KILLED_AFTER = """
 import os, sys
-from disk import exit_code
+from support.disk_failures import exit_code
 from polyhead.bundle import models
 from polyhead.cli.main import main
 models.remove_models = lambda *_, **__: os._exit(9)

@@ -14,15 +14,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import tiny
-from cli.commands import environment, interruptible, run, shell, write_project
-from tiny import to_toml
+from support import tiny_project
+from support.commands import environment, interruptible, run, shell, write_project
+from support.tiny_project import to_toml
 
 
 def project_of(work, entry, **changes):
     """polyhead.toml with one task; relative names beside it."""
-    whole = tiny.project(work, "mood")
-    entry = msgspec.structs.replace(tiny.ENTRIES["mood"], **entry)
+    whole = tiny_project.project(work, "mood")
+    entry = msgspec.structs.replace(tiny_project.ENTRIES["mood"], **entry)
     whole = msgspec.structs.replace(whole, tasks=(entry,), **changes)
     path = work / "polyhead.toml"
     path.write_text(to_toml(whole))
@@ -79,7 +79,7 @@ def test_seed_bundle_cache_and_events_go_where_they_are_told(work):
 
 
 def test_a_trunk_folder_is_found_beside_the_project_file(work, tmp_path_factory):
-    path = project_of(work, {}, trunk=msgspec.structs.replace(tiny.project(work).trunk, name="trunk"))
+    path = project_of(work, {}, trunk=msgspec.structs.replace(tiny_project.project(work).trunk, name="trunk"))
     done = run("train", path, cwd=tmp_path_factory.mktemp("elsewhere"))
     assert done.code == 0, done.err
     assert json.loads((work / "bundle" / "trunk" / "trunk.json").read_text())["name"] == "trunk"
@@ -119,7 +119,7 @@ def test_kept_features_that_were_damaged_train_nothing_until_they_are_encoded_ag
     shutil.rmtree(work / "second")
     shutil.rmtree(cache)  # among other texts in a batch, features are rounded otherwise
     assert run(*again).code == 0
-    assert tiny.part_bytes(work / "second", "mood") == tiny.part_bytes(work / "first", "mood")
+    assert tiny_project.part_bytes(work / "second", "mood") == tiny_project.part_bytes(work / "first", "mood")
 
 
 ROWS = [{"text": f"lamp {i}", "mood": ("good", "bad")[i % 2]} for i in range(20)]
@@ -169,7 +169,7 @@ def test_files_that_are_missing_or_folders_are_named(work):
 
 def test_skipped_rows_are_counted_in_the_plan(work):
     rows = [*ROWS, {"text": " ", "mood": "bad"}, {"text": "x"}, {"text": "\ud800", "mood": "bad", "other": 1}]
-    tiny.write_jsonl(work / "x.jsonl", rows)
+    tiny_project.write_jsonl(work / "x.jsonl", rows)
     done = run("train", project_of(work, {"train": "x.jsonl"}))
     assert done.code == 0, done.err
     said = next(line for line in done.out.splitlines() if line.startswith("mood, train:"))
@@ -178,7 +178,7 @@ def test_skipped_rows_are_counted_in_the_plan(work):
 
 
 def test_a_million_characters_are_cut_and_counted(work):
-    tiny.write_jsonl(work / "x.jsonl", [*ROWS, {"text": "lamp " * 200_000, "mood": "bad"}])
+    tiny_project.write_jsonl(work / "x.jsonl", [*ROWS, {"text": "lamp " * 200_000, "mood": "bad"}])
     done = run("train", project_of(work, {"train": "x.jsonl"}))
     assert done.code == 0, done.err
     assert "1 input cut" in done.out
@@ -253,7 +253,7 @@ def test_weights_that_cannot_be_read_are_refused(work, content):
 
 
 def test_a_trunk_that_is_nowhere_is_named(work):
-    path = project_of(work, {}, trunk=msgspec.structs.replace(tiny.project(work).trunk, name="no/such"))
+    path = project_of(work, {}, trunk=msgspec.structs.replace(tiny_project.project(work).trunk, name="no/such"))
     run("train", path).refuses("TrunkNotFound", "no/such")
 
 
@@ -278,7 +278,7 @@ def test_a_bundle_cannot_stand_where_something_else_is(work):
 
 
 def test_a_killed_training_goes_on_and_gives_the_same_bytes(work, tmp_path_factory):
-    training = msgspec.structs.replace(tiny.TRAINING, epochs=40, patience=40)
+    training = msgspec.structs.replace(tiny_project.TRAINING, epochs=40, patience=40)
     path = write_project(work, "mood", "topics", training=training)
     whole = tmp_path_factory.mktemp("whole") / "bundle"
     assert run("train", path, "--bundle", whole).code == 0
@@ -298,7 +298,7 @@ def test_a_killed_training_goes_on_and_gives_the_same_bytes(work, tmp_path_facto
     done = run("train", path)
     assert done.code == 0, done.err
     for task in ("mood", "topics"):
-        assert tiny.part_bytes(work / "bundle", task) == tiny.part_bytes(whole, task)
+        assert tiny_project.part_bytes(work / "bundle", task) == tiny_project.part_bytes(whole, task)
 
 
 @pytest.mark.parametrize("room", [2_000, 12_000, 60_000])
@@ -306,7 +306,7 @@ def test_a_full_disk_is_said_and_nothing_finished_is_lost(work, room):
     path = write_project(work, "mood")
     assert run("train", path).code == 0
     before = files_of(work / "bundle")
-    bigger = msgspec.structs.replace(tiny.STRATEGY, hidden=4096)
+    bigger = msgspec.structs.replace(tiny_project.STRATEGY, hidden=4096)
     path = write_project(work, "mood", "topics", strategy=bigger)
 
     kept = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -327,7 +327,7 @@ def test_a_full_disk_is_said_and_nothing_finished_is_lost(work, room):
 
 
 def test_control_c_ends_with_130_and_the_bundle_is_whole(work):
-    training = msgspec.structs.replace(tiny.TRAINING, epochs=100_000, patience=100_000)
+    training = msgspec.structs.replace(tiny_project.TRAINING, epochs=100_000, patience=100_000)
     path = write_project(work, "mood", "topics", training=training)
     process = interruptible(["train", path], env={"PYTHONUNBUFFERED": "1"})
     for line in process.stdout:
@@ -382,7 +382,7 @@ def test_a_cache_that_was_damaged_is_said_and_not_trusted(work):
     assert found
     for file in found:
         os.truncate(file, file.stat().st_size // 2)
-    changed = msgspec.structs.replace(tiny.TRAINING, seed=9)
+    changed = msgspec.structs.replace(tiny_project.TRAINING, seed=9)
     done = run("train", write_project(work, "mood", training=changed))
     if done.code:
         done.refuses("StoreError")

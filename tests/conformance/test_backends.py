@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
-import compiled
 from polyhead.codecs import EXACT
 from polyhead.engine.backends import BACKENDS, open_backend
 from polyhead.testing import BATCHES, CODECS, yield_backend_checks, yield_deterministic_checks
+from support import compiled_graphs
 
 CODED = tuple(
     f"{check}, {codec}"
@@ -39,7 +39,7 @@ def ran(checks):
     count = 0
     for check in checks:
         try:
-            with compiled.anew() if check.name.startswith(ANEW) else nullcontext():
+            with compiled_graphs.anew() if check.name.startswith(ANEW) else nullcontext():
                 check.run()
         except Exception as error:
             raise AssertionError(f"{check.subject}: {check.name}: {error}") from error

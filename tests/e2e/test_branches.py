@@ -8,8 +8,6 @@ import signal
 import numpy as np
 import pytest
 
-import tiny
-from cli.commands import run, shell
 from polyhead import Session
 from polyhead.bundle.read import Bundle
 from polyhead.deep.loop import fit
@@ -17,6 +15,8 @@ from polyhead.engine.inputs import input_of
 from polyhead.plan import TRUNK, Layers, cost
 from polyhead.project.strategies.branch import private_layers, tap_of
 from polyhead.testing import tiny_trunk
+from support import tiny_project
+from support.commands import run, shell
 
 DEPTH = 3
 HEAD = """
@@ -114,8 +114,8 @@ PAIR = ("good lamp", "the lamp is bad and late")
 
 def home_in(folder):
     """A trunk of three layers and the data, to be linked into folders of projects."""
-    tiny.write_trunk(folder / "trunk", tiny_trunk(layers=DEPTH))
-    tiny.write_data(folder / "data")
+    tiny_project.write_trunk(folder / "trunk", tiny_trunk(layers=DEPTH))
+    tiny_project.write_data(folder / "data")
     return folder
 
 
@@ -275,7 +275,9 @@ def test_same_seed_same_bytes_of_the_whole_bundle_and_another_seed_others(home, 
         assert done.code == 0, done.err
     assert contents(tmp_path / "same" / "bundle") == contents(bundle)
     for name in TASKS:
-        assert tiny.part_bytes(tmp_path / "other" / "bundle", name) != tiny.part_bytes(bundle, name), name
+        assert tiny_project.part_bytes(tmp_path / "other" / "bundle", name) != tiny_project.part_bytes(bundle, name), (
+            name
+        )
 
 
 KILL = """
@@ -341,7 +343,7 @@ def test_a_branch_added_to_a_bundle_of_another_team_proves_that_the_others_answe
     assert all(said["after"][name]["sha256"] == one["sha256"] for name, one in said["before"].items())
     assert all(one["probes"] > 0 for one in said["before"].values())
     assert answers(tmp_path / "bundle", ("topics", "names", "alike")) == bits
-    assert tiny.part_bytes(tmp_path / "bundle", "urgency") == tiny.part_bytes(bundle, "urgency")
+    assert tiny_project.part_bytes(tmp_path / "bundle", "urgency") == tiny_project.part_bytes(bundle, "urgency")
     done = run("tasks", "verify", tmp_path / "bundle")
     assert done.code == 0, done.out + done.err
 

@@ -6,8 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
-from cli.commands import run, shell
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import StoreError
@@ -18,7 +16,9 @@ from polyhead.store.corpus.base import document_id
 from polyhead.store.corpus.open import open_corpus
 from polyhead.store.jobs.migrate import open_current
 from polyhead.store.jobs.stored import StoredAnswers, dual_answers
-from tiny import to_toml
+from support import tiny_project
+from support.commands import run, shell
+from support.tiny_project import to_toml
 
 TASKS = ("mood", "topics", "urgency")
 KEPT = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8, codec="sign")
@@ -43,12 +43,12 @@ PlainStore.append = dying
 def folder(tmp_path_factory):
     """A corpus in a store over a frozen encoder, answered; and a bundle over the encoder of a joint run."""
     folder = tmp_path_factory.mktemp("moved")
-    project = tiny.project(folder, *TASKS, strategy=KEPT)
+    project = tiny_project.project(folder, *TASKS, strategy=KEPT)
     write(folder / "old.toml", msgspec.structs.replace(project, bundle="old"))
-    training = msgspec.structs.replace(tiny.TRAINING, epochs=1, learning_rate=1e-3, dropout=0.0)
-    learned = tiny.project(folder, "mood", training=training)
+    training = msgspec.structs.replace(tiny_project.TRAINING, epochs=1, learning_rate=1e-3, dropout=0.0)
+    learned = tiny_project.project(folder, "mood", training=training)
     write(folder / "joint.toml", msgspec.structs.replace(learned, bundle="joint", recipe=Joint(layer_dropout=0.0)))
-    tiny.write_jsonl(folder / "corpus.jsonl", tiny.messages(60, seed=3))
+    tiny_project.write_jsonl(folder / "corpus.jsonl", tiny_project.messages(60, seed=3))
     for words in (
         ("train", "old.toml"),
         ("features", "extract", "old", "corpus.jsonl", "old-store", "--tasks", "mood", *REFERENCE),
@@ -113,11 +113,11 @@ def retrained(folder):
     """The same tasks over the learned encoder, with no label but the stored ones, and no codec but the store's."""
     entries = [
         msgspec.structs.replace(
-            tiny.ENTRIES[name], train="labels.jsonl", validation=0.2, test=None, label=name, strategy=None
+            tiny_project.ENTRIES[name], train="labels.jsonl", validation=0.2, test=None, label=name, strategy=None
         )
         for name in TASKS
     ]
-    project = tiny.project(folder, *TASKS, strategy=msgspec.structs.replace(KEPT, codec="sign"))
+    project = tiny_project.project(folder, *TASKS, strategy=msgspec.structs.replace(KEPT, codec="sign"))
     return msgspec.structs.replace(
         project, tasks=tuple(entries), trunk=TrunkChoice(name=str(folder / "joint")), bundle="new"
     )
@@ -126,7 +126,7 @@ def retrained(folder):
 def reads_both_sides(folder):
     """Answers that the new side lacks are the old one's where that is asked for, and every row says so."""
     old, new = StoredAnswers(folder / "old-store", folder / "old"), StoredAnswers(folder / "new-store", folder / "new")
-    inputs = [(row["text"],) for row in tiny.messages(60, seed=3)]
+    inputs = [(row["text"],) for row in tiny_project.messages(60, seed=3)]
     ids = [document_id(text) for text in inputs]
     with pytest.raises(StoreError, match="60 of 60 documents have no answers of task 'urgency'"):
         dual_answers(old, new, "urgency", ids)
@@ -144,7 +144,7 @@ def flips_are_what_differs(folder):
     flips = ("--flips", "flips.jsonl", "--texts", "corpus.jsonl")
     done = run("migrate", "compare", *words, *flips, "--json", "-", cwd=folder)
     assert done.code == 0, done.err
-    inputs = [(row["text"],) for row in tiny.messages(60, seed=3)]
+    inputs = [(row["text"],) for row in tiny_project.messages(60, seed=3)]
     old, new = (Session(folder / name, backend="reference").columns(inputs, tasks=TASKS) for name in ("old", "new"))
     far = abs(old["urgency"].value - new["urgency"].value)
     differing = {

@@ -7,10 +7,10 @@ import torch
 import transformers
 from click.testing import CliRunner
 
-import tiny
 from polyhead import Session, read_project, train_project
 from polyhead.bundle.read import Bundle
 from polyhead.testing import PIECES, tiny_tokenizer
+from support import tiny_project
 
 PROJECT = """
 bundle = "made/bundle"
@@ -78,7 +78,7 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     transformers.BertModel(config).save_pretrained(root / "model")
     (root / "model" / "tokenizer.json").write_bytes(tiny_tokenizer())
-    tiny.write_data(root / "data")
+    tiny_project.write_data(root / "data")
     (root / "polyhead.toml").write_text(PROJECT)
     return root
 

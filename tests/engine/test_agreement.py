@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bundle.test_write import contents
-from cases import cases
 from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
 from polyhead.certify import ProbeRunner
@@ -22,6 +21,7 @@ from polyhead.engine.pinned import (
 )
 from polyhead.engine.session import Session
 from polyhead.errors import CorruptFile
+from support.cases import cases
 
 HOW = Numerics(backend="openvino", precision="bfloat16", version="1")
 

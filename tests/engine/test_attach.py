@@ -9,8 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from graphs import NumpyRuntime
-from models import paths_of
 from polyhead.bundle import write
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
@@ -23,6 +21,8 @@ from polyhead.plan import Pool
 from polyhead.project.strategies import Pooled, Prompted
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
+from support.models import paths_of
+from support.numpy_graphs import NumpyRuntime
 
 TRUNK = tiny_trunk()
 TASKS = {task.name: task for task in tiny_tasks()}

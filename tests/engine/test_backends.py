@@ -4,7 +4,6 @@ import importlib.util
 
 import pytest
 
-from graphs import NumpyRuntime
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.write import Draft, add_tasks
@@ -15,6 +14,7 @@ from polyhead.errors import BackendError
 from polyhead.plan import Pool
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
+from support.numpy_graphs import NumpyRuntime
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
 from polyhead.engine import batch
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.inputs import Passage
@@ -15,6 +14,7 @@ from polyhead.errors import BackendError, UnknownTask
 from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
+from support import tiny_project
 
 LONG = "the kettle is broken and my phone was late . " * 8
 INPUTS = [*TEXTS, ("good",), (LONG,), ("",), ("ben \ud800 is late",), (LONG, "late"), ("sad", "the bill " * 40)]
@@ -153,7 +153,7 @@ def assert_close(one, other):
 @pytest.mark.parametrize("name", ["mood", "alike", "reply", "names"])
 def test_a_task_that_fails_is_named_and_stops_no_other(session, monkeypatch, name):
     whole = session.predict(INPUTS)
-    tiny.fail_heads(monkeypatch, name)
+    tiny_project.fail_heads(monkeypatch, name)
     columns = session.columns(INPUTS)
     for one, other in zip(columns.results(), whole, strict=True):
         assert one.answers == {task: answer for task, answer in other.answers.items() if task != name}
@@ -168,7 +168,7 @@ def test_a_task_that_fails_is_named_and_stops_no_other(session, monkeypatch, nam
 
 
 def test_where_no_task_has_any_answer_the_failure_is_raised(session, monkeypatch):
-    tiny.fail_heads(monkeypatch, "mood")
+    tiny_project.fail_heads(monkeypatch, "mood")
     for ask in (session.predict, session.columns):
         with pytest.raises(ValueError, match="no such head"):
             ask(["good"], tasks=["mood"])

@@ -7,13 +7,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from features import of_torch
 from polyhead import plan
 from polyhead.deep.backend import TorchBackend
 from polyhead.errors import BackendError
 from polyhead.plan import cost
 from polyhead.testing import tiny_batch, tiny_trunk
 from polyhead.testing.tiny import tiny_conditioned
+from support.pooled_features import of_torch
 
 TRUNK = tiny_trunk()
 TASKS = tiny_conditioned(TRUNK)

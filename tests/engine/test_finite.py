@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from bundle.test_write import contents
-from cases import cases
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.files import write_arrays
 from polyhead.bundle.manifest import TaskRecord
@@ -32,7 +31,8 @@ from polyhead.testing.strategies import tiny_bundle
 from polyhead.testing.tiny import CODECS, PIECES
 from polyhead.text.question import Question
 from polyhead.values import to_json
-from tiny import write_jsonl
+from support.cases import cases
+from support.tiny_project import write_jsonl
 
 NAN, INF = float("nan"), float("inf")
 BY_NAME = {task.name: task for task in tiny_tasks()}

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from disk import run_forking
 from polyhead.engine.backends import is_installed
 from polyhead.engine.backends.base import ForkGuard
 from polyhead.errors import BackendError
+from support.disk_failures import run_forking
 
 # The parent opens a session on each backend and answers; each child makes every call, and tells how it ends.
 FORKED = """

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from graphs import NumpyRuntime
 from polyhead import plan
 from polyhead.engine.backends.base import ChangingBackend
 from polyhead.engine.backends.graph import GraphBackend
@@ -17,6 +16,7 @@ from polyhead.errors import BackendError
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.tiny import delta_path, prompted_path, tiny_deltas
+from support.numpy_graphs import NumpyRuntime
 
 TRUNK = tiny_trunk(max_tokens=24)
 BATCH = tiny_batch(TRUNK, (7, 3, 5))

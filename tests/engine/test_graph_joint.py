@@ -4,13 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from graphs import NumpyRuntime
 from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.compile.seats import Seat, SeatGroup, united
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
+from support.numpy_graphs import NumpyRuntime
 
 TRUNK = tiny_trunk(layers=3, max_tokens=24)
 RAGGED = (7, 3, 5, 2, 9, 4, 6, *range(3, 12), 5, 6, 4)

@@ -4,8 +4,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from cases import cases
-from graphs import NumpyRuntime
 from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
@@ -13,6 +11,8 @@ from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.errors import BackendError
 from polyhead.testing import tiny_batch, tiny_conditioned, tiny_loaded, tiny_owned, tiny_trunk
 from polyhead.text.batch import LINES, few
+from support.cases import cases
+from support.numpy_graphs import NumpyRuntime
 
 TRUNK = tiny_trunk(max_tokens=90)
 RAGGED = (3, 40, 1, 7, 12, 30, 2, 2, 9, 5, 17, 11)

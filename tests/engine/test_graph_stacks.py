@@ -4,7 +4,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from graphs import NumpyRuntime
 from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
@@ -13,6 +12,7 @@ from polyhead.engine.compile.arrangement import LANES
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt, cost
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.tiny import delta_path, on_top_path, prompted_path, tiny_deltas
+from support.numpy_graphs import NumpyRuntime
 
 TRUNK = tiny_trunk(max_tokens=24)
 BATCH = tiny_batch(TRUNK, (7, 3, 1, 5))

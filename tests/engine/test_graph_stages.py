@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from graphs import NumpyRuntime
 from polyhead import plan
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
@@ -12,6 +11,7 @@ from polyhead.engine.compile import heads, program, walk
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt, cost
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.tiny import prompted_path
+from support.numpy_graphs import NumpyRuntime
 
 TRUNK = tiny_trunk(layers=4, max_tokens=24)
 BATCH = tiny_batch(TRUNK, (7, 3, 5))

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from bundle.test_write import contents
-from disk import FullDisk, run_forking
 from polyhead import certify as isolation
 from polyhead.bundle import files
 from polyhead.bundle.create import write_bundle
@@ -36,7 +35,8 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.question import Question
-from precisions import HAS_BFLOAT16
+from support.disk_failures import FullDisk, run_forking
+from support.precisions import HAS_BFLOAT16
 
 TRUNK = tiny_trunk()
 TEXTS = ("where is my order 12?", "the lamp was late and broken", "good", "happy ben, sad anna!", "ünïcode ☃")
@@ -571,7 +571,7 @@ import os, shutil, sys
 for name in ("torch", "openvino", "onnxruntime"):
     sys.modules[name] = None  # the reference backend: a fork of it is quick
 from pathlib import Path
-from disk import Kill, exit_code
+from support.disk_failures import Kill, exit_code
 from engine.test_isolation import OPERATIONS, prepared, tree
 from polyhead.bundle.read import Bundle
 from polyhead.certify import certified, checked

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from bundle.groups import ADAPTED, GROUP, adapters, add, draft, group, make, plain
 from bundle.test_write import contents
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.merge import copy_tasks
@@ -16,6 +15,7 @@ from polyhead.engine.pinned import _read_alike
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, IsolationError
 from polyhead.testing import tiny_trunk
+from support.prompt_groups import ADAPTED, GROUP, adapters, add, draft, group, make, plain
 
 TRUNK = tiny_trunk()
 SHAPE = TRUNK.architecture

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from engine.test_graph_changes import BATCH, KINDS, TRUNK, attach, branch, changed, loaded, pooled
-from graphs import NumpyRuntime
 from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.compile.kept import KeptStates
 from polyhead.testing import tiny_batch
+from support.numpy_graphs import NumpyRuntime
 
 PATHS = {"a": pooled("a"), "b": pooled("b", stop=1, positions="mean"), "own": branch("own", 1)}
 OTHER = tiny_batch(TRUNK, (7, 3, 6))

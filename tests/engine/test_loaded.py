@@ -4,13 +4,13 @@ from itertools import permutations
 
 import pytest
 
-from models import paths_of
 from polyhead.engine import loaded
 from polyhead.engine.session import Session
 from polyhead.plan import cost
 from polyhead.project.strategies import Prompted
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
+from support.models import paths_of
 
 NAMES = ("mood", "topics", "urgency", "names")
 

@@ -4,7 +4,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from cases import cases
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
@@ -15,6 +14,7 @@ from polyhead.tasks.kinds import kind_of, span
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer, Windows
 from polyhead.text.words import WordFinder, best_windows, boundary_places, first_subtokens, words_of
+from support.cases import cases
 
 TRUNK = tiny_trunk()
 TASKS = {

@@ -9,7 +9,7 @@ from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
 from polyhead.project.strategies import Pooled
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
-from precisions import FLOATS
+from support.precisions import FLOATS
 
 pytestmark = [
     pytest.mark.minilm,

@@ -7,7 +7,7 @@ from math import erf
 import numpy as np
 import pytest
 
-from cases import cases
+from support.cases import cases
 
 pytest.importorskip("onnxruntime")
 

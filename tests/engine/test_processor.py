@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cases import cases
 from polyhead.engine.backends import open_backend, open_runtime
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.pinned import numerics_of
@@ -20,6 +19,7 @@ from polyhead.machine import CAPS, Processor, processor, processor_of
 from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
+from support.cases import cases
 
 ROOT = Path(__file__).parents[2]
 FLAGS = {  # of each processor those that matter here, among others

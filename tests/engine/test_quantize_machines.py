@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino extra is not installed")
 
-from cli.commands import run
 from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, seen_of, silent
 from polyhead.bundle.read import Bundle
 from polyhead.engine.agreement import Agreement
@@ -32,6 +31,7 @@ from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 from polyhead.values import to_json
+from support.commands import run
 
 KINDS = {
     "wide": Processor(machine="x86_64", model="New CPU", features=WIDE_SUMS),

@@ -1,4 +1,4 @@
-"""The numpy backend gives what the papers' formulas give: those of `by_hand`, on each row of a padded batch alone."""
+"""The numpy backend gives what the papers' formulas in `reference_encoder` give, on each row of a padded batch."""
 
 import typing
 
@@ -6,9 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from by_hand import Slots, attention, embedded, everything, feed_forward, layer, linear, norm
-from delta_formulas import FORMULAS
-from features import of_reference
 from polyhead import plan
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.reference import ReferenceBackend
@@ -16,6 +13,9 @@ from polyhead.errors import BackendError, PlanError
 from polyhead.plan import Codec, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.tiny import delta_path, on_top_path, prompted_path, tiny_deltas
+from support.delta_formulas import FORMULAS
+from support.pooled_features import of_reference
+from support.reference_encoder import Slots, attention, embedded, everything, feed_forward, layer, linear, norm
 
 LENGTHS = (6, 3, 1)
 NEAR = 2e-5

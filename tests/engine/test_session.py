@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from cases import cases
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
@@ -20,7 +19,8 @@ from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
 from polyhead.text.tokenize import Tokenizer
-from precisions import FLOATS, HAS_BFLOAT16
+from support.cases import cases
+from support.precisions import FLOATS, HAS_BFLOAT16
 
 SHORT = ["where is my order?", "the lamp is broken and late", "good", "happy ben, sad anna!", "my bill is 12"]
 LONG = "the kettle is broken and my phone was late . " * 3  # about 30 tokens

@@ -4,7 +4,6 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
 from polyhead.bundle.create import write_bundle
 from polyhead.engine import batch, request
 from polyhead.engine.backends.reference import ReferenceBackend
@@ -12,6 +11,7 @@ from polyhead.engine.session import Session
 from polyhead.plan import Pool, cost
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny
+from support import tiny_project
 
 TASKS = {task.name: task for task in tiny_tasks()}
 DEPTHS = {"urgency": 3, "mood": 1, "topics": 4}  # layers of four
@@ -143,7 +143,7 @@ def test_after_the_deadline_nothing_further_is_begun_and_the_late_tasks_are_name
 
 def test_a_task_that_fails_before_the_deadline_hides_none_that_is_late(root, monkeypatch):
     session = Session(root, backend="reference")
-    tiny.fail_heads(monkeypatch, "mood")
+    tiny_project.fail_heads(monkeypatch, "mood")
     monkeypatch.setattr(request, "monotonic", Clock(session))
     for result in session.predict(TEXTS, tasks=list(DEPTHS), deadline=1):
         assert result.failed == {"mood": "ValueError: no such head"} and result.late == ("urgency", "topics")
@@ -179,7 +179,7 @@ def test_a_deadline_that_is_far_changes_nothing(session):
 
 def test_a_task_that_fails_in_a_stream_is_named_and_the_others_come(root, monkeypatch):
     session = Session(root, backend="reference")
-    tiny.fail_heads(monkeypatch, "urgency")
+    tiny_project.fail_heads(monkeypatch, "urgency")
     stream = session.stream(TEXTS, tasks=list(DEPTHS))
     assert [early.task for early in stream] == ["mood", "topics"]
     assert set(stream.columns()["urgency"].failed.values()) == {"ValueError: no such head"}
@@ -190,7 +190,7 @@ def test_what_fails_again_and_again_is_not_run_twice_each_time(root, monkeypatch
     run = ReferenceBackend.run
     monkeypatch.setattr(ReferenceBackend, "run", lambda *given: runs.append(given) or run(*given))
     with pytest.MonkeyPatch.context() as broken:
-        tiny.fail_heads(broken, "urgency")
+        tiny_project.fail_heads(broken, "urgency")
         for _ in range(3):
             (result, *_) = session.predict(TEXTS, tasks=list(DEPTHS))
             assert set(result.failed) == {"urgency"} and set(result.answers) == {"mood", "topics"}

@@ -9,7 +9,6 @@ pytest.importorskip("torch")
 
 import torch
 
-from models import paths_of
 from polyhead.deep import backend as backend
 from polyhead.deep.nn.runtime import deterministic
 from polyhead.deep.nn.trunk import Trunk
@@ -20,6 +19,7 @@ from polyhead.project.strategies import Adapter, Branch, InLayer, Pooled, Prompt
 from polyhead.tasks.task import owner_of
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
+from support.models import paths_of
 
 TEXTS = ["where is my order?", "the lamp is broken and late", "good"]
 TRUNK = tiny_trunk()

@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from changing import TASKS, TEXTS, add, make
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.packed import upload_bytes
@@ -21,6 +20,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BadValue, BundleError, ConfigError, CorruptFile, IsolationError
 from polyhead.tasks.calibration import KEY, Calibration, CalibrationChoice, SetRule, decided, with_calibrated
 from polyhead.tasks.task import Task
+from support.admin_server import TASKS, TEXTS, add, make
 
 MOOD, TOPICS = TASKS["mood"], TASKS["topics"]
 SETS = (SetRule(coverage=0.8, limit=0.5), SetRule(coverage=0.9, limit=0.1))
@@ -233,7 +233,7 @@ def test_a_session_that_is_open_takes_the_calibration_when_it_reads_the_bundle_a
 
 def test_the_server_shows_and_overrides_it(root):
     pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
-    from changing import served
+    from support.admin_server import served
 
     kept(root)
 

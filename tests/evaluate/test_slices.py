@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-import tiny
 from polyhead import Session
 from polyhead.data.columns import Source
 from polyhead.errors import MissingColumn
 from polyhead.evaluate.scores import evaluation_of, outputs_of_split
 from polyhead.evaluate.slices import EMPTY, OTHERS, columns_read, grouped, sliced
+from support import tiny_project
 
 
 @pytest.fixture
@@ -19,15 +19,18 @@ def session(home):
 
 
 def test_each_slice_has_the_score_of_a_file_of_its_rows(session, tmp_path):
-    rows = [{**row, "channel": ("mail", "chat", None)[number % 3]} for number, row in enumerate(tiny.messages(30, 4))]
+    rows = [
+        {**row, "channel": ("mail", "chat", None)[number % 3]}
+        for number, row in enumerate(tiny_project.messages(30, 4))
+    ]
     rows[2]["mood"] = None  # not labelled: numbers of rows are those of the file
-    file = tiny.write_jsonl(tmp_path / "all.jsonl", rows)
+    file = tiny_project.write_jsonl(tmp_path / "all.jsonl", rows)
     answered = outputs_of_split(session, "mood", Source(path=str(file), label="mood"))
     values = columns_read(str(file), ["channel"], answered.examples.rows)["channel"]
     found = sliced(answered, "channel", values)
     assert {each.value: each.rows for each in found.slices} == {"mail": 10, "chat": 10, EMPTY: 9}
     for each, channel in ((each, None if each.value == EMPTY else each.value) for each in found.slices):
-        own = tiny.write_jsonl(tmp_path / "own.jsonl", [row for row in rows if row["channel"] == channel])
+        own = tiny_project.write_jsonl(tmp_path / "own.jsonl", [row for row in rows if row["channel"] == channel])
         score = evaluation_of(session, "mood", Source(path=str(own), label="mood")).score
         assert each.score == pytest.approx(score.scores["accuracy"])
         assert each.interval.low <= each.score <= each.interval.high

@@ -8,13 +8,13 @@ import threading
 
 import pytest
 
-from operated import connected, listening, read_all, request_bytes, service_of, tiny_root
 from polyhead.serve import accept
 from polyhead.serve import run as serving
 from polyhead.serve.accept import Acceptor
 from polyhead.serve.app import application
 from polyhead.serve.run import LOOPBACK, Listener, bound
 from polyhead.serve.settings import ConnectionLimits
+from support.loopback_server import connected, listening, read_all, request_bytes, service_of, tiny_root
 
 LOOPS = ["asyncio", "uvloop"]
 

@@ -8,8 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from changing import TRUNK, asked, beside, draft, in_a_thread, labelled, lines, make, served, upload
-from cli.commands import run
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
@@ -21,6 +19,8 @@ from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
 from polyhead.serve.settings import RequestLimits, ServeSettings
 from polyhead.testing import tiny_trunk
+from support.admin_server import TRUNK, asked, beside, draft, in_a_thread, labelled, lines, make, served, upload
+from support.commands import run
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def test_the_same_upload_again_changes_nothing_and_says_so(root, tmp_path):
 
 
 def test_a_family_under_another_name_here_is_no_change_either(tmp_path):
-    from bundle.groups import adapters
-    from bundle.groups import add as add_group
+    from support.prompt_groups import adapters
+    from support.prompt_groups import add as add_group
 
     source, root = tmp_path / "source", tmp_path / "b"
     kinds = {"shape": TRUNK.architecture, "probes": [{"text": ["good"]}]}
@@ -225,7 +225,7 @@ def test_a_head_that_gives_no_numbers_is_refused_by_the_proof(root, tmp_path):
 
 
 def test_what_the_server_cannot_take_over_is_said_and_the_old_version_answers(root, tmp_path, monkeypatch):
-    from tiny import fail_heads
+    from support.tiny_project import fail_heads
 
     async def scenario():
         async with served(root) as (client, service):

@@ -10,7 +10,7 @@ pytest.importorskip("starlette", reason="the server's packages are not installed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from served import SECONDS, running, tiny_server_bundle
+from support.client_server import SECONDS, running, tiny_server_bundle
 
 SCALARS = st.one_of(
     st.none(),

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from operated import LONG, TASKS, TEXT_TASKS, replace_task, service_of, tiny_root, until
 from polyhead.engine.inputs import Passage
 from polyhead.serve.app import application
 from polyhead.serve.cache import OVERHEAD
 from polyhead.serve.settings import ServeSettings
 from polyhead.text.question import Question
-from tiny import messages
+from support.loopback_server import LONG, TASKS, TEXT_TASKS, replace_task, service_of, tiny_root, until
+from support.tiny_project import messages
 
 CACHED = ServeSettings(cache_bytes=2**20)
 INPUTS = [

@@ -12,8 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from changing import add, lines, make, upload
-from cli.commands import run
 from polyhead.certify import Prover, verify
 from polyhead.certify.change import locked
 from polyhead.serve import change_process
@@ -21,7 +19,9 @@ from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
 from polyhead.serve.orders import Order, change_reply
 from polyhead.serve.parent import Parent
-from served import wait_until
+from support.admin_server import add, lines, make, upload
+from support.client_server import wait_until
+from support.commands import run
 
 SOURCE = Path(__file__).parents[2] / "src"
 

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from changing import ADMIN, TASKS, TEXTS, TRUNK, add, asked, draft, make, served
-from graphs import NumpyRuntime
 from polyhead.bundle.models import add_model, remove_models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import certified
@@ -23,6 +21,8 @@ from polyhead.errors import BackendError, CorruptFile, IsolationError, WrongTrun
 from polyhead.serve import changes, trial
 from polyhead.serve.settings import ServeSettings
 from polyhead.testing import tiny_trunk
+from support.admin_server import ADMIN, TASKS, TEXTS, TRUNK, add, asked, draft, make, served
+from support.numpy_graphs import NumpyRuntime
 
 WATCHED = ServeSettings(watch_seconds=0.01)
 SHAPE = Seq2SeqShape(
@@ -272,9 +272,9 @@ def test_tasks_are_listed_while_one_of_them_is_gone_from_the_folder_already(root
 
 
 def test_a_change_of_families_is_taken_over(tmp_path):
-    from bundle.groups import adapters
-    from bundle.groups import add as add_group
     from polyhead.bundle.create import write_bundle
+    from support.prompt_groups import adapters
+    from support.prompt_groups import add as add_group
 
     root = tmp_path / "b"
     write_bundle(root, TRUNK)
@@ -342,7 +342,7 @@ def test_backends_that_are_not_deterministic_are_held_to_their_tolerance(root, b
 
 
 def test_a_task_that_fails_on_what_it_must_read_is_refused(root, monkeypatch):
-    from tiny import fail_heads
+    from support.tiny_project import fail_heads
 
     async def scenario():
         async with served(root) as (client, service):

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
 
-from served import LONG, TASKS, TEXTS, posted, running, tiny_server_bundle
+from support.client_server import LONG, TASKS, TEXTS, posted, running, tiny_server_bundle
 
 EMOJI = "\U0001f600 the lamp is broken, anna \U0001f680 kettle"  # code points that are two units of UTF-16
 

@@ -18,7 +18,7 @@ from polyhead.client import AsyncClient, Client
 from polyhead.client.connection import Call
 from polyhead.engine.queue import QueueLimits
 from polyhead.serve.settings import ServeSettings
-from served import SECONDS, TASKS, TEXTS, as_json, running, tiny_server_bundle, wait_until
+from support.client_server import SECONDS, TASKS, TEXTS, as_json, running, tiny_server_bundle, wait_until
 
 INPUTS = [
     TEXTS[0],
@@ -124,7 +124,7 @@ def test_tasks_are_described(client):
 
 
 def test_vectors_are_those_of_embeddings(client, server):
-    from served import posted
+    from support.client_server import posted
 
     vectors = client.embed(TEXTS)
     _, _, own = posted(f"{server.url}/v1/embeddings", {"input": TEXTS})

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
 
-from cli.commands import run
 from polyhead.serve.formats import FORMATS
-from served import SECONDS, running, tiny_server_bundle
+from support.client_server import SECONDS, running, tiny_server_bundle
+from support.commands import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "clients.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -10,8 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from operated import connected, held, listening, read_all, read_answer, request_bytes, service_of, tiny_root, until
 from polyhead.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
+from support.loopback_server import (
+    connected,
+    held,
+    listening,
+    read_all,
+    read_answer,
+    request_bytes,
+    service_of,
+    tiny_root,
+    until,
+)
 
 QUICK = ConnectionLimits(open=8, header_seconds=0.4, body_seconds=0.6, header_bytes=4096)
 ASKED = {"inputs": "good lamp", "tasks": ["mood"]}

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from asked import TASKS, TEXT, asked_app, service_of, write_asked
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.errors import EmptyData, Overloaded
 from polyhead.plan import Pool
 from polyhead.serve.decide import decide_request
 from polyhead.serve.questions import DecisionQuestion, Option
 from polyhead.testing import tiny_part, tiny_path
+from support.decision_server import TASKS, TEXT, asked_app, service_of, write_asked
 
 ANGER = DecisionQuestion(
     name="anger",

@@ -6,9 +6,9 @@ import json
 import pytest
 from starlette.testclient import TestClient
 
-from asked import TEXT, asked_app, listening, service_of, write_asked
 from polyhead.serve.app import application
 from polyhead.serve.labels import Renamed
+from support.decision_server import TEXT, asked_app, listening, service_of, write_asked
 
 BACKENDS = [
     "reference",
@@ -288,7 +288,7 @@ def test_body_that_is_too_large_is_told_as_clients_read_it(root):
 
 
 def test_task_whose_head_fails_is_a_refusal_and_the_others_are_answered(root, monkeypatch):
-    from tiny import fail_heads
+    from support.tiny_project import fail_heads
 
     with TestClient(asked_app(root)) as client:
         fail_heads(monkeypatch, "anger")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from asked import asked_app, listening
 from polyhead.bundle.create import write_bundle
 from polyhead.plan import Pool
 from polyhead.project.tables import read_project
 from polyhead.serve.labels import check_served_labels, read_labels
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny
+from support.decision_server import asked_app, listening
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "decisions-api.md").read_text(encoding="utf-8")

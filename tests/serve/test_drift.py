@@ -10,8 +10,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-import tiny
-from operated import listening, replace_task, service_of, until
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
 from polyhead.client import Client
@@ -24,6 +22,8 @@ from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.run import train_project
+from support import tiny_project
+from support.loopback_server import listening, replace_task, service_of, until
 
 HIGH = 0.05  # docs/guides/operations.md: share of unlike texts from which they are others
 
@@ -32,8 +32,8 @@ HIGH = 0.05  # docs/guides/operations.md: share of unlike texts from which they 
 def home(tmp_path_factory):
     """A folder with a bundle whose tasks know 150 messages, but for `same`, which reads pairs."""
     home = tmp_path_factory.mktemp("drift")
-    tiny.write_data(home / "data", train=24, other=150)
-    made = tiny.project(home, "mood", "urgency", "names", "same")
+    tiny_project.write_data(home / "data", train=24, other=150)
+    made = tiny_project.project(home, "mood", "urgency", "names", "same")
     train_project(made, folder=home)
     return home
 
@@ -46,7 +46,7 @@ def soon(monkeypatch):
 
 
 def messages(count, seed):
-    return [row["text"] for row in tiny.messages(count, seed)]
+    return [row["text"] for row in tiny_project.messages(count, seed)]
 
 
 def others(count):
@@ -114,7 +114,7 @@ def test_few_texts_tell_nothing(home):
 
 
 def test_nothing_is_asked_more_where_no_task_keeps_a_summary(home, tmp_path):
-    made = msgspec.structs.replace(tiny.project(tmp_path, "mood"), bundle="bundle")
+    made = msgspec.structs.replace(tiny_project.project(tmp_path, "mood"), bundle="bundle")
     train_project(made, folder=tmp_path)  # on rows that are too few
     service = service_of(tmp_path / "bundle")
     loaded = service.loaded
@@ -167,7 +167,7 @@ def test_a_new_version_begins_anew(home, tmp_path):
 
 @pytest.mark.parametrize("name", ["mood", "topics", "urgency"])
 def test_scores_of_an_answer_are_those_of_its_outputs(name):
-    task = tiny.ENTRIES[name].task()
+    task = tiny_project.ENTRIES[name].task()
     kind = kind_of(task)
     outputs = np.random.default_rng(0).normal(size=(20, kind.width(task))).astype(np.float32)
     answers = kind.answers(task, kind.decode_rows(task, outputs))

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
 
-import tiny
-from served import LONG, TEXTS, posted, running, tiny_server_bundle
+from support import tiny_project
+from support.client_server import LONG, TEXTS, posted, running, tiny_server_bundle
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def client(server):
 def expected(tmp_path_factory):
     """Means over all tokens, divided by their length, computed by `transformers` from the trunk's checkpoint."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    folder = tiny.write_trunk(tmp_path_factory.mktemp("t") / "t")
+    folder = tiny_project.write_trunk(tmp_path_factory.mktemp("t") / "t")
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     rows = []

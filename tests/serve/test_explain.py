@@ -3,7 +3,7 @@
 import pytest
 
 from polyhead.evaluate.explain import explained
-from served import TEXTS, as_json, posted, running, tiny_server_bundle
+from support.client_server import TEXTS, as_json, posted, running, tiny_server_bundle
 
 
 @pytest.fixture(scope="module")

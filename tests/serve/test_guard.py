@@ -12,7 +12,6 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 import polyhead.serve
-from operated import LONG, TEXT_TASKS, service_of, tiny_root
 from polyhead.engine.queue import QueueLimits
 from polyhead.errors import BackendError, CorruptFile
 from polyhead.nesting import DEEPEST, PART
@@ -22,6 +21,7 @@ from polyhead.serve.guard import Guard
 from polyhead.serve.http import MOST_VALUES, HttpError, check_parts, replaced, without_files
 from polyhead.serve.paths import Paths
 from polyhead.serve.settings import RequestLimits, ServeSettings
+from support.loopback_server import LONG, TEXT_TASKS, service_of, tiny_root
 
 LIMITS = RequestLimits(body_bytes=40_000, inputs=8, characters=5_000, tokens=200, answers=20, options=5)
 SOURCE = Path(polyhead.serve.__file__).parent

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from benchmarks.silent_uploads import bundle_of, hostile, members_of, put, server, tar, with_file, with_record
-from changing import served
 from polyhead.bundle import format
 from polyhead.bundle.seen import MOST
 from polyhead.certify import Prover
@@ -23,6 +22,7 @@ from polyhead.serve.orders import Order, change_reply
 from polyhead.serve.uploads import Receiver, staged
 from polyhead.tasks.limits import CHARACTERS_OF_LABEL, LABELS_OF_TASK, MOST_VALUES
 from polyhead.text.trial import MOST_CHANGES
+from support.admin_server import served
 
 REASONS = {
     "label": "too many labels|does not answer|twice",

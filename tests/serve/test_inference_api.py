@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
 
-from served import LONG, TEXTS, got, posted, running, tiny_server_bundle
+from support.client_server import LONG, TEXTS, got, posted, running, tiny_server_bundle
 
 PAIRS = [(TEXTS[0], TEXTS[1]), (TEXTS[2], TEXTS[3]), (TEXTS[1], TEXTS[1])]
 

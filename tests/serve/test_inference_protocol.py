@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
 
 from polyhead._version import __version__
-from served import LONG, TASKS, TEXTS, as_json, got, posted, running, tiny_server_bundle
+from support.client_server import LONG, TASKS, TEXTS, as_json, got, posted, running, tiny_server_bundle
 
 PAIRS = [(TEXTS[0], TEXTS[1]), (TEXTS[2], TEXTS[3])]
 

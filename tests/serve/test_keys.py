@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from operated import service_of, tiny_root
 from polyhead.cli.main import commands
 from polyhead.cli.serve import address_of
 from polyhead.cli.serve_options import hosts_of
@@ -22,6 +21,7 @@ from polyhead.serve.formats import FORMATS, Operation, register_format
 from polyhead.serve.http import headers_of, status_of
 from polyhead.serve.keys import NO_KEYS, AccessKeys, HttpError, check_keys, is_loopback, keys_in
 from polyhead.serve.settings import ServeSettings
+from support.loopback_server import service_of, tiny_root
 
 SECRET, ADMIN = "s3cret-0123456789", "r00t-9876543210"
 FILE = f"""

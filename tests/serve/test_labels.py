@@ -2,9 +2,9 @@
 
 import pytest
 
-from asked import TASKS, write_asked
 from polyhead.errors import ConfigError
 from polyhead.serve.labels import Renamed, check_served_labels, read_labels
+from support.decision_server import TASKS, write_asked
 
 ALL = {task.name: task for task in TASKS}
 

@@ -6,13 +6,13 @@ import time
 import httpx
 import pytest
 
-from operated import connected, listening, read_all, request_bytes, service_of, tiny_root
 from polyhead.engine.queue import Queue
 from polyhead.serve import lag
 from polyhead.serve.app import application
 from polyhead.serve.exchange import ARRIVED
 from polyhead.serve.formats.asking import for_task
 from polyhead.serve.lag import HALVED, LoopLag
+from support.loopback_server import connected, listening, read_all, request_bytes, service_of, tiny_root
 
 
 @pytest.fixture(scope="module")

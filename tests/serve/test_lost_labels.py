@@ -2,7 +2,7 @@
 
 import asyncio
 
-from changing import add, asked, labelled, lines, make, served, upload
+from support.admin_server import add, asked, labelled, lines, make, served, upload
 
 
 def test_an_upload_does_not_lose_labels_unless_that_is_said(tmp_path):

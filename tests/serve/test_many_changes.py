@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from changing import TEXTS, lines, make, served, upload
 from polyhead.bundle.read import Bundle
 from polyhead.certify import verify
+from support.admin_server import TEXTS, lines, make, served, upload
 
 FIXED = ("urgency", "names")  # tasks that nobody changes
 CHANGING = ("mood", "topics", "same")

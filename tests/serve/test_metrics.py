@@ -12,7 +12,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from operated import LONG, TASKS, TEXT_TASKS, replace_task, service_of, tiny_root, until
 from polyhead.cli.serve import command as serve
 from polyhead.serve.access_log import WAITING, AccessLog
 from polyhead.serve.app import application
@@ -22,6 +21,7 @@ from polyhead.serve.keys import AccessKeys, keys_in
 from polyhead.serve.metrics import Histogram, TaskCounts
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.tracing import Tracing
+from support.loopback_server import LONG, TASKS, TEXT_TASKS, replace_task, service_of, tiny_root, until
 
 
 @pytest.fixture(scope="module")

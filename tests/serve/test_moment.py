@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from operated import TASKS, service_of, tiny_root
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.serve.app import application
 from polyhead.tasks.calibration import Calibration
 from polyhead.testing import tiny_part
+from support.loopback_server import TASKS, service_of, tiny_root
 
 TEXTS = ["good lamp is late", "bad"]
 WISHES = {"options": {"calibrated": {"mood": {"unsure_below": 0.1}, "topics": False}, "receipt": False}}

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
 
 from polyhead.serve.settings import RequestLimits, ServeSettings
-from served import TEXTS, WHOLE, posted, running, tiny_server_bundle, wait_until
+from support.client_server import TEXTS, WHOLE, posted, running, tiny_server_bundle, wait_until
 
 
 @pytest.fixture(scope="module")

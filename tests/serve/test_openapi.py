@@ -8,12 +8,12 @@ import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from operated import listening, service_of, tiny_root
 from polyhead.serve.app import application
 from polyhead.serve.formats import FORMATS, Operation, register_format
-from polyhead.serve.http import json_bytes
+from polyhead.serve.http import json_content
 from polyhead.serve.settings import RequestLimits, ServeSettings
 from polyhead.values import Value
+from support.loopback_server import listening, service_of, tiny_root
 
 EXAMPLES = 8
 
@@ -86,7 +86,7 @@ def test_a_format_from_outside_adds_its_routes_types_and_access(tmp_path):
             ]
 
         async def _search(self, request):
-            return json_bytes(Finding(hits=[1]))
+            return json_content(Finding(hits=[1]))
 
     with FORMATS.temporary():
         register_format(Search())

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from changing import add, asked, make, served
-from graphs import NumpyRuntime
 from polyhead.engine.compile.ops import PART
 from polyhead.serve import changes, pace, service
 from polyhead.serve.pace import ALONE, FEW, MANY, Pace
+from support.admin_server import add, asked, make, served
+from support.numpy_graphs import NumpyRuntime
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-import browser as browsers
-from page_server import CARD, EARLY, HOSTILE, LONGEST, MANY, held_stages, page_bundle, page_server
 from polyhead.engine.inputs import Passage, input_types_of
 from polyhead.evaluate.explain import explained
 from polyhead.text.question import Question
-from seen import BEYOND, CONTRAST, CONTROLS, FOCUS, SMALL, STRUCTURE
-from tiny import fail_heads
+from support import browser as browsers
+from support.page_scripts import BEYOND, CONTRAST, CONTROLS, FOCUS, SMALL, STRUCTURE
+from support.page_server import CARD, EARLY, HOSTILE, LONGEST, MANY, held_stages, page_bundle, page_server
+from support.tiny_project import fail_heads
 
 pytestmark = pytest.mark.skipif(browsers.missing() is not None, reason=browsers.missing() or "")
 

@@ -7,9 +7,9 @@ from importlib.resources import files
 import httpx
 import pytest
 
-from page_server import page_bundle, page_server
 from polyhead.engine.inputs import input_types_of
 from polyhead.serve.formats.page import MEDIA, POLICY, page_files
+from support.page_server import page_bundle, page_server
 
 FILES = page_files()
 TEXTS = {name: body.decode() for name, body in FILES.items()}

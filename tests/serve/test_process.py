@@ -14,8 +14,8 @@ from collections import Counter
 import httpx
 import pytest
 
-from operated import TASKS, connected, read_all, request_bytes, tiny_root, until
 from polyhead.bundle.read import Bundle
+from support.loopback_server import TASKS, connected, read_all, request_bytes, tiny_root, until
 
 pytestmark = pytest.mark.slow
 READY = re.compile(r"http://127\.0\.0\.1:(\d+) answers (\d+) tasks")

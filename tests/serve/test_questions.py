@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from asked import TASKS
 from polyhead.errors import BadValue
 from polyhead.serve.labels import Renamed
 from polyhead.serve.questions import (
@@ -19,6 +18,7 @@ from polyhead.serve.questions import (
     true_label,
 )
 from polyhead.tasks.task import Task
+from support.decision_server import TASKS
 
 ALL = {task.name: task for task in TASKS}
 YES_NO = (True, False)

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from changing import make
 from polyhead.cli.main import commands
+from support.admin_server import make
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]

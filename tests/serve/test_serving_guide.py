@@ -10,13 +10,13 @@ import httpx
 import pytest
 
 import polyhead.testing as tiny
-from page_server import page_server
 from polyhead.bundle.create import write_bundle
 from polyhead.plan import Pool
 from polyhead.project.tables import read_project
 from polyhead.serve.formats.page import page_files
 from polyhead.serve.http import STATUS
 from polyhead.testing.strategies import add_tiny
+from support.page_server import page_server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "serving.md").read_text(encoding="utf-8")
 COMMANDS = [

@@ -6,12 +6,26 @@ import random
 import numpy as np
 import pytest
 
-from changing import TASKS, TEXTS, add, asked, beside, draft, in_a_thread, labelled, lines, make, served, sha, upload
 from polyhead.bundle.read import Bundle
 from polyhead.certify import verify
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.serve.settings import ServeSettings
 from polyhead.serve.shadow import FAILURES, FLIPS, difference_of, is_same, wilson_or_none
+from support.admin_server import (
+    TASKS,
+    TEXTS,
+    add,
+    asked,
+    beside,
+    draft,
+    in_a_thread,
+    labelled,
+    lines,
+    make,
+    served,
+    sha,
+    upload,
+)
 
 
 @pytest.fixture

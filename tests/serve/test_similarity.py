@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 
-from asked import PROBES, TEXT, service_of, write_asked
 from polyhead.engine.receipt import Receipt
 from polyhead.errors import BadValue
 from polyhead.serve.questions import DecisionQuestion, Option
@@ -22,6 +21,7 @@ from polyhead.serve.similarity import (
     order_free_softmax,
     words_read,
 )
+from support.decision_server import PROBES, TEXT, service_of, write_asked
 
 
 def sample(seed, *, rows=40, labels=5, sharpness=12.0):

@@ -12,10 +12,10 @@ from time import thread_time
 import pytest
 
 from benchmarks.stall_bodies import path_of, sent_to
-from operated import service_of, tiny_root
 from polyhead.serve.app import application
 from polyhead.serve.settings import ServeSettings
 from polyhead.text.tokenize import Tokenizer
+from support.loopback_server import service_of, tiny_root
 
 MOST = 0.05  # seconds
 ADDRESS = ("127.0.0.1", 8000)

@@ -11,10 +11,10 @@ import pytest
 from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
-from asked import TEXT, asked_app, listening, service_of, write_asked
 from polyhead.serve.app import application
 from polyhead.serve.http import HttpError
 from polyhead.serve.labels import Renamed
+from support.decision_server import TEXT, asked_app, listening, service_of, write_asked
 
 BACKENDS = [
     "reference",
@@ -233,7 +233,7 @@ def test_compressed_body_is_read_up_to_the_limit(client):
 
 
 def test_task_whose_head_fails_fails_the_request(root, monkeypatch):
-    from tiny import fail_heads
+    from support.tiny_project import fail_heads
 
     with TestClient(asked_app(root)) as client:
         fail_heads(monkeypatch, "anger")

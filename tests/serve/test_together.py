@@ -8,13 +8,13 @@ import httpx
 import msgspec
 import pytest
 
-from operated import TASKS, held, service_of, tiny_root
 from polyhead.engine.inputs import Passage
 from polyhead.engine.queue import QueueLimits
 from polyhead.serve.app import application
 from polyhead.serve.settings import ServeSettings
 from polyhead.text.question import Question
-from tiny import messages
+from support.loopback_server import TASKS, held, service_of, tiny_root
+from support.tiny_project import messages
 
 SETS = (("mood",), ("topics", "urgency"), ("names",), TASKS, ("urgency", "mood", "names"))
 TOLERANCE = 1e-5

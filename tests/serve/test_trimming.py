@@ -3,8 +3,8 @@
 import asyncio
 import threading
 
-from operated import service_of, tiny_root
 from polyhead.serve import service as served
+from support.loopback_server import service_of, tiny_root
 
 
 def test_freed_memory_is_given_back_until_the_server_stops(tmp_path, monkeypatch):

@@ -8,10 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from bundle.groups import ADAPTERS, adapters, group
-from bundle.groups import add as add_group
-from changing import TRUNK, add, draft, labelled, make, sha, upload
-from cli.commands import run
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.packed import tar_header, upload_bytes
 from polyhead.bundle.read import Bundle
@@ -19,6 +15,10 @@ from polyhead.errors import BundleError, CorruptFile, PolyheadError, WrongTrunk
 from polyhead.serve.http import HttpError
 from polyhead.serve.uploads import BLOCK, Receiver, Staging, staged, sweep_uploads
 from polyhead.testing import tiny_trunk
+from support.admin_server import TRUNK, add, draft, labelled, make, sha, upload
+from support.commands import run
+from support.prompt_groups import ADAPTERS, adapters, group
+from support.prompt_groups import add as add_group
 
 MOST = 10**6
 

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from changing import TRUNK, make
-from graphs import NumpyRuntime
 from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.program import Graph
 from polyhead.engine.session import Session
@@ -12,6 +10,8 @@ from polyhead.serve.warm import every_head, every_shape
 from polyhead.testing import tiny_batch, tiny_trunk
 from polyhead.text.batch import LINE, LINES
 from polyhead.text.tokenize import Tokenizer
+from support.admin_server import TRUNK, make
+from support.numpy_graphs import NumpyRuntime
 
 
 def rows_and_positions(trunk, lengths):

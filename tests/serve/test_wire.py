@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from operated import TASKS, service_of, tiny_root
 from polyhead.serve.app import application
 from polyhead.serve.formats.own import PredictAnswer, StageLine
 from polyhead.serve.http import ErrorReply
+from support.loopback_server import TASKS, service_of, tiny_root
 
 QUICK = settings(
     max_examples=60, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)

@@ -21,9 +21,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from changing import add, make
 from polyhead.serve.run import bound
 from polyhead.serve.workers import VARIABLE, CountsOfAll, Supervisor, WorkerPlace, joined_counts
+from support.admin_server import add, make
 
 SOURCE = Path(__file__).parents[2] / "src"
 LONGEST = 120.0  # seconds that a test waits for processes before it fails

@@ -4,13 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cases import cases
 from polyhead.codecs import CODECS
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.plan.coding import calibrate, decode, encode, through
 from polyhead.plan.cost import vector_bytes
 from polyhead.testing.tiny import CODECS as SOME
+from support.cases import cases
 
 # Of a vocabulary of 12, two tokens of which are never seen, and of no token.
 TOKENS = np.random.default_rng(1).integers(-1, 10, 4096)

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from disk import FullDisk, run_forking
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.store.corpus import plain, versions
@@ -19,6 +18,7 @@ from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.corpus.versions import StoreVersion
 from polyhead.values import from_json, to_json
+from support.disk_failures import FullDisk, run_forking
 
 ONE = FeatureColumn(digest="one", layers=1, width=8, codec=Codec(name="sign"))
 TWO = FeatureColumn(digest="two", layers=2, width=4, codec=Codec(name="float16"))
@@ -27,7 +27,7 @@ SCHEMA = Schema(features=(ONE, TWO), source={"trunk": "t"})
 # Forks a writer for every n, which dies, without any cleaning up, right before its n-th step at the disk.
 KILLED = """
 import os, sys
-from disk import Kill, exit_code
+from support.disk_failures import Kill, exit_code
 from store.test_corpus import KILLED_STEPS, SCHEMA, documents, same
 from polyhead.store.corpus.plain import PlainStore
 

@@ -6,14 +6,14 @@ import pytest
 from polyhead import read_project, train_project
 from polyhead.bundle.read import Bundle
 from polyhead.codecs import CODECS, FeatureCodec, register_codec
+from polyhead.deep.stable import stable_rows
 from polyhead.engine.backends import BACKENDS, default_backend, open_backend
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Pool, cost, merge
 from polyhead.plan.coding import calibrate, decode, encode, through
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_trunk
-from polyhead.testing.stable import stable_rows
-from tiny import write_data, write_trunk
+from support.tiny_project import write_data, write_trunk
 
 with CODECS.temporary():
     from one_file.codec import BFloat16

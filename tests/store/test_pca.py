@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from cases import cases
 from polyhead.codecs import tables
 from polyhead.codecs.pca import ERRORS, STEPS, _code_of, allocated
 from polyhead.errors import CorruptFile, PlanError, StoreError
@@ -15,6 +14,7 @@ from polyhead.plan.coding import calibrate, decode, encode, through
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
+from support.cases import cases
 
 NAMES = ("pca1", "pca2", "pca4")
 WIDTH = 24

@@ -9,7 +9,6 @@ import pytest
 import seqeval.metrics
 
 from benchmarks.silent_scripts_made import every_row
-from cases import cases
 from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.errors import BadValue, ConfigError, EmptyData
@@ -18,6 +17,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.task import Example, Task
 from polyhead.text.words import words_of
+from support.cases import cases
 
 NAMES = ("LOC", "AMOUNT", "UNIT")
 BIO = Task(name="t", kind="tagging", labels=("O", *(f"{head}-{name}" for name in NAMES for head in ("B", "I"))))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases import cases
 from polyhead.data.guess import kind_of_labels, plain, separator_of
 from polyhead.errors import ConfigError, EmptyData
+from support.cases import cases
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
-from cases import cases
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
 from polyhead.tasks.gold import TaggedSpan, tags_of
 from polyhead.tasks.kinds import KINDS, kind_of
@@ -20,6 +19,7 @@ from polyhead.tasks.metrics import spans_of
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question
 from polyhead.text.words import boundary_places, words_of
+from support.cases import cases
 
 BIO = ("O", "B-drug", "I-drug", "B-date")
 

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from cases import cases
 from polyhead.data import rows
 from polyhead.data.rows import Row, Rows
 from polyhead.data.tables import delimited, json_rows
@@ -13,6 +12,7 @@ from polyhead.engine.inputs import Passage, checked_inputs
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks import limits
 from polyhead.text.question import Question
+from support.cases import cases
 
 LONG = "x" * 200
 

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import polyhead
-import tiny
-from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, UnknownLabel
@@ -18,6 +16,8 @@ from polyhead.project.tables import read_project
 from polyhead.tasks.kinds import KINDS, register_kind
 from polyhead.tasks.task import Example, Task
 from polyhead.train.run import train_project
+from support import tiny_project
+from support.commands import run
 
 with KINDS.temporary():
     from one_file.kind import Ordinal
@@ -74,10 +74,10 @@ def kind():
 def home(kind, tmp_path_factory):
     """A folder with a project of this kind and another, and its bundle."""
     folder = tmp_path_factory.mktemp("home")
-    tiny.write_trunk(folder / "trunk")
-    rows = [row | {"level": LEVELS[min(len(row["topics"]), 2)]} for row in tiny.messages(64)]
-    tiny.write_jsonl(folder / "train.jsonl", rows[:48])
-    tiny.write_jsonl(folder / "test.jsonl", rows[48:])
+    tiny_project.write_trunk(folder / "trunk")
+    rows = [row | {"level": LEVELS[min(len(row["topics"]), 2)]} for row in tiny_project.messages(64)]
+    tiny_project.write_jsonl(folder / "train.jsonl", rows[:48])
+    tiny_project.write_jsonl(folder / "test.jsonl", rows[48:])
     (folder / "polyhead.toml").write_text(PROJECT)
     outcome = train_project(read_project(folder / "polyhead.toml"), folder=folder)
     return folder, outcome, rows[48:]

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cases import cases
 from polyhead.data.read import Source, read
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
 from polyhead.project.tables import TaskEntry
@@ -16,6 +15,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.span import LONGEST, answered, best_span
 from polyhead.tasks.task import Example, Task
 from polyhead.text.words import boundary_places
+from support.cases import cases
 
 TASK = Task(name="where", kind="span")
 NULL = Task(name="where", kind="span", null_answers=True)

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from cases import cases
 from polyhead.data.read import Examples, ReadReport
 from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together
 from polyhead.errors import EmptyData
 from polyhead.tasks.task import Task
+from support.cases import cases
 
 TASK = Task(name="t", kind="single_label", labels=("a", "b", "c"))
 

@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 
-from cases import cases
 from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.data.split import hold_out
@@ -17,6 +16,7 @@ from polyhead.project.tables import Project, TaskEntry
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.summarization import rouge
 from polyhead.tasks.task import Example, Task
+from support.cases import cases
 
 TASK = Task(name="brief", kind="summarization")
 KIND = kind_of(TASK)

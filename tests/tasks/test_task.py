@@ -2,10 +2,10 @@
 
 import pytest
 
-from cases import cases
 from polyhead.errors import BadName, ConfigError
 from polyhead.tasks.task import Task, check_name
 from polyhead.values import to_value
+from support.cases import cases
 
 
 @cases("name", ["", "../x", "a/b", "a\\b", "a..b", ".a", "-a", "a b", "é", "a" * 65, "a\n", "a.", "a\0", "b:c"])

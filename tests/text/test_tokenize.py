@@ -14,11 +14,11 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from disk import run_forking
 from polyhead.encoder.data import TextSettings
 from polyhead.errors import ConfigError, WeightsMismatch
 from polyhead.text.tokenize import Tokenizer, Windows, longest_first, repair
 from polyhead.text.tokenizer_file import tokenizer_facts
+from support.disk_failures import run_forking
 
 CORPUS = [
     "the cat sat on the mat and was not happy about it",

@@ -9,7 +9,6 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from cases import cases
 from polyhead.encoder.data import TextSettings
 from polyhead.text import words
 from polyhead.text.characters import word_pattern
@@ -24,6 +23,7 @@ from polyhead.text.words import (
     words_in_each,
     words_of,
 )
+from support.cases import cases
 
 
 def tokenizer(max_tokens=32):

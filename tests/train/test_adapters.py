@@ -14,8 +14,6 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-import adapters
-import checkpoints
 from polyhead.bundle.read import Bundle
 from polyhead.convert import run as importing
 from polyhead.convert import task as imported
@@ -26,6 +24,7 @@ from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, TrunkError, TrunkNotFound, WrongTrunk
 from polyhead.plan import TRUNK, Dense, cost, merge
+from support import adapters, checkpoints
 
 TEXTS = [
     ("my order is late",),

@@ -27,8 +27,6 @@ from polyhead.deep.branch.task import (
 )
 from polyhead.deep.features import wanted_taps
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.fit import Fitted
 from polyhead.deep.loop.numerics import has_native_bfloat16
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, TrainError
@@ -39,8 +37,10 @@ from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.strategies.branch import private_layers, tap_of
 from polyhead.project.tables import AllocationRule, with_seed
 from polyhead.train import job as running
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
-from tiny_branch import (
+from polyhead.train.runs import Fitted
+from support.tiny_branches import (
     DEPTH,
     TRAINING,
     branches_of,

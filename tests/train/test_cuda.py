@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
-from pair import Job, learn
-from polyhead.deep.loop.devices import ProcessRank
 from polyhead.project.recipes import Joint, Weighting
 from polyhead.project.strategies import Adapter, InLayer, Prompted
+from polyhead.train.runs import ProcessRank
+from support import tiny_project
+from support.two_processes import Job, learn
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no graphics processor here")
 CARD = ProcessRank(device="cuda:0")
 NAMES = ("mood", "urgency", "names", "same")
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4)
 RECIPE = Joint(micro_batches=4, steps=2, layer_dropout=0.0, weighting=Weighting(kind="uncertainty"))
 STRATEGIES = {
     "pooled": None,
@@ -26,7 +26,7 @@ STRATEGIES = {
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 

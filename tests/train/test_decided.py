@@ -6,14 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
-from cases import cases
 from polyhead.bundle.journal import FILE, Attempt, keep_attempts, read_attempts
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.deep.heads import run as running
-from polyhead.deep.loop.events import Events
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, CorruptFile, UnknownTask
 from polyhead.evaluate.scores import evaluate_bundle
@@ -21,11 +18,14 @@ from polyhead.project.recipes import FineTune, Joint, SearchGrid
 from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
 from polyhead.train.record.decided import TrainOptions, VersionDecisions, choices
 from polyhead.train.run import train_project
+from support import tiny_project
+from support.cases import cases
 
-GOOD = msgspec.structs.replace(tiny.TRAINING, epochs=20, patience=20, learning_rate=2e-2)
-POOR = msgspec.structs.replace(tiny.TRAINING, epochs=1, learning_rate=1e-5)
+GOOD = msgspec.structs.replace(tiny_project.TRAINING, epochs=20, patience=20, learning_rate=2e-2)
+POOR = msgspec.structs.replace(tiny_project.TRAINING, epochs=1, learning_rate=1e-5)
 OTHER = msgspec.structs.replace(POOR, seed=5)
 
 
@@ -33,7 +33,7 @@ OTHER = msgspec.structs.replace(POOR, seed=5)
 def home(tmp_path_factory):
     """A folder with trunk and data; every test has a bundle of its own and the kept features of all."""
     folder = tmp_path_factory.mktemp("decided")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
@@ -46,20 +46,20 @@ def train(home, tmp_path):
         training=POOR,
         validation=None,
         test=None,
-        strategy=tiny.STRATEGY,
+        strategy=tiny_project.STRATEGY,
         labels=None,
         tested=True,
         train=None,
         **asked,
     ):
-        project = tiny.project(home, *(names or ("mood",)), training=training, strategy=strategy)
+        project = tiny_project.project(home, *(names or ("mood",)), training=training, strategy=strategy)
         changes = {"validation": validation, "test": test, "labels": labels, "train": train}
         changes = {key: value for key, value in changes.items() if value is not None}
         changes |= {} if tested else {"test": None}
         tasks = tuple(msgspec.structs.replace(entry, **changes) for entry in project.tasks)
         project = msgspec.structs.replace(project, tasks=tasks, bundle=str(tmp_path / "bundle"))
         lines = []
-        cache = home / "cache" if strategy is tiny.STRATEGY else tmp_path / "cache"
+        cache = home / "cache" if strategy is tiny_project.STRATEGY else tmp_path / "cache"
         outcome = train_project(project, folder=home, cache=cache, events=Events(say=lines.append), **asked)
         return outcome, "\n".join(lines)
 
@@ -124,10 +124,10 @@ def test_a_removed_task_stays_away_until_it_is_named_and_others_go_on(train):
 
 def test_a_task_that_is_named_is_trained_though_it_was_trained_so_already(train):
     train()
-    first = tiny.part_bytes(train.root, "mood")
+    first = tiny_project.part_bytes(train.root, "mood")
     outcome, said = train(retrain=("mood",))
     assert set(outcome.trained) == {"mood"} and Bundle.open(train.root).version("mood") == "v0002"
-    assert tiny.part_bytes(train.root, "mood") == first  # same seed, same bytes
+    assert tiny_project.part_bytes(train.root, "mood") == first  # same seed, same bytes
     assert "0 answers changed" in said
 
 
@@ -141,7 +141,7 @@ def test_names_to_train_again_must_be_the_projects_and_the_runs(train):
 
 def answers(root, home, task):
     """What the live version answers on the validation file, and its metrics there."""
-    project = tiny.project(home, task)
+    project = tiny_project.project(home, task)
     session = Session(root, backend="reference")
     (score,) = evaluate_bundle(session, project, folder=home, split="validation")
     texts = [json.loads(x)["text"] for x in (home / "data/messages-validation.jsonl").read_text().splitlines()]
@@ -259,7 +259,7 @@ def test_without_test_rows_grown_data_are_compared_on_the_same_rows(train):
     outcome, said = train(validation=0.3, tested=False)
     compared, notes = outcome.compared["mood"], Bundle.open(train.root).scores("mood")
     assert notes["folds"] and compared.rows == compared.of == 32 and not compared.held_out
-    rows = prepare(tiny.project(train.home, "mood", validation=0.3), train.home)[0].whole
+    rows = prepare(tiny_project.project(train.home, "mood", validation=0.3), train.home)[0].whole
     outputs = live.outputs("mood", rows.inputs)
     task = Bundle.open(train.root).tasks["mood"].task
     assert compared.live == pytest.approx(rows.scores(task, outputs)["accuracy"])
@@ -293,7 +293,7 @@ def test_other_test_rows_alone_train_and_publish_nothing(train, home):
     assert outcome.kept == ("mood",) and outcome.extraction.passes == 0 and content(train.root) == before
     assert "mood: its test rows are others than those of its scores" in said and "polyhead evaluate" in said
     assert "test rows" not in train()[1]
-    project = msgspec.structs.replace(tiny.project(home, "mood"), bundle=str(train.root))
+    project = msgspec.structs.replace(tiny_project.project(home, "mood"), bundle=str(train.root))
     (entry,) = project.tasks
     project = msgspec.structs.replace(project, tasks=(msgspec.structs.replace(entry, test=fewer),))
     assert evaluate_bundle(Session(train.root), project, folder=home)[0].rows == 5
@@ -306,7 +306,7 @@ def test_learned_trunks_know_nothing_of_test_rows_either(home, tmp_path):
     }
     fewer = DataFile(path="data/messages-test.jsonl", limit=5)
     for name, recipe in recipes.items():
-        made = tiny.project(home, "mood", training=POOR)
+        made = tiny_project.project(home, "mood", training=POOR)
         made = msgspec.structs.replace(made, recipe=recipe, bundle=str(tmp_path / name))
         train_project(made, folder=home)
         before = content(tmp_path / name)
@@ -404,11 +404,13 @@ def classes(home, tmp_path):
     def run(taught, declared=None, *, kind="single_label", label=lambda name: name, **asked):
         rows = [{"text": row["text"], "mood": label(row["mood"])} for row in rows_of(taught)]
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (entry,) = tiny.project(home, "mood", training=POOR).tasks
+        (entry,) = tiny_project.project(home, "mood", training=POOR).tasks
         labels = tuple(declared or taught)
         fields = {"kind": kind, "label": "mood", "labels": labels, "train": str(tmp_path / "rows.jsonl")}
         entry = msgspec.structs.replace(entry, **fields, validation=0.25, test=None, positive=None, metric=None)
-        project = msgspec.structs.replace(tiny.project(home, "mood"), tasks=(entry,), bundle=str(tmp_path / "bundle"))
+        project = msgspec.structs.replace(
+            tiny_project.project(home, "mood"), tasks=(entry,), bundle=str(tmp_path / "bundle")
+        )
         train_project(project, folder=home, cache=tmp_path / "cache", events=Events(), **asked)
         return Bundle.open(tmp_path / "bundle")
 

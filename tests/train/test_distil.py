@@ -6,8 +6,6 @@ import pytest
 import torch
 from scipy.special import expit, log_expit, log_softmax, softmax
 
-import tiny
-from cases import cases
 from polyhead.deep.branch.run import _noisy
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import tap_examples
@@ -16,7 +14,9 @@ from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.errors import TrainError
 from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
-from tiny_branch import DEPTH, branches_of, bytes_of, extractor_of, home_in, seeded, untimed, weights_of
+from support import tiny_project
+from support.cases import cases
+from support.tiny_branches import DEPTH, branches_of, bytes_of, extractor_of, home_in, seeded, untimed, weights_of
 
 TEMPERATURES = (0.5, 1.0, 2.0, 7.0)
 SHAPES = {
@@ -174,7 +174,7 @@ def home(tmp_path_factory):
 def kept(home, tmp_path_factory):
     """An extractor whose stores hold every tap of every tiny task."""
     extractor = extractor_of(home, tmp_path_factory.mktemp("kept"))
-    for name in tiny.ENTRIES:
+    for name in tiny_project.ENTRIES:
         branches_of(home, extractor, name, depths=range(1, DEPTH + 1))
     return extractor
 
@@ -196,7 +196,7 @@ def with_teacher(home, kept, name="mood", *, depth=2, training=None, **strategy)
     return branches, TEACHERS[key]
 
 
-@pytest.mark.parametrize("name", tiny.ENTRIES)
+@pytest.mark.parametrize("name", tiny_project.ENTRIES)
 @pytest.mark.parametrize("noisy", [False, True], ids=["calm", "noisy"])
 def test_a_student_of_every_kind_sits_above_its_teachers_tap_and_leaves_the_teacher_alone(home, kept, name, noisy):
     branches, teacher = with_teacher(home, kept, name, depth=3, noisy_teacher=noisy)
@@ -245,7 +245,7 @@ def test_a_student_no_deeper_than_its_teacher_is_allowed_and_a_deeper_one_refuse
     assert (caught.value.got, caught.value.allowed) == (3, 2)
 
 
-@pytest.mark.parametrize("name", tiny.ENTRIES)
+@pytest.mark.parametrize("name", tiny_project.ENTRIES)
 def test_the_first_loss_of_a_student_is_the_formula_on_both_models_outputs(home, kept, name):
     """The whole way: states, teacher's answers by example, targets, and the loss, against numpy."""
     branches, teacher = with_teacher(home, kept, name, depth=3, dropout=0.0, temperature=3.0)

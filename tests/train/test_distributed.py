@@ -9,20 +9,21 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
-from cli.commands import environment, run
-from pair import LIMIT, Job, Pair, course_of, learn, refused
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.devices import ProcessRank, from_first, place_in
+from polyhead.deep.loop.devices import from_first, place_in
 from polyhead.deep.recipes.learned import lineage_of
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Sampling, Smoothing, Weighting
 from polyhead.project.strategies import Adapter, Branch, InLayer, Prompted
 from polyhead.project.tables import TaskEntry
-from tiny import to_toml
+from polyhead.train.runs import ProcessRank
+from support import tiny_project
+from support.commands import environment, run
+from support.tiny_project import to_toml
+from support.two_processes import LIMIT, Job, Pair, course_of, learn, refused
 
 NAMES = ("mood", "urgency", "names", "same")
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4)
 RECIPE = Joint(micro_batches=4, steps=2, layer_dropout=0.0)
 KINDS = ("ddp", "fsdp")
 
@@ -30,7 +31,7 @@ KINDS = ("ddp", "fsdp")
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
@@ -214,11 +215,11 @@ def passages(home, name, seed):
     for split, count in (("train", 24), ("validation", 8)):
         rows = []
         for _ in range(count):
-            happy, other = chance.sample(tiny.THINGS, 2)
-            begin = f"my {other} is {chance.choice(tiny.BAD)}, the "
+            happy, other = chance.sample(tiny_project.THINGS, 2)
+            begin = f"my {other} is {chance.choice(tiny_project.BAD)}, the "
             answers = [{"text": happy, "start": len(begin)}]
             rows.append({"question": "what is happy?", "context": f"{begin}{happy} is happy", "answers": answers})
-        tiny.write_jsonl(home / f"{name}-{split}.jsonl", rows)
+        tiny_project.write_jsonl(home / f"{name}-{split}.jsonl", rows)
     files = {split: str(home / f"{name}-{split}.jsonl") for split in ("train", "validation")}
     return TaskEntry(name=name, kind="span", **files)
 
@@ -229,11 +230,13 @@ def questions(home, name, seed):
     for split, count in (("train", 24), ("validation", 8)):
         rows = []
         for _ in range(count):
-            options = [f"it is {chance.choice(tiny.BAD)}" for _ in range(chance.randint(1, 3))]
+            options = [f"it is {chance.choice(tiny_project.BAD)}" for _ in range(chance.randint(1, 3))]
             right = chance.randint(0, len(options))
             options.insert(right, "it is happy")
-            rows.append({"question": f"how is my {chance.choice(tiny.THINGS)}?", "choices": options, "label": right})
-        tiny.write_jsonl(home / f"{name}-{split}.jsonl", rows)
+            rows.append(
+                {"question": f"how is my {chance.choice(tiny_project.THINGS)}?", "choices": options, "label": right}
+            )
+        tiny_project.write_jsonl(home / f"{name}-{split}.jsonl", rows)
     files = {split: str(home / f"{name}-{split}.jsonl") for split in ("train", "validation")}
     return TaskEntry(name=name, kind="multiple_choice", **files)
 
@@ -273,7 +276,7 @@ def test_dropout_differs_between_processes_and_weights_do_not(pair, home, parall
 def drawn_first(place, one):
     import torch
 
-    from polyhead.deep.loop.feed import stream
+    from polyhead.train.runs import stream
 
     torch.manual_seed(stream(one.training.seed, "dropout", 0, place.rank))
     return float(torch.rand(()))
@@ -421,7 +424,7 @@ def test_torchrun_trains_one_bundle_and_says_everything_once(home, tmp_path):
 
 
 def joint_project(home, folder, recipe):
-    project = tiny.project(home, *NAMES, training=TRAINING)
+    project = tiny_project.project(home, *NAMES, training=TRAINING)
     entries = tuple(
         msgspec.structs.replace(entry, **{s: str(home / getattr(entry, s)) for s in ("train", "validation", "test")})
         for entry in project.tasks

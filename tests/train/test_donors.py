@@ -7,10 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
-from cli.commands import run
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse, start_parts
 from polyhead.deep.recipes.paths import joint_paths
@@ -21,11 +18,14 @@ from polyhead.project.strategies import Pooled, Prompted
 from polyhead.project.tables import TaskEntry, TrunkChoice, read_project, with_seed
 from polyhead.train.data.leaks import LEAST, without_leaks
 from polyhead.train.data.prepare import kept_donors, prepare
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
-from tiny import to_toml
+from support import tiny_project
+from support.commands import run
+from support.tiny_project import to_toml
 
 NAMES = ("mood", "urgency")
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=1, batch=4)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=1, batch=4)
 STRATEGY = Prompted(hidden=6, shared=1, init="donors", pooler_init="donors", donor_epochs=2, donor_learning_rate=1e-2)
 TOGETHER = Joint(families=(), micro_batches=1, layer_dropout=0.0)
 
@@ -39,7 +39,7 @@ def home(tmp_path_factory):
 
 
 def project(home, *names, strategy=STRATEGY, recipe=TOGETHER, training=TRAINING, **changes):
-    made = tiny.project(home, *(names or NAMES), training=training)
+    made = tiny_project.project(home, *(names or NAMES), training=training)
     entries = tuple(msgspec.structs.replace(entry, strategy=None) for entry in made.tasks)
     return msgspec.structs.replace(made, tasks=entries, strategy=strategy, recipe=recipe, **changes)
 
@@ -148,7 +148,7 @@ def test_a_joint_run_from_donors_is_known_again_and_other_donors_make_another_tr
 def test_tasks_without_prompts_are_read_so_that_no_donor_learns_their_texts(home, tmp_path):
     """Another task is evaluated on the rows that `mood` trains on: the long ones go, short ones are alike by chance."""
     made = project(home, "mood", recipe=Donors(), bundle=str(tmp_path / "donors"))
-    pooled = tiny.ENTRIES["topics"]
+    pooled = tiny_project.ENTRIES["topics"]
     pooled = msgspec.structs.replace(pooled, strategy=Pooled(), train=pooled.test, test=pooled.train)
     made, told = msgspec.structs.replace(made, tasks=(*made.tasks, pooled)), []
     outcome = train_project(made, folder=home, events=Events(say=told.append))

@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from features import of_reference
 from polyhead import plan as planning
 from polyhead.deep import extract as extraction
 from polyhead.deep.extract import Extractor
@@ -19,6 +18,7 @@ from polyhead.store import fill
 from polyhead.testing import CODECS, tiny_owned, tiny_trunk
 from polyhead.text.words import first_subtokens, words_of
 from polyhead.train.data.source import FeatureRequest
+from support.pooled_features import of_reference
 
 TEXTS = [(t,) for t in ("where is my order?", "good", "the lamp is broken and late today", "thank you ben", "12")]
 LONG = ("please refund the broken lamp " * 20,)

@@ -4,11 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import BUILDING
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.learned import lineage_of
@@ -20,9 +18,11 @@ from polyhead.folders import claim
 from polyhead.project.recipes import FineTune, Joint, SearchGrid, Smoothing
 from polyhead.project.tables import TrunkChoice
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from support import tiny_project
 
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=2)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=2, patience=2)
 SEARCH = SearchGrid(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
 STILL = SearchGrid(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
 NAMES = ("mood", "names")
@@ -31,12 +31,12 @@ NAMES = ("mood", "names")
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
 def project(home, out, *names, recipe=None, **named):
-    made = tiny.project(home, *(names or NAMES), training=TRAINING)
+    made = tiny_project.project(home, *(names or NAMES), training=TRAINING)
     return msgspec.structs.replace(made, recipe=recipe or FineTune(search=SEARCH), bundle=str(out), **named)
 
 
@@ -108,7 +108,7 @@ def test_a_kept_head_that_is_not_there_is_said_before_any_training(home, tmp_pat
     joint = Joint(micro_batches=1, steps=1)
     train_project(project(home, tmp_path / "joint", "mood", recipe=joint), folder=home)
     over = TrunkChoice(name=str(tmp_path / "joint"))
-    turned = msgspec.structs.replace(tiny.ENTRIES["mood"], labels=("good", "bad"))
+    turned = msgspec.structs.replace(tiny_project.ENTRIES["mood"], labels=("good", "bad"))
     made = msgspec.structs.replace(project(home, tmp_path / "out", "mood", recipe=recipe, trunk=over), tasks=(turned,))
     with pytest.raises(ConfigError, match="asks something else"):
         train_project(made, folder=home)
@@ -179,7 +179,7 @@ def test_numbers_that_the_search_replaces_make_no_other_run(home, tmp_path):
 def test_what_the_joint_recipe_held_out_is_held_out_here(home, tmp_path):
     """The same tasks and seed: no row that chooses a candidate taught the trunk that it starts from."""
     share = {"validation": 0.25, "test": None}
-    made = tiny.project(home, "mood", "urgency", training=TRAINING, **share)
+    made = tiny_project.project(home, "mood", "urgency", training=TRAINING, **share)
     joint = prepare(msgspec.structs.replace(made, recipe=Joint()), home)
     tuned = prepare(msgspec.structs.replace(made, recipe=FineTune()), home)
     for one, other in zip(joint, tuned, strict=True):

@@ -6,11 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
 from polyhead import plan
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, TrainError, WrongTrunk
@@ -25,8 +23,10 @@ from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.testing import tiny_trunk
 from polyhead.text.words import join_tokens
 from polyhead.train.data import stored
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
-from stores import make_store, stored_path, token_codec
+from support import tiny_project
+from support.stores import make_store, stored_path, token_codec
 
 STRATEGY = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8)  # it names no codec
 
@@ -49,7 +49,7 @@ def texts_of(folder):
 @pytest.fixture
 def home(tmp_path):
     """A folder with trunk and data, and the trunk as training reads it."""
-    tiny.project(tmp_path)
+    tiny_project.project(tmp_path)
     return tmp_path, load_trunk(str(tmp_path / "trunk"))
 
 
@@ -67,8 +67,8 @@ def no_encoder(monkeypatch):
 
 
 def project(folder, *names, strategy=STRATEGY, **changes):
-    training = changes.pop("training", tiny.TRAINING)
-    return tiny.project(folder, *names, strategy=strategy, training=training, **changes)
+    training = changes.pop("training", tiny_project.TRAINING)
+    return tiny_project.project(folder, *names, strategy=strategy, training=training, **changes)
 
 
 def test_tasks_of_every_kind_are_trained_without_the_encoder(home, no_encoder, monkeypatch):
@@ -76,10 +76,10 @@ def test_tasks_of_every_kind_are_trained_without_the_encoder(home, no_encoder, m
     folder, trunk = home
     make_store(str(folder / "store"), texts_of(folder), trunk=trunk)
     write_bundle(folder / "bundle", trunk)
-    monkeypatch.setattr("polyhead.train.run.load_any_trunk", no_encoder)
+    monkeypatch.setattr("polyhead.deep.recipes.learned.load_any_trunk", no_encoder)
     monkeypatch.setattr(Bundle, "trunk", no_encoder)
     outcome = train_project(project(folder), folder=folder, features=folder / "store")
-    assert set(outcome.trained) == set(tiny.ENTRIES) and outcome.extraction.passes == 0
+    assert set(outcome.trained) == set(tiny_project.ENTRIES) and outcome.extraction.passes == 0
     assert all(np.isfinite(value) for splits in outcome.trained.values() for value in splits["test"].values())
 
 
@@ -215,7 +215,9 @@ def test_a_version_that_is_not_better_stays(home, no_encoder):
     folder, trunk = home
     make_store(str(folder / "store"), texts_of(folder), trunk=trunk)
     train_project(project(folder, "mood"), folder=folder, features=folder / "store")
-    worse = project(folder, "mood", training=msgspec.structs.replace(tiny.TRAINING, epochs=1, learning_rate=1e-9))
+    worse = project(
+        folder, "mood", training=msgspec.structs.replace(tiny_project.TRAINING, epochs=1, learning_rate=1e-9)
+    )
     outcome = train_project(worse, folder=folder, features=folder / "store", if_better=True)
     assert "not better" in outcome.left["mood"] and not outcome.trained
     make_store(str(folder / "other"), texts_of(folder), stored_path(trunk, codec=Codec()), trunk=trunk)
@@ -281,7 +283,7 @@ def test_a_run_that_was_stopped_while_it_copied_ends_as_if_it_had_not_been(home,
     train_project(project(folder, "names"), folder=folder, features=folder / "store")
     whole = msgspec.structs.replace(project(folder, "names"), bundle="whole")
     train_project(whole, folder=folder, features=folder / "store")
-    assert tiny.part_bytes(folder / "bundle", "names") == tiny.part_bytes(folder / "whole", "names")
+    assert tiny_project.part_bytes(folder / "bundle", "names") == tiny_project.part_bytes(folder / "whole", "names")
     copied = calls[0] + calls[1]
     texts = len({join_tokens(row["tokens"])[0] for row in rows_of(folder, "messages")})
     assert copied == 10 and sum(calls[3 : 3 + -(-(texts - copied) // 5)]) <= texts - copied + 5  # nothing twice

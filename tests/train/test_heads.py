@@ -10,22 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.data.split import folds
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import wanted
 from polyhead.deep.heads import linear
 from polyhead.deep.heads import run as choosing
 from polyhead.deep.heads import select as heads
-from polyhead.deep.heads.baseline import candidate_paths, candidates
 from polyhead.deep.heads.choice import choosing_score
 from polyhead.deep.heads.folds import rounds_of
 from polyhead.deep.heads.run import train_task
 from polyhead.deep.heads.select import FOLDS, Trials
-from polyhead.deep.loop import events as telling
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.engine.session import Session
@@ -34,18 +29,23 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.train import events as telling
 from polyhead.train.data.prepare import prepare
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
+from polyhead.train.heads import candidate_paths, candidates
 from polyhead.train.record import lines
 from polyhead.train.run import train_project
+from support import tiny_project
 
-AUTO = msgspec.structs.replace(tiny.STRATEGY, positions="auto")
-QUICK = msgspec.structs.replace(tiny.TRAINING, epochs=4, patience=4)
+AUTO = msgspec.structs.replace(tiny_project.STRATEGY, positions="auto")
+QUICK = msgspec.structs.replace(tiny_project.TRAINING, epochs=4, patience=4)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
@@ -56,7 +56,7 @@ def brief(monkeypatch):
 
 
 def trained(home, root, *names, strategy=AUTO, training=QUICK, **changes):
-    project = tiny.project(home, *names, strategy=strategy, training=training, **changes)
+    project = tiny_project.project(home, *names, strategy=strategy, training=training, **changes)
     lines = []
     project = msgspec.structs.replace(project, bundle=str(root))
     train_project(project, folder=home, cache=home / "cache", events=Events(say=lines.append))
@@ -68,7 +68,7 @@ def test_scores_of_heads_are_said_while_others_still_learn(home, tmp_path, monke
     monkeypatch.setattr(choosing, "TOLD_FROM", 1)
     monkeypatch.setattr(telling, "LAP_SECONDS", -1.0)
     for folder, changes in (("a", {}), ("b", {"validation": 0.25})):
-        bundle, lines, _ = trained(home, tmp_path / folder, "mood", strategy=tiny.STRATEGY, **changes)
+        bundle, lines, _ = trained(home, tmp_path / folder, "mood", strategy=tiny_project.STRATEGY, **changes)
         notes = bundle.scores("mood")
         (name,) = notes["tried"] or {notes["chosen"]: 0}
         said = [line for line in lines if line.startswith(f"mood: {name}: validation accuracy ")]
@@ -79,9 +79,9 @@ def test_scores_of_heads_are_said_while_others_still_learn(home, tmp_path, monke
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_every_row_is_in_one_fold_and_equal_texts_are_in_the_same(home, count):
-    whole = prepare(tiny.project(home, "mood", validation=0.3), home)[0].whole
+    whole = prepare(tiny_project.project(home, "mood", validation=0.3), home)[0].whole
     doubled = whole.take([*range(len(whole.targets)), *range(len(whole.targets))])
-    task = prepare(tiny.project(home, "mood"), home)[0].task
+    task = prepare(tiny_project.project(home, "mood"), home)[0].task
     parts = folds(doubled, count, 3, task)
     assert sorted(row for part in parts for row in part) == list(range(len(doubled.targets)))
     for part in parts:
@@ -91,7 +91,7 @@ def test_every_row_is_in_one_fold_and_equal_texts_are_in_the_same(home, count):
 
 def test_labels_are_dealt_out_evenly(home):
     """Each label's rows differ by at most one between folds."""
-    prepared = prepare(tiny.project(home, "mood", validation=0.3), home)[0]
+    prepared = prepare(tiny_project.project(home, "mood", validation=0.3), home)[0]
     parts = folds(prepared.whole, 5, 1, prepared.task)
     for label in range(len(prepared.task.labels)):
         counts = [sum(int(prepared.whole.targets[row]) == label for row in part) for part in parts]
@@ -116,8 +116,8 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
 )
 def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypatch, brief, far, rounds, changes):
     monkeypatch.setattr(heads, "FAR", far)
-    training = msgspec.structs.replace(tiny.TRAINING, epochs=9, patience=9, learning_rate=1e-9)
-    project = tiny.project(home, "mood", strategy=AUTO, training=training, **changes)
+    training = msgspec.structs.replace(tiny_project.TRAINING, epochs=9, patience=9, learning_rate=1e-9)
+    project = tiny_project.project(home, "mood", strategy=AUTO, training=training, **changes)
     prepared = prepare(project, home)[0]
     data = load_trunk(str(home / "trunk"))
     extractor = Extractor(data, folder=home / "cache" / "features", precision="float32")
@@ -134,8 +134,8 @@ def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypat
 
 def attention_of(home):
     """A task of few rows, its features, and the head that is trained in steps."""
-    training = msgspec.structs.replace(tiny.TRAINING, epochs=4, dropout=0.3)
-    prepared = prepare(tiny.project(home, "mood", strategy=AUTO, training=training, validation=0.3), home)[0]
+    training = msgspec.structs.replace(tiny_project.TRAINING, epochs=4, dropout=0.3)
+    prepared = prepare(tiny_project.project(home, "mood", strategy=AUTO, training=training, validation=0.3), home)[0]
     extractor = Extractor(load_trunk(str(home / "trunk")), folder=home / "cache" / "features", precision="float32")
     paths = candidate_paths(prepared, extractor, Codec(name="float32"))
     extractor.fill([feature for path in paths for feature in wanted(prepared, path, extractor)])
@@ -205,7 +205,7 @@ def test_scores_stand_beside_the_best_constant_and_the_best_linear_head(home, tm
     assert any(line.startswith("mood: validation accuracy") and ", constant " in line for line in lines)
 
 
-@pytest.mark.parametrize("strategy", [tiny.STRATEGY], ids=["attention"])
+@pytest.mark.parametrize("strategy", [tiny_project.STRATEGY], ids=["attention"])
 def test_a_head_that_is_asked_for_stands_beside_the_same_baselines(home, tmp_path, strategy):
     chosen, _, _ = trained(home, tmp_path / "a", "mood")
     asked, _, _ = trained(home, tmp_path / "b", "mood", strategy=strategy)
@@ -223,7 +223,7 @@ def test_a_task_that_gives_one_answer_is_warned_of(home, tmp_path, brief):
             for i in range(count)
         ]
         (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    project = tiny.project(home, "mood", strategy=AUTO, training=QUICK)
+    project = tiny_project.project(home, "mood", strategy=AUTO, training=QUICK)
     entry = msgspec.structs.replace(
         project.tasks[0],
         labels=("no", "yes"),
@@ -243,15 +243,15 @@ def rare(folder, name, count, seed, chance):
     """Rows of which an eighth or so are of the label `yes`."""
     rows = [
         {"text": row["text"], "label": "yes" if row["mood"] == "good" and chance.random() < 0.25 else "no"}
-        for row in tiny.messages(count * 20, seed)[:count]
+        for row in tiny_project.messages(count * 20, seed)[:count]
     ]
-    tiny.write_jsonl(folder / name, rows)
+    tiny_project.write_jsonl(folder / name, rows)
     return str(folder / name)
 
 
 def test_a_part_with_an_offset_answers_as_its_scores_say(home, tmp_path):
     """The offset was added once more for the baseline, to the part that is kept."""
-    project, chance = tiny.project(home, "mood", strategy=AUTO, training=QUICK), np.random.default_rng(0)
+    project, chance = tiny_project.project(home, "mood", strategy=AUTO, training=QUICK), np.random.default_rng(0)
     entry = msgspec.structs.replace(
         project.tasks[0],
         labels=("no", "yes"),
@@ -286,7 +286,7 @@ def test_class_weights_weigh_linear_heads_too(home, tmp_path):
         for on in (False, True)
     ]
     assert all(bundle.scores("topics")["chosen"].startswith("linear") for bundle in weighed)
-    assert tiny.part_bytes(weighed[0].root, "topics") != tiny.part_bytes(weighed[1].root, "topics")
+    assert tiny_project.part_bytes(weighed[0].root, "topics") != tiny_project.part_bytes(weighed[1].root, "topics")
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_labels_inside_tokens_are_told_once_whichever_head_learns(home, tmp_path
     row = {"text": "my กขค", "spans": [{"start": 4, "end": 5, "label": "person"}]}
     data = tmp_path / "names.jsonl"
     data.write_text("".join(json.dumps({**row, "text": f"{row['text']} {i}"}) + "\n" for i in range(12)))
-    project = tiny.project(home, "names", strategy=AUTO, training=QUICK)
+    project = tiny_project.project(home, "names", strategy=AUTO, training=QUICK)
     entry = msgspec.structs.replace(
         project.tasks[0],
         train=str(data),
@@ -385,7 +385,7 @@ def test_the_cosine_of_texts_is_answered_where_few_pairs_are_labelled(home, tmp_
     texts = ["red green blue", "red green", "one two three", "cat dog bird", "cat dog fish"]
     rows = [{"a": a, "b": b, "score": float(a == b)} for a in texts for b in texts if a <= b]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    project = tiny.project(home, "urgency", strategy=AUTO, training=QUICK)
+    project = tiny_project.project(home, "urgency", strategy=AUTO, training=QUICK)
     entry = msgspec.structs.replace(
         project.tasks[0], train=str(data), validation=0.3, test=None, text="a", text_b="b", label="score", pair=None
     )
@@ -403,7 +403,7 @@ def test_the_cosine_of_texts_is_answered_where_few_pairs_are_labelled(home, tmp_
     ids=["words", "words with layers of their own", "texts"],
 )
 def test_layers_of_their_own_are_advised_for_words_of_enough_texts(home, monkeypatch, name, strategy, is_advised):
-    prepared = prepare(tiny.project(home, name, strategy=strategy, validation=0.3), home)[0]
+    prepared = prepare(tiny_project.project(home, name, strategy=strategy, validation=0.3), home)[0]
     count = len(prepared.whole.targets)
     for least in (count, count + 1):
         monkeypatch.setattr(lines, "ADVISED_FROM", least)

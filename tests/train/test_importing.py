@@ -13,8 +13,6 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
-import checkpoints
-from disk import run_forking
 from polyhead import files
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep_bundle
@@ -30,6 +28,8 @@ from polyhead.folders import claim
 from polyhead.plan import TRUNK, cost
 from polyhead.testing import tiny_trunk
 from polyhead.text.words import words_of
+from support import checkpoints
+from support.disk_failures import run_forking
 
 TEXTS = [
     ("my order is late",),
@@ -527,7 +527,7 @@ import os, sys
 from pathlib import Path
 import torch
 import transformers
-from disk import Kill, exit_code
+from support.disk_failures import Kill, exit_code
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Ledger
 from polyhead.convert import run as importing

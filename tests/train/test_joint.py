@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
 from polyhead.bundle.format import LINEAGE
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.whole import BUILDING
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse, text_examples
 from polyhead.deep.recipes.joint import joint_outlook
@@ -31,22 +29,24 @@ from polyhead.project.tables import TrunkChoice
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from support import tiny_project
 
 NAMES = ("mood", "urgency", "names", "same")
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0)
 RECIPE = Joint(micro_batches=3, layer_dropout=0.0)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
 def project(home, *names, recipe=RECIPE, training=TRAINING, **named):
-    made = tiny.project(home, *(names or NAMES), training=training)
+    made = tiny_project.project(home, *(names or NAMES), training=training)
     return msgspec.structs.replace(made, recipe=recipe, **named)
 
 
@@ -302,7 +302,7 @@ def test_a_lineage_says_on_how_many_processes_and_how_a_trunk_was_learned(home, 
 def test_the_outlook_counts_windows_and_budgets(home):
     """With room for one token each window stands alone: as many batches as the texts have windows."""
     recipe = msgspec.structs.replace(RECIPE, tokens=1)
-    made = tiny.project(home, "names", training=TRAINING, max_tokens=8, long_texts="windows")
+    made = tiny_project.project(home, "names", training=TRAINING, max_tokens=8, long_texts="windows")
     prepared, data = prepare(made, home), load_trunk(str(home / "trunk"), max_tokens=8)
     paths = joint_paths(prepared, data, recipe)
     learns = JointCourse(prepared, paths, data, recipe, training=TRAINING, precision="float32")
@@ -321,7 +321,7 @@ def test_a_learned_trunk_serves_as_a_frozen_one(home, tmp_path):
     assert lineage is not None and lineage.trunk == outcome.trunk and set(lineage.tasks) == {"mood", "same"}
     assert lineage.learned_from["digest"] == load_trunk(str(home / "trunk")).digest
     frozen = msgspec.structs.replace(
-        tiny.project(home, "urgency"),
+        tiny_project.project(home, "urgency"),
         trunk=TrunkChoice(name=str(tmp_path / "learned")),
         bundle=str(tmp_path / "frozen"),
     )
@@ -342,7 +342,7 @@ def test_a_head_that_is_not_named_is_attention_where_the_trunk_learns(home):
     data = load_trunk(str(home / "trunk"))
     paths = []
     for positions in ("auto", "attention"):
-        strategy = msgspec.structs.replace(tiny.STRATEGY, positions=positions)
+        strategy = msgspec.structs.replace(tiny_project.STRATEGY, positions=positions)
         paths.append(joint_paths([msgspec.structs.replace(prepared, strategy=strategy)], data, RECIPE))
     assert paths[0] == paths[1]
 
@@ -353,7 +353,7 @@ def test_tasks_of_a_family_share_one_strategy(home):
     both = [msgspec.structs.replace(p, task=Task(name=p.task.name, kind="multiple_choice")) for p in prepared]
     paths = joint_paths(both, data, RECIPE)
     assert {path.head.part for path in paths.values()} == {"family:multiple_choice"}
-    heads = msgspec.structs.replace(tiny.STRATEGY, heads=4)
+    heads = msgspec.structs.replace(tiny_project.STRATEGY, heads=4)
     both[1] = msgspec.structs.replace(both[1], strategy=heads)
     with pytest.raises(TrainError, match="one strategy") as caught:
         joint_paths(both, data, RECIPE)

@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop import fit
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.recipes import together as kept
@@ -21,6 +19,8 @@ from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
+from support import tiny_project
 
 APART = Prompted(isolated=True, hidden=6)
 
@@ -28,13 +28,15 @@ APART = Prompted(isolated=True, hidden=6)
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
 def course_of(home, *, strategy=APART, frozen=True, recipe=ONE_TASK, precision="float32", said=None, **changes):
     made = msgspec.structs.replace(
-        tiny.project(home, "mood"), strategy=strategy, training=msgspec.structs.replace(tiny.TRAINING, **changes)
+        tiny_project.project(home, "mood"),
+        strategy=strategy,
+        training=msgspec.structs.replace(tiny_project.TRAINING, **changes),
     )
     entries = tuple(msgspec.structs.replace(entry, strategy=None) for entry in made.tasks)
     prepared, data = (prepare(msgspec.structs.replace(made, tasks=entries), home), load_trunk(str(home / "trunk")))

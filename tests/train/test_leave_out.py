@@ -5,9 +5,7 @@ import json
 import msgspec
 import pytest
 
-import tiny
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.events import Events
 from polyhead.deep.recipes import leave_out as leave_out_run
 from polyhead.deep.recipes.joint import LearnsTogether
 from polyhead.deep.recipes.learned import lineage_of
@@ -15,11 +13,13 @@ from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BadName, BundleError, ConfigError, TrainError, UnknownTask
 from polyhead.project.recipes import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
 from polyhead.project.tables import DataFile, TrunkChoice, read_project, with_seed
+from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk
 from polyhead.train.run import train_project
+from support import tiny_project
 
 NAMES = ("mood", "urgency", "same")
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=2)
 LEARNING = msgspec.structs.replace(TRAINING, epochs=1, learning_rate=1e-3)
 LEARN = TrunkOnly(micro_batches=2, layer_dropout=0.0, steps=3, blend=0.5)
 RECIPE = LeaveOut(learn=LEARN, training=LEARNING)
@@ -28,12 +28,12 @@ RECIPE = LeaveOut(learn=LEARN, training=LEARNING)
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
 def project(home, out, *names, recipe=RECIPE, **named):
-    made = tiny.project(home, *(names or NAMES), training=TRAINING)
+    made = tiny_project.project(home, *(names or NAMES), training=TRAINING)
     return msgspec.structs.replace(made, recipe=recipe, bundle=str(out), **named)
 
 
@@ -68,8 +68,10 @@ def test_a_text_on_which_the_left_out_task_is_evaluated_teaches_no_trunk(home, t
     """Urgency reads the rows on which mood is tested, too."""
     files = [(home / f"data/messages-{split}.jsonl").read_text() for split in ("train", "test")]
     rows = [json.loads(line) for file in files for line in file.splitlines()]
-    tiny.write_jsonl(home / "data" / "both.jsonl", rows)
-    changed = msgspec.structs.replace(tiny.ENTRIES["urgency"], train=DataFile(path="data/both.jsonl"), test=None)
+    tiny_project.write_jsonl(home / "data" / "both.jsonl", rows)
+    changed = msgspec.structs.replace(
+        tiny_project.ENTRIES["urgency"], train=DataFile(path="data/both.jsonl"), test=None
+    )
     made = project(home, tmp_path / "out")
     made = msgspec.structs.replace(made, tasks=(made.tasks[0], changed, made.tasks[2]))
     train_project(made, folder=home, only=("mood", "same"))
@@ -85,9 +87,9 @@ def test_a_text_on_which_the_left_out_task_is_evaluated_teaches_no_trunk(home, t
 def test_rows_that_are_held_out_teach_no_trunk_and_are_held_out_once(home, tmp_path, monkeypatch, leave):
     """Three tasks over one file of texts too short to be looked for, each holding out a share of it."""
     rows = [{"text": f"{a} {b}", "mood": a} for a in ("good", "bad") for b in map(str, range(30))]
-    tiny.write_jsonl(home / "data" / "short.jsonl", rows)
+    tiny_project.write_jsonl(home / "data" / "short.jsonl", rows)
     entry = msgspec.structs.replace(
-        tiny.ENTRIES["mood"], train=DataFile(path="data/short.jsonl"), validation=0.2, test=None
+        tiny_project.ENTRIES["mood"], train=DataFile(path="data/short.jsonl"), validation=0.2, test=None
     )
     entries = tuple(msgspec.structs.replace(entry, name=name) for name in "abc")
     recipe = msgspec.structs.replace(RECIPE, leave=leave)

@@ -8,10 +8,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
-from polyhead.deep.loop.events import Events
 from polyhead.deep.recipes import course as starts
 from polyhead.deep.recipes.course import JointCourse, frequent_tokens, start_parts
 from polyhead.deep.recipes.paths import joint_paths
@@ -23,10 +21,12 @@ from polyhead.project.strategies import Adapter, InLayer, OnTop, Pooled, Prompte
 from polyhead.project.tables import Project
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.units import prepared_units, units_of
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from support import tiny_project
 
 NAMES = ("mood", "urgency")
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=1, learning_rate=3e-3, batch=4)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=1, learning_rate=3e-3, batch=4)
 GROUP = Prompted(hidden=6)
 STRATEGIES = {
     "group": GROUP,
@@ -41,12 +41,12 @@ STRATEGIES = {
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
 def project(home, strategy, *names, bundle="bundle", recipe=None):
-    made = tiny.project(home, *(names or NAMES), training=TRAINING)
+    made = tiny_project.project(home, *(names or NAMES), training=TRAINING)
     changed = {"strategy": strategy, "bundle": bundle} | ({"recipe": recipe} if recipe else {})
     entries = tuple(msgspec.structs.replace(entry, strategy=None) for entry in made.tasks)
     return msgspec.structs.replace(made, tasks=entries, **changed)

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from cases import cases
 from polyhead.deep.examples import without_unread
 from polyhead.deep.loop.loss import (
     LOSSES,
@@ -17,6 +16,7 @@ from polyhead.deep.loop.loss import (
     ranking_each,
     span_each,
 )
+from support.cases import cases
 
 
 def questions(seed):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from cli.commands import environment
+from support.commands import environment
 
 TAKEN_AGAIN = """
 import resource

@@ -10,11 +10,10 @@ import peft
 import torch
 from safetensors.torch import load_file, save_file
 
-import adapters
-import checkpoints
 from polyhead.convert.run import import_folders
 from polyhead.convert.task import ImportRequest
 from polyhead.engine.session import Session
+from support import adapters, checkpoints
 
 # What PEFT asks of this version of transformers.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")

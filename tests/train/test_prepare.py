@@ -5,15 +5,15 @@ import random
 import msgspec
 import pytest
 
-import tiny
-from polyhead.deep.loop.events import Events
 from polyhead.project.recipes import Frozen, Joint
 from polyhead.project.strategies import InLayer, Pooled, Prompted
 from polyhead.project.tables import TaskEntry, TrunkChoice
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.units import prepared_units
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from support import tiny_project
 
 ROWS, TASKS = 300, 8
 
@@ -23,14 +23,17 @@ def home(tmp_path_factory):
     """A file with a column of labels for each of many tasks, and the same texts once more in another file."""
     folder, chance = tmp_path_factory.mktemp("home"), random.Random(0)
     rows = [
-        {"text": f"message number {i} is about {chance.choice(tiny.THINGS)} and {chance.choice(tiny.PEOPLE)}"}
+        {
+            "text": f"message number {i} is about {chance.choice(tiny_project.THINGS)} and "
+            f"{chance.choice(tiny_project.PEOPLE)}"
+        }
         | {f"l{k}": chance.choice("ab") for k in range(TASKS)}
         | {"score": chance.random()}
         for i in range(ROWS)
     ]
-    tiny.write_jsonl(folder / "all.jsonl", rows)
-    tiny.write_jsonl(folder / "again.jsonl", [{**row, "text": row["text"].upper()} for row in reversed(rows)])
-    tiny.write_trunk(folder / "trunk")
+    tiny_project.write_jsonl(folder / "all.jsonl", rows)
+    tiny_project.write_jsonl(folder / "again.jsonl", [{**row, "text": row["text"].upper()} for row in reversed(rows)])
+    tiny_project.write_trunk(folder / "trunk")
     return folder
 
 
@@ -40,9 +43,14 @@ def entry(number, **changes):
 
 
 def project(*entries, **changes):
-    training = msgspec.structs.replace(tiny.TRAINING, epochs=1)
-    made = {"recipe": Joint(), "strategy": tiny.STRATEGY, "training": training, "trunk": TrunkChoice(name="trunk")}
-    return tiny.Project(tasks=entries, **{**made, **changes})
+    training = msgspec.structs.replace(tiny_project.TRAINING, epochs=1)
+    made = {
+        "recipe": Joint(),
+        "strategy": tiny_project.STRATEGY,
+        "training": training,
+        "trunk": TrunkChoice(name="trunk"),
+    }
+    return tiny_project.Project(tasks=entries, **{**made, **changes})
 
 
 def texts_of(split):
@@ -90,7 +98,7 @@ def test_tasks_that_share_what_they_learn_hold_out_the_same_texts(home, strategy
 
 def test_a_task_without_a_text_of_another_holds_out_what_it_does_alone(home, tmp_path):
     rows = [{"text": f"nowhere else {i}", "l9": "ab"[i % 2]} for i in range(40)]
-    file = str(tiny.write_jsonl(tmp_path / "own.jsonl", rows))
+    file = str(tiny_project.write_jsonl(tmp_path / "own.jsonl", rows))
     both = prepare(project(entry(0), entry(9, train=file)), home)
     for one in both:
         given = entry(0) if one.task.name == "t0" else entry(9, train=file)

@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.deep.branch.run import Branches
 from polyhead.deep.examples import TextExamples, module_outputs
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of, wanted, wanted_taps
-from polyhead.deep.heads.baseline import candidate_paths
+from polyhead.deep.features import examples_of, wanted_taps
 from polyhead.deep.heads.run import train_task
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.together import JointModel
@@ -29,8 +26,12 @@ from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepare import prepare, single_inputs
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
+from polyhead.train.heads import candidate_paths
 from polyhead.train.run import train_project
-from stores import make_store, stored_path
+from support import tiny_project
+from support.stores import make_store, stored_path
 
 THINGS, PLAIN = (("lamp", "kettle", "phone", "box"), ("the", "my", "is", "was", "today", "late", "and", "order"))
 TRAINING = Training(seed=1, epochs=8, patience=8, batch=8, learning_rate=3e-2, dropout=0.0, precision="float32")
@@ -52,11 +53,11 @@ ENTRIES = {
 
 def choice(chance):
     """One option has a good word, two to four are bad; every other question has a context."""
-    options = [f"it is {chance.choice(tiny.BAD)}" for _ in range(chance.randint(1, 3))]
+    options = [f"it is {chance.choice(tiny_project.BAD)}" for _ in range(chance.randint(1, 3))]
     right = chance.randint(0, len(options))
-    options.insert(right, f"it is {chance.choice(tiny.GOOD)}")
+    options.insert(right, f"it is {chance.choice(tiny_project.GOOD)}")
     about = {"context": f"the {chance.choice(THINGS)} is here"} if chance.random() < 0.5 else {}
-    return {"question": f"how is {chance.choice(tiny.PEOPLE)}?", "choices": options, "label": right, **about}
+    return {"question": f"how is {chance.choice(tiny_project.PEOPLE)}?", "choices": options, "label": right, **about}
 
 
 def where(chance):
@@ -74,11 +75,11 @@ def where(chance):
 def home(tmp_path_factory):
     """A trunk and the data of both tasks."""
     folder = tmp_path_factory.mktemp("questions")
-    tiny.write_trunk(folder / "trunk", tiny_trunk())
+    tiny_project.write_trunk(folder / "trunk", tiny_trunk())
     for name, drawn in (("choice", choice), ("where", where)):
         chance = random.Random(0)
         for split, count in (("train", 128), ("validation", 40)):
-            tiny.write_jsonl(folder / f"{name}-{split}.jsonl", [drawn(chance) for _ in range(count)])
+            tiny_project.write_jsonl(folder / f"{name}-{split}.jsonl", [drawn(chance) for _ in range(count)])
     return folder
 
 

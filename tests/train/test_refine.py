@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
 from polyhead.data.read import Examples
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.paths import joint_paths
@@ -18,15 +16,17 @@ from polyhead.errors import ConfigError, TrainError
 from polyhead.project.recipes import Joint, SearchGrid, SearchPoint, Smoothing
 from polyhead.project.strategies import Prompted
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
+from support import tiny_project
 
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=1, learning_rate=1e-3)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=2, patience=1, learning_rate=1e-3)
 SEARCH = SearchGrid(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
@@ -36,7 +36,7 @@ def data(home):
 
 
 def prepared(home, name, **changes):
-    (one,) = prepare(tiny.project(home, name, training=TRAINING), home)
+    (one,) = prepare(tiny_project.project(home, name, training=TRAINING), home)
     return msgspec.structs.replace(one, **changes)
 
 

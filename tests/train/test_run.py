@@ -10,15 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-import search
-import tiny
-from disk import run_forking
-from features import of_torch
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.deep import extract as extraction
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.learned import Lineage, write_lineage
 from polyhead.engine.session import Session
@@ -30,9 +25,13 @@ from polyhead.project.tables import with_seed
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.train import job as running
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from support import head_search, tiny_project
+from support.disk_failures import run_forking
+from support.pooled_features import of_torch
 
-ALL = tuple(tiny.ENTRIES)
+ALL = tuple(tiny_project.ENTRIES)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def home(tmp_path_factory):
     """A folder with trunk, data and one bundle of all tasks, trained once."""
     folder = tmp_path_factory.mktemp("home")
     lines = []
-    outcome = train_project(tiny.project(folder), folder=folder, events=Events(say=lines.append))
+    outcome = train_project(tiny_project.project(folder), folder=folder, events=Events(say=lines.append))
     return folder, outcome, lines
 
 
@@ -52,8 +51,8 @@ def baseline(home, tmp_path_factory):
     def part(task, *names):
         if names not in known:
             folder = copied(home, tmp_path_factory.mktemp("baseline"))
-            train_project(tiny.project(folder, *names), folder=folder)
-            known[names] = {name: tiny.part_bytes(folder / "bundle", name) for name in names}
+            train_project(tiny_project.project(folder, *names), folder=folder)
+            known[names] = {name: tiny_project.part_bytes(folder / "bundle", name) for name in names}
         return known[names][task]
 
     return part
@@ -87,7 +86,7 @@ def test_training_leaves_the_trunk_in_memory_and_on_disk_as_it_was(home, tmp_pat
 
     monkeypatch.setattr(running, "Extractor", Kept)
     folder = copied(home, tmp_path)
-    train_project(tiny.project(folder, "mood"), folder=folder)
+    train_project(tiny_project.project(folder, "mood"), folder=folder)
     ((extractor, before),) = made
     assert arrays_digest(extractor.trunk.to_arrays()) == before
     assert not any(parameter.requires_grad for parameter in extractor.trunk.parameters())
@@ -102,7 +101,7 @@ def test_a_checkpoint_of_another_trunk_is_never_resumed(home, tmp_path, monkeypa
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     kept = []
     monkeypatch.setattr(running, "remove_tree", lambda place, *, root: kept.append(place))
-    project = tiny.project(folder, "mood")
+    project = tiny_project.project(folder, "mood")
     train_project(project, folder=folder)
     shorter = msgspec.structs.replace(
         project, bundle="other", trunk=msgspec.structs.replace(project.trunk, max_tokens=12)
@@ -124,8 +123,8 @@ def test_training_trains_every_task_and_writes_scores_of_whole_splits(home):
 
 def test_the_loss_of_every_task_falls(home, tmp_path):
     folder = copied(home, tmp_path)
-    longer = msgspec.structs.replace(tiny.TRAINING, epochs=30, patience=30, learning_rate=2e-2)
-    outcome = train_project(tiny.project(folder, training=longer), folder=folder)
+    longer = msgspec.structs.replace(tiny_project.TRAINING, epochs=30, patience=30, learning_rate=2e-2)
+    outcome = train_project(tiny_project.project(folder, training=longer), folder=folder)
     bundle = Bundle.open(outcome.bundle)
     for name in ALL:
         losses = [row["loss"] for row in bundle.scores(name)["history"]]
@@ -136,7 +135,7 @@ def test_live_evaluation_equals_the_scores_that_training_wrote(home):
     folder, outcome, _ = home
     session = Session(folder / "bundle")
     for split in ("test", "validation"):
-        found = evaluate_bundle(session, tiny.project(folder), folder=folder, split=split)
+        found = evaluate_bundle(session, tiny_project.project(folder), folder=folder, split=split)
         assert [score.task for score in found] == list(ALL)
         for score in found:
             assert score.split == split and score.rows == 12
@@ -161,50 +160,52 @@ def test_each_input_is_encoded_once_for_all_tasks(home):
 
 def test_same_seed_gives_the_same_bytes_in_another_folder(home, tmp_path):
     folder = copied(home, tmp_path)
-    train_project(tiny.project(folder), folder=folder)
+    train_project(tiny_project.project(folder), folder=folder)
     for name in ALL:
-        assert tiny.part_bytes(folder / "bundle", name) == tiny.part_bytes(home[0] / "bundle", name), name
+        assert tiny_project.part_bytes(folder / "bundle", name) == tiny_project.part_bytes(home[0] / "bundle", name), (
+            name
+        )
 
 
 def test_another_seed_gives_another_part(home, tmp_path, baseline):
     folder = copied(home, tmp_path)
-    train_project(with_seed(tiny.project(folder, "mood"), 2), folder=folder)
-    assert tiny.part_bytes(folder / "bundle", "mood") != baseline("mood", "mood")
+    train_project(with_seed(tiny_project.project(folder, "mood"), 2), folder=folder)
+    assert tiny_project.part_bytes(folder / "bundle", "mood") != baseline("mood", "mood")
 
 
 def test_order_of_tasks_in_the_file_changes_no_bit_of_them(home, tmp_path, baseline):
     folder = copied(home, tmp_path)
-    train_project(tiny.project(folder, "urgency", "mood"), folder=folder)
+    train_project(tiny_project.project(folder, "urgency", "mood"), folder=folder)
     for name in ("mood", "urgency"):
-        assert tiny.part_bytes(folder / "bundle", name) == baseline(name, "mood", "urgency")
+        assert tiny_project.part_bytes(folder / "bundle", name) == baseline(name, "mood", "urgency")
 
 
 def test_a_second_run_trains_and_encodes_nothing(home):
     folder, _, _ = home
-    before = {name: tiny.part_bytes(folder / "bundle", name) for name in ALL}
+    before = {name: tiny_project.part_bytes(folder / "bundle", name) for name in ALL}
     lines = []
-    outcome = train_project(tiny.project(folder), folder=folder, events=Events(say=lines.append))
+    outcome = train_project(tiny_project.project(folder), folder=folder, events=Events(say=lines.append))
     assert outcome.kept == ALL and not outcome.trained and outcome.extraction.passes == 0
     assert any("nothing to train" in line for line in lines)
-    assert before == {name: tiny.part_bytes(folder / "bundle", name) for name in ALL}
+    assert before == {name: tiny_project.part_bytes(folder / "bundle", name) for name in ALL}
 
 
 def test_one_more_task_over_the_same_texts_trains_alone_and_encodes_nothing(home, tmp_path, baseline):
     folder = copied(home, tmp_path)
-    train_project(tiny.project(folder, "mood"), folder=folder)
-    first = tiny.part_bytes(folder / "bundle", "mood")
-    outcome = train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
+    train_project(tiny_project.project(folder, "mood"), folder=folder)
+    first = tiny_project.part_bytes(folder / "bundle", "mood")
+    outcome = train_project(tiny_project.project(folder, "mood", "urgency"), folder=folder)
     assert tuple(outcome.trained) == ("urgency",) and outcome.kept == ("mood",)
     assert outcome.extraction.passes == 0 and outcome.extraction.reused > 0
-    assert tiny.part_bytes(folder / "bundle", "mood") == first
-    assert tiny.part_bytes(folder / "bundle", "urgency") == baseline("urgency", "urgency")
+    assert tiny_project.part_bytes(folder / "bundle", "mood") == first
+    assert tiny_project.part_bytes(folder / "bundle", "urgency") == baseline("urgency", "urgency")
 
 
 def test_changed_training_numbers_replace_the_task_and_keep_its_old_version(home, tmp_path):
     folder = copied(home, tmp_path)
-    train_project(tiny.project(folder, "mood"), folder=folder)
-    shorter = msgspec.structs.replace(tiny.TRAINING, epochs=1)
-    outcome = train_project(tiny.project(folder, "mood", training=shorter), folder=folder)
+    train_project(tiny_project.project(folder, "mood"), folder=folder)
+    shorter = msgspec.structs.replace(tiny_project.TRAINING, epochs=1)
+    outcome = train_project(tiny_project.project(folder, "mood", training=shorter), folder=folder)
     assert tuple(outcome.trained) == ("mood",)
     assert Bundle.open(folder / "bundle").versions("mood") == ["v0001", "v0002"]
 
@@ -231,22 +232,22 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run_byte_for_byte(
     with monkeypatch.context() as patched:
         interrupted_after(patched, epochs)
         with pytest.raises(KeyboardInterrupt):
-            train_project(tiny.project(folder, *names), folder=folder)
+            train_project(tiny_project.project(folder, *names), folder=folder)
     done = tuple(Bundle.open(folder / "bundle").tasks)
     assert done == (("mood",) if epochs > 4 else ())
-    outcome = train_project(tiny.project(folder, *names), folder=folder)
+    outcome = train_project(tiny_project.project(folder, *names), folder=folder)
     assert outcome.extraction.passes == 0 and outcome.kept == done
     for name in names:
-        assert tiny.part_bytes(folder / "bundle", name) == baseline(name, *names)
+        assert tiny_project.part_bytes(folder / "bundle", name) == baseline(name, *names)
 
 
 def test_interruption_between_tasks_keeps_uint8_constants_of_a_chosen_pooler(home, tmp_path, monkeypatch):
-    strategy = msgspec.structs.replace(tiny.STRATEGY, codec="uint8")
+    strategy = msgspec.structs.replace(tiny_project.STRATEGY, codec="uint8")
     auto = msgspec.structs.replace(strategy, positions="auto")
     first = msgspec.structs.replace(strategy, positions="first")
 
     def asked(folder):
-        base = tiny.project(folder, "mood", "urgency", strategy=strategy)
+        base = tiny_project.project(folder, "mood", "urgency", strategy=strategy)
         mood, urgency = base.tasks
         less = msgspec.structs.replace(urgency, train="data/messages-validation.jsonl")
         tasks = (msgspec.structs.replace(mood, strategy=auto), msgspec.structs.replace(less, strategy=first))
@@ -261,7 +262,7 @@ def test_interruption_between_tasks_keeps_uint8_constants_of_a_chosen_pooler(hom
     assert tuple(Bundle.open(cut / "bundle").tasks) == ("mood",)
     outcome = train_project(asked(cut), folder=cut)
     assert outcome.extraction.passes == 0
-    assert tiny.part_bytes(cut / "bundle", "urgency") == tiny.part_bytes(whole / "bundle", "urgency")
+    assert tiny_project.part_bytes(cut / "bundle", "urgency") == tiny_project.part_bytes(whole / "bundle", "urgency")
 
 
 # Each line of the last argument trains in a process of its own, which is killed after the second epoch.
@@ -270,8 +271,8 @@ import os, signal, sys
 from pathlib import Path
 import msgspec, torch, torch._dynamo  # which optimizers import: once, not in each fork
 torch.set_num_threads(1)
-import tiny
-from disk import exit_code
+from support import tiny_project
+from support.disk_failures import exit_code
 from polyhead.project.recipes import Joint
 from polyhead.deep.loop import fit
 from polyhead.train.run import train_project
@@ -287,7 +288,7 @@ fit.Curriculum.save = save
 for seconds, folder, joint in zip((0.0, 60.0, 0.0), map(Path, sys.argv[1:]), (False, False, True), strict=True):
     if os.fork() == 0:
         fit.SAVE_SECONDS = seconds
-        project = tiny.project(folder, *(("mood", "urgency") if joint else ("mood",)))
+        project = tiny_project.project(folder, *(("mood", "urgency") if joint else ("mood",)))
         project = msgspec.structs.replace(project, recipe=Joint(micro_batches=2)) if joint else project
         train_project(project, folder=folder)
         os._exit(0)
@@ -301,20 +302,20 @@ def test_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp
     assert run_forking(KILLED, after, before, cut).split() == [str(-signal.SIGKILL)] * 3
     for folder in (after, before):
         assert bool(list(folder.rglob("*.checkpoint"))) == (folder == after)
-        outcome = train_project(tiny.project(folder, "mood"), folder=folder)
+        outcome = train_project(tiny_project.project(folder, "mood"), folder=folder)
         assert outcome.extraction.passes == 0
-        assert tiny.part_bytes(folder / "bundle", "mood") == baseline("mood", "mood")
+        assert tiny_project.part_bytes(folder / "bundle", "mood") == baseline("mood", "mood")
     assert list(cut.rglob("*.checkpoint")) and not (cut / "bundle").exists()
     for folder in (cut, whole):
         train_project(together(folder), folder=folder)
     one, other = Bundle.open(whole / "bundle"), Bundle.open(cut / "bundle")
     assert one.digest == other.digest
     for name in ("mood", "urgency"):
-        assert tiny.part_bytes(whole / "bundle", name) == tiny.part_bytes(cut / "bundle", name)
+        assert tiny_project.part_bytes(whole / "bundle", name) == tiny_project.part_bytes(cut / "bundle", name)
 
 
 def together(folder):
-    return msgspec.structs.replace(tiny.project(folder, "mood", "urgency"), recipe=Joint(micro_batches=2))
+    return msgspec.structs.replace(tiny_project.project(folder, "mood", "urgency"), recipe=Joint(micro_batches=2))
 
 
 def full_disk(*_args, **_kwargs):
@@ -325,26 +326,26 @@ def test_a_full_disk_at_a_checkpoint_is_a_training_error_and_finished_tasks_stay
     home, tmp_path, monkeypatch, baseline, every_epoch
 ):
     folder = copied(home, tmp_path)
-    train_project(tiny.project(folder, "mood"), folder=folder)
+    train_project(tiny_project.project(folder, "mood"), folder=folder)
     with monkeypatch.context() as patched:
         patched.setattr("polyhead.deep.loop.checkpoint._write_tensors", full_disk)
         with pytest.raises(TrainError, match="checkpoint") as caught:
-            train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
+            train_project(tiny_project.project(folder, "mood", "urgency"), folder=folder)
     assert "disk" in caught.value.do and not list(folder.rglob("*.tmp"))
     assert readable(folder) == ("mood",)
-    train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
-    assert tiny.part_bytes(folder / "bundle", "urgency") == baseline("urgency", "urgency")
+    train_project(tiny_project.project(folder, "mood", "urgency"), folder=folder)
+    assert tiny_project.part_bytes(folder / "bundle", "urgency") == baseline("urgency", "urgency")
 
 
 def test_a_full_disk_while_features_are_written_is_a_store_error_and_finished_tasks_stay(home, tmp_path, monkeypatch):
     folder = copied(home, tmp_path)
-    train_project(tiny.project(folder, "mood"), folder=folder)
+    train_project(tiny_project.project(folder, "mood"), folder=folder)
     with monkeypatch.context() as patched:
         patched.setattr("polyhead.store.corpus.plain.write_file", full_disk)
         with pytest.raises(StoreError, match="bytes were needed"):
-            train_project(tiny.project(folder, "mood", "names"), folder=folder)
+            train_project(tiny_project.project(folder, "mood", "names"), folder=folder)
     assert readable(folder) == ("mood",)
-    train_project(tiny.project(folder, "mood", "names"), folder=folder)
+    train_project(tiny_project.project(folder, "mood", "names"), folder=folder)
     assert readable(folder) == ("mood", "names")
 
 
@@ -352,15 +353,15 @@ def test_a_full_disk_while_a_task_is_written_is_a_bundle_error_and_finished_task
     home, tmp_path, monkeypatch, baseline
 ):
     folder = copied(home, tmp_path)
-    train_project(tiny.project(folder, "mood"), folder=folder)
+    train_project(tiny_project.project(folder, "mood"), folder=folder)
     with monkeypatch.context() as patched:
         patched.setattr("polyhead.bundle.notes.write_file", full_disk)
         with pytest.raises(BundleError, match="disk is full"):
-            train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
+            train_project(tiny_project.project(folder, "mood", "urgency"), folder=folder)
     assert readable(folder) == ("mood",)
-    outcome = train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
+    outcome = train_project(tiny_project.project(folder, "mood", "urgency"), folder=folder)
     assert tuple(outcome.trained) == ("urgency",)
-    assert tiny.part_bytes(folder / "bundle", "urgency") == baseline("urgency", "urgency")
+    assert tiny_project.part_bytes(folder / "bundle", "urgency") == baseline("urgency", "urgency")
 
 
 def readable(folder):
@@ -375,18 +376,18 @@ def test_a_bundle_of_another_trunk_is_refused(home, tmp_path, change):
     from polyhead.testing import tiny_trunk
 
     folder = copied(home, tmp_path)
-    train_project(tiny.project(folder, "mood"), folder=folder)
-    before = tiny.part_bytes(folder / "bundle", "mood")
+    train_project(tiny_project.project(folder, "mood"), folder=folder)
+    before = tiny_project.part_bytes(folder / "bundle", "mood")
     if change == "max_tokens":
-        asked = tiny.project(folder, "mood", max_tokens=20)
+        asked = tiny_project.project(folder, "mood", max_tokens=20)
     else:
         (folder / "trunk").unlink()
-        tiny.write_trunk(folder / "trunk", tiny_trunk(seed=5))
-        asked = tiny.project(folder, "mood")
+        tiny_project.write_trunk(folder / "trunk", tiny_trunk(seed=5))
+        asked = tiny_project.project(folder, "mood")
     with pytest.raises(WrongTrunk, match="another trunk") as caught:
         train_project(asked, folder=folder)
     assert Bundle.open(folder / "bundle").digest[:16] in str(caught.value)
-    assert tiny.part_bytes(folder / "bundle", "mood") == before
+    assert tiny_project.part_bytes(folder / "bundle", "mood") == before
 
 
 def test_a_trunk_that_was_learned_is_not_taken_for_what_a_stopped_run_left(home, tmp_path):
@@ -409,17 +410,17 @@ def test_a_trunk_that_was_learned_is_not_taken_for_what_a_stopped_run_left(home,
     write_lineage(folder / "bundle", lineage)
     before = Bundle.open(folder / "bundle").digest
     with pytest.raises(WrongTrunk, match="another trunk"):
-        train_project(tiny.project(folder, "mood"), folder=folder)
+        train_project(tiny_project.project(folder, "mood"), folder=folder)
     assert Bundle.open(folder / "bundle").digest == before
     (folder / "bundle" / "trunk" / "lineage.json").unlink()  # else a stopped run left it
-    train_project(tiny.project(folder, "mood"), folder=folder)
+    train_project(tiny_project.project(folder, "mood"), folder=folder)
     assert set(Bundle.open(folder / "bundle").tasks) == {"mood"}
 
 
 def test_a_run_with_nothing_to_do_writes_nothing(home, tmp_path):
     """The cache of a bundle that is done may be read alone, or be gone."""
     folder = copied(home, tmp_path)
-    made = tiny.project(folder, "mood")
+    made = tiny_project.project(folder, "mood")
     train_project(made, folder=folder)
     shutil.rmtree(folder / "bundle-cache")
     assert train_project(made, folder=folder).kept == ("mood",)
@@ -428,8 +429,8 @@ def test_a_run_with_nothing_to_do_writes_nothing(home, tmp_path):
 
 def test_the_head_is_chosen_on_validation_and_the_run_says_so(home, tmp_path):
     folder, lines = copied(home, tmp_path), []
-    strategy = msgspec.structs.replace(tiny.STRATEGY, positions="auto")
-    asked = tiny.project(folder, "mood", "names", strategy=strategy)
+    strategy = msgspec.structs.replace(tiny_project.STRATEGY, positions="auto")
+    asked = tiny_project.project(folder, "mood", "names", strategy=strategy)
     train_project(asked, folder=folder, events=Events(say=lines.append))
     bundle = Bundle.open(folder / "bundle")
     tried = bundle.scores("mood")["tried"]
@@ -446,15 +447,15 @@ def test_the_head_is_chosen_on_validation_and_the_run_says_so(home, tmp_path):
 def test_rows_that_are_labelled_for_some_tasks_only_are_counted_and_said(home, tmp_path):
     folder, lines = copied(home, tmp_path), []
     (folder / "data").unlink()
-    tiny.write_data(folder / "data")
+    tiny_project.write_data(folder / "data")
     rows = [json.loads(line) for line in (folder / "data/messages-train.jsonl").read_text().splitlines()]
     for row in rows[:5]:
         row["mood"] = None
     for row in rows[3:6]:
         del row["urgency"]
     rows[7]["text"] = "  "
-    tiny.write_jsonl(folder / "data/messages-train.jsonl", rows)
-    train_project(tiny.project(folder, "mood", "urgency"), folder=folder, events=Events(say=lines.append))
+    tiny_project.write_jsonl(folder / "data/messages-train.jsonl", rows)
+    train_project(tiny_project.project(folder, "mood", "urgency"), folder=folder, events=Events(say=lines.append))
     said = "\n".join(lines)
     assert "mood, train: of 32 rows: 5 without a label, skipped, 1 with an empty text, skipped" in said
     assert "urgency, train: of 32 rows: 3 without a label, skipped, 1 with an empty text, skipped" in said
@@ -465,17 +466,17 @@ def test_rows_that_are_labelled_for_some_tasks_only_are_counted_and_said(home, t
 def test_a_task_without_any_row_to_use_is_an_error_before_anything_is_encoded(home, tmp_path):
     folder = copied(home, tmp_path)
     (folder / "data").unlink()
-    tiny.write_data(folder / "data")
+    tiny_project.write_data(folder / "data")
     (folder / "data/messages-train.jsonl").write_text("")
     with pytest.raises((EmptyData, PolyheadError)):
-        train_project(tiny.project(folder, "mood"), folder=folder)
+        train_project(tiny_project.project(folder, "mood"), folder=folder)
     assert not (folder / "bundle").exists()
 
 
 def test_tasks_of_one_run_read_the_trunk_in_one_precision(home, tmp_path):
     folder = copied(home, tmp_path)
-    asked = tiny.project(folder, "mood", "urgency")
-    other = msgspec.structs.replace(tiny.TRAINING, precision="bfloat16")
+    asked = tiny_project.project(folder, "mood", "urgency")
+    other = msgspec.structs.replace(tiny_project.TRAINING, precision="bfloat16")
     tasks = (asked.tasks[0], msgspec.structs.replace(asked.tasks[1], training=other))
     with pytest.raises(TrainError, match="one precision"):
         train_project(msgspec.structs.replace(asked, tasks=tasks), folder=folder)
@@ -483,8 +484,8 @@ def test_tasks_of_one_run_read_the_trunk_in_one_precision(home, tmp_path):
 
 def test_each_task_keeps_its_own_way_of_uint8_constants(home, tmp_path):
     folder = copied(home, tmp_path)
-    strategy = msgspec.structs.replace(tiny.STRATEGY, codec="uint8")
-    base = tiny.project(folder, "mood", "urgency", strategy=strategy)
+    strategy = msgspec.structs.replace(tiny_project.STRATEGY, codec="uint8")
+    base = tiny_project.project(folder, "mood", "urgency", strategy=strategy)
     each = msgspec.structs.replace(strategy, codec_per="dimension")
     tasks = (base.tasks[0], msgspec.structs.replace(base.tasks[1], strategy=each))
     train_project(msgspec.structs.replace(base, tasks=tasks), folder=folder)
@@ -495,13 +496,15 @@ def test_each_task_keeps_its_own_way_of_uint8_constants(home, tmp_path):
 @pytest.mark.parametrize("codec", ["float16", "uint8", "sign", "pca1", "token1"])
 @pytest.mark.parametrize("before", [False, True], ids=["after the mean", "before the mean"])
 def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, monkeypatch, codec, before):
-    search.shorten(monkeypatch)
+    head_search.shorten(monkeypatch)
     folder = copied(home, tmp_path)
     strategy = Pooled(of=2, heads=2, hidden=8, codec=codec, codec_before_mean=before)
-    training = msgspec.structs.replace(tiny.TRAINING, epochs=1)
-    outcome = train_project(tiny.project(folder, "mood", "names", strategy=strategy, training=training), folder=folder)
+    training = msgspec.structs.replace(tiny_project.TRAINING, epochs=1)
+    outcome = train_project(
+        tiny_project.project(folder, "mood", "names", strategy=strategy, training=training), folder=folder
+    )
     found = evaluate_bundle(
-        Session(folder / "bundle"), tiny.project(folder, "mood", "names"), folder=folder, split="test"
+        Session(folder / "bundle"), tiny_project.project(folder, "mood", "names"), folder=folder, split="test"
     )
     for score in found:
         assert score.scores == pytest.approx(outcome.trained[score.task]["test"], abs=0.01), score.task
@@ -510,7 +513,7 @@ def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, monkeypa
 def test_events_file_holds_extraction_and_every_task(home, tmp_path):
     folder = copied(home, tmp_path)
     events = Events(file=folder / "events.jsonl")
-    train_project(tiny.project(folder, "mood", "urgency"), folder=folder, events=events)
+    train_project(tiny_project.project(folder, "mood", "urgency"), folder=folder, events=events)
     rows = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [row["event"] for row in rows] == ["extraction", "task", "task"]
     assert [row["loss"] > 0 for row in rows[1]["history"]] == [True] * len(rows[1]["history"])
@@ -533,13 +536,13 @@ def test_extraction_interrupted_loses_only_what_was_not_yet_written(home, tmp_pa
         patched.setattr(extraction, "FLUSH_BYTES", 1)
         patched.setattr(extraction.Extractor, "features", failing_after(extraction.Extractor.features, 4))
         with pytest.raises(KeyboardInterrupt):
-            train_project(tiny.project(folder, "mood"), folder=folder)
-    outcome = train_project(tiny.project(folder, "mood"), folder=folder)
+            train_project(tiny_project.project(folder, "mood"), folder=folder)
+    outcome = train_project(tiny_project.project(folder, "mood"), folder=folder)
     assert 0 < outcome.extraction.passes < 56
     # Each text has two values: of its words for the head, and their mean for the linear one beside it.
     assert outcome.extraction.passes + outcome.extraction.reused // 2 == 56
     assert outcome.extraction.reused >= 4
-    train_project(tiny.project(whole, "mood"), folder=whole)
+    train_project(tiny_project.project(whole, "mood"), folder=whole)
     one, two = (place / "bundle" / "bundle.json" for place in (folder, whole))
     assert one.read_bytes() == two.read_bytes()  # it holds the hash of every file of the task
 
@@ -564,11 +567,11 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     from polyhead.train.data.source import FeatureRequest
 
     folder = copied(home, tmp_path)
-    strategy = msgspec.structs.replace(tiny.STRATEGY, positions="mean", codec=codec)
-    train_project(tiny.project(folder, "mood", strategy=strategy), folder=folder)
+    strategy = msgspec.structs.replace(tiny_project.STRATEGY, positions="mean", codec=codec)
+    train_project(tiny_project.project(folder, "mood", strategy=strategy), folder=folder)
     session = Session(folder / "bundle", backend="torch")
     path = session.records["mood"].path
-    texts = [(row["text"],) for row in tiny.messages(20, seed=7)]
+    texts = [(row["text"],) for row in tiny_project.messages(20, seed=7)]
     extractor = Extractor(session.bundle.trunk(), folder=tmp_path / "kept", precision="float32")
     wanted = FeatureRequest(path=path, inputs=texts)
     extractor.fill([wanted])
@@ -583,15 +586,15 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
 
 def test_class_weights_are_used_where_they_are_asked_for(home, tmp_path, baseline):
     folder = copied(home, tmp_path)
-    training = msgspec.structs.replace(tiny.TRAINING, class_weights=True)
-    train_project(tiny.project(folder, "mood", training=training), folder=folder)
-    assert tiny.part_bytes(folder / "bundle", "mood") != baseline("mood", "mood")
+    training = msgspec.structs.replace(tiny_project.TRAINING, class_weights=True)
+    train_project(tiny_project.project(folder, "mood", training=training), folder=folder)
+    assert tiny_project.part_bytes(folder / "bundle", "mood") != baseline("mood", "mood")
 
 
 def test_kind_of_every_trained_task_is_the_declared_one(home):
     records = Bundle.open(home[0] / "bundle").tasks
     assert {name: kind_of(r.task).name for name, r in records.items()} == {
-        name: entry.kind for name, entry in tiny.ENTRIES.items()
+        name: entry.kind for name, entry in tiny_project.ENTRIES.items()
     }
 
 

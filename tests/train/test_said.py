@@ -8,10 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
-from cases import cases
-from polyhead.deep.loop import events as telling
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import numerics, precision_of
 from polyhead.errors import BadName, EmptyData
 from polyhead.machine import Processor
@@ -21,15 +17,19 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch
 from polyhead.project.tables import DataFile, Project
 from polyhead.testing import tiny_trunk
+from polyhead.train import events as telling
 from polyhead.train.data.prepare import prepare, single_inputs
+from polyhead.train.events import Events
 from polyhead.train.record.draft import PROBES, validation_probes
 from polyhead.train.record.lines import outlook, skipped
+from support import tiny_project
+from support.cases import cases
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("said")
-    return prepare(tiny.project(folder), folder)
+    return prepare(tiny_project.project(folder), folder)
 
 
 def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts(prepared):
@@ -44,11 +44,11 @@ def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts
     assert "2 layers" in lines[-1] or any("6 tasks" in line for line in lines)
 
 
-@pytest.mark.parametrize(("strategy", "folds"), [(tiny.STRATEGY, True), (Branch(layers=1), False)])
+@pytest.mark.parametrize(("strategy", "folds"), [(tiny_project.STRATEGY, True), (Branch(layers=1), False)])
 def test_the_plan_says_which_tasks_are_trained_in_folds(tmp_path, strategy, folds):
     trunk = tiny_trunk()
-    (one,) = prepare(tiny.project(tmp_path, "mood", strategy=strategy, validation=0.25), tmp_path)
-    path = tiny.STRATEGY.path(one.task, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
+    (one,) = prepare(tiny_project.project(tmp_path, "mood", strategy=strategy, validation=0.25), tmp_path)
+    path = tiny_project.STRATEGY.path(one.task, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
     row = outlook([one], {"mood": [path]}, trunk.architecture, kept=[], folds=True)[1].split()
     assert row[2:4] == (["32", "folds"] if folds else ["24", "8"])
 
@@ -56,7 +56,7 @@ def test_the_plan_says_which_tasks_are_trained_in_folds(tmp_path, strategy, fold
 def test_batches_of_a_task_in_windows_are_a_floor_before_its_texts_are_read(tmp_path):
     """32 rows in eights are four batches; how many windows they make nobody knows yet."""
     trunk = tiny_trunk(max_tokens=8)
-    (one,) = prepare(tiny.project(tmp_path, "names", long_texts="windows"), tmp_path)
+    (one,) = prepare(tiny_project.project(tmp_path, "names", long_texts="windows"), tmp_path)
     path = one.strategy.path(one.task, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
     lines = outlook([one], {"names": [path]}, trunk.architecture, kept=())
     assert "  at least 4  " in next(line for line in lines if line.startswith("names"))
@@ -67,11 +67,11 @@ def test_batches_of_a_task_in_windows_are_a_floor_before_its_texts_are_read(tmp_
 @pytest.mark.parametrize("empty", ["none", "skip"])
 def test_how_many_rows_have_an_empty_label_cell_is_said_whatever_it_says(tmp_path, empty):
     """Ten true negatives of one file went as rows that nobody labelled."""
-    tiny.project(tmp_path)  # writes the trunk and the data
+    tiny_project.project(tmp_path)  # writes the trunk and the data
     cells = ["order", "bill;card", "", "card", "", "order;bill", "bill", "", "order"]
     rows = "".join(f"the lamp is good {i},{cell}\n" for i, cell in enumerate(cells))
     (tmp_path / "rows.csv").write_text(f"text,topics\n{rows}")
-    asked = tiny.project(tmp_path, "topics", train="rows.csv", separator=";", empty=empty)
+    asked = tiny_project.project(tmp_path, "topics", train="rows.csv", separator=";", empty=empty)
     entry = msgspec.structs.replace(asked.tasks[0], validation="rows.csv", test=None)
     (one,) = prepare(msgspec.structs.replace(asked, tasks=(entry,)), tmp_path)
     said = {
@@ -84,8 +84,8 @@ def test_how_many_rows_have_an_empty_label_cell_is_said_whatever_it_says(tmp_pat
 
 def test_a_share_of_train_is_held_out_the_same_for_the_same_seed_and_never_twice(tmp_path):
     def of(seed):
-        training = msgspec.structs.replace(tiny.TRAINING, seed=seed)
-        project = tiny.project(tmp_path, "mood", training=training, validation=0.25)
+        training = msgspec.structs.replace(tiny_project.TRAINING, seed=seed)
+        project = tiny_project.project(tmp_path, "mood", training=training, validation=0.25)
         (one,) = prepare(project, tmp_path)
         return one.train.examples.inputs, one.validation.examples.inputs
 
@@ -96,31 +96,31 @@ def test_a_share_of_train_is_held_out_the_same_for_the_same_seed_and_never_twice
 
 def test_a_fingerprint_changes_with_data_settings_and_labels_alone(tmp_path):
     def of(**changes):
-        return prepare(tiny.project(tmp_path, "mood", **changes), tmp_path)[0].fingerprint()
+        return prepare(tiny_project.project(tmp_path, "mood", **changes), tmp_path)[0].fingerprint()
 
     first = of()
     assert of() == first
     assert of(labels=("good", "bad")) != first
-    assert of(training=msgspec.structs.replace(tiny.TRAINING, dropout=0.3)) != first
+    assert of(training=msgspec.structs.replace(tiny_project.TRAINING, dropout=0.3)) != first
     assert of(train=DataFile(path="data/messages-train.jsonl", limit=31)) != first
     assert of(team="support") == first  # who answers for a task changes no weight
 
 
 def test_rows_of_a_file_are_chosen_by_their_columns(tmp_path):
     chosen = DataFile(path="data/messages-train.jsonl", where={"mood": "good"}, limit=3)
-    (one,) = prepare(tiny.project(tmp_path, "mood", train=chosen), tmp_path)
+    (one,) = prepare(tiny_project.project(tmp_path, "mood", train=chosen), tmp_path)
     assert [int(t) for t in one.train.examples.targets] == [1, 1, 1]
 
 
 def test_a_split_with_nothing_left_is_an_error_that_names_task_and_split(tmp_path):
     none = DataFile(path="data/messages-train.jsonl", where={"mood": "other"})
     with pytest.raises(EmptyData, match="mood"):
-        prepare(tiny.project(tmp_path, "mood", train=none), tmp_path)
+        prepare(tiny_project.project(tmp_path, "mood", train=none), tmp_path)
 
 
 def test_two_tasks_of_one_name_are_refused():
     with pytest.raises(BadName, match="one name"):
-        Project(tasks=(tiny.ENTRIES["mood"], tiny.ENTRIES["mood"]))
+        Project(tasks=(tiny_project.ENTRIES["mood"], tiny_project.ENTRIES["mood"]))
 
 
 def test_the_trunk_reads_joined_pairs_whole_and_separate_pairs_text_by_text(prepared):
@@ -131,9 +131,9 @@ def test_the_trunk_reads_joined_pairs_whole_and_separate_pairs_text_by_text(prep
 
 
 def test_probes_are_at_most_as_many_as_said_with_every_label_and_the_longest_text(tmp_path):
-    tiny.write_trunk(tmp_path / "trunk")
-    tiny.write_data(tmp_path / "data", other=200)
-    (one,) = prepare(tiny.project(tmp_path, "names"), tmp_path)
+    tiny_project.write_trunk(tmp_path / "trunk")
+    tiny_project.write_data(tmp_path / "data", other=200)
+    (one,) = prepare(tiny_project.project(tmp_path, "names"), tmp_path)
     probes = validation_probes(one)
     texts = [probe["text"][0] for probe in probes]
     given = [text for (text,) in one.validation.examples.inputs]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from cases import cases
 from polyhead.deep.recipes.sampling import Mixture, apportioned, size_shares
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Joint, Sampling
+from support.cases import cases
 
 SMALL = {"rte": 2490, "cola": 8551, "sst": 67349}
 SCHEDULE = ({"rte": 1.0}, {"rte": 1.0, "cola": 3.0})

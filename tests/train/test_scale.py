@@ -10,23 +10,25 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
-from cases import cases
-from pair import Job, course_of, learn
 from polyhead import progress
-from polyhead.deep.loop import events as telling
 from polyhead.deep.loop.checkpoint import draw_on, generator_state
-from polyhead.deep.loop.devices import ProcessRank, on
-from polyhead.deep.loop.events import Events, Meter, Update, tensorboard
+from polyhead.deep.loop.devices import on
 from polyhead.deep.loop.feed import SORTED_CHUNK, LengthSorted, TrainingBatch
+from polyhead.deep.loop.tensorboard import tensorboard
 from polyhead.deep.recipes.sampling import MixedFeed
 from polyhead.errors import ConfigError, MissingExtra
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.project.strategies import Branch
+from polyhead.train import events as telling
+from polyhead.train.events import Events, Meter, Update
+from polyhead.train.runs import ProcessRank
 from polyhead.values import to_value
+from support import tiny_project
+from support.cases import cases
+from support.two_processes import Job, course_of, learn
 
 NAMES = ("mood", "urgency", "names", "same")
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.2)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.2)
 RECIPE = Joint(micro_batches=4, steps=3, layer_dropout=0.3)
 BRANCH = Branch(layers=1, tap=1, positions="first", hidden=8)
 
@@ -34,7 +36,7 @@ BRANCH = Branch(layers=1, tap=1, positions="first", hidden=8)
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 

@@ -7,10 +7,9 @@ pytest.importorskip("transformers")
 
 import torch
 
-import adapters
-import checkpoints
 from polyhead.convert.folders import scan_folders
 from polyhead.errors import ConfigError, TrunkError, TrunkNotFound
+from support import adapters, checkpoints
 
 
 def names(*folders):

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cases import cases
 from polyhead.deep.branch.run import DepthCandidate, grid, halving, seed_spread
 from polyhead.deep.loop import fit as fitting
 from polyhead.project.strategies import Branch
-from tiny_branch import branches_of, bytes_of, extractor_of, home_in, seeded, untimed
+from support.cases import cases
+from support.tiny_branches import branches_of, bytes_of, extractor_of, home_in, seeded, untimed
 
 EPOCHS = 4
 DEPTHS, SEEDS = (1, 2, 3), (1, 2)

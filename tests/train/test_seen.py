@@ -6,8 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
-from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
 from polyhead.data.read import read
@@ -19,9 +17,11 @@ from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch, Pooled, Prompted
 from polyhead.train import job
 from polyhead.train.run import train_project
-from stores import make_store, stored_path
+from support import tiny_project
+from support.commands import run
+from support.stores import make_store, stored_path
 
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=2)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=2, patience=2)
 WAYS = {
     "pooled": {},
     "branch": {"strategy": Branch(layers=1, hidden=8)},
@@ -32,12 +32,12 @@ WAYS = {
 
 @pytest.fixture
 def home(tmp_path):
-    tiny.write_data(tmp_path / "data", train=24, other=40)
+    tiny_project.write_data(tmp_path / "data", train=24, other=40)
     return tmp_path
 
 
-def project(home, *names, strategy=tiny.STRATEGY, recipe=None, **changes):
-    made = tiny.project(home, *names, strategy=strategy, training=TRAINING, **changes)
+def project(home, *names, strategy=tiny_project.STRATEGY, recipe=None, **changes):
+    made = tiny_project.project(home, *names, strategy=strategy, training=TRAINING, **changes)
     return made if recipe is None else msgspec.structs.replace(made, recipe=recipe)
 
 
@@ -91,7 +91,7 @@ def test_arrays_scores_and_passes_are_those_without_it(home, monkeypatch):
     assert first.trained == second.trained
     kept, bare = Bundle.open(home / "bundle"), Bundle.open(home / "other")
     for name in names:
-        assert tiny.part_bytes(home / "bundle", name) == tiny.part_bytes(home / "other", name)
+        assert tiny_project.part_bytes(home / "bundle", name) == tiny_project.part_bytes(home / "other", name)
         assert kept.scores(name) == bare.scores(name) and kept.probes(name) == bare.probes(name)
         assert seen_of(kept, name) is not None and seen_of(bare, name) is None
 
@@ -101,7 +101,7 @@ def test_rows_of_folds_are_kept_without_scores(home):
     train_project(made, folder=home)
     bundle = Bundle.open(home / "bundle")
     assert bundle.scores("mood")["folds"] > 1 and seen_of(bundle, "mood") is None  # 24 rows are too few
-    tiny.write_data(home / "data", train=40, other=40)
+    tiny_project.write_data(home / "data", train=40, other=40)
     train_project(msgspec.structs.replace(made, bundle="more"), folder=home)
     seen = seen_of(Bundle.open(home / "more"), "mood")
     rows = [json.loads(line) for line in (home / "data" / "messages-train.jsonl").read_text().splitlines()]
@@ -110,22 +110,22 @@ def test_rows_of_folds_are_kept_without_scores(home):
 
 
 def test_drift_works_at_once_after_train(tmp_path):
-    tiny.write_data(tmp_path / "data", train=24, other=120)
+    tiny_project.write_data(tmp_path / "data", train=24, other=120)
     path = tmp_path / "polyhead.toml"
-    path.write_text(tiny.to_toml(project(tmp_path, "mood", "topics")))
+    path.write_text(tiny_project.to_toml(project(tmp_path, "mood", "topics")))
     assert run("train", path).code == 0
     same = tmp_path / "data" / "messages-test.jsonl"
     done = run("drift", tmp_path / "bundle", same, "--fail")
     assert done.code == 0, done.out
     assert done.out.count("as known") == 2
     others = [{"text": f"der Kessel ist kaputt und {number} Tage zu spät"} for number in range(120)]
-    done = run("drift", tmp_path / "bundle", tiny.write_jsonl(tmp_path / "other.jsonl", others), "--fail")
+    done = run("drift", tmp_path / "bundle", tiny_project.write_jsonl(tmp_path / "other.jsonl", others), "--fail")
     assert done.code == 1 and done.out.count("other texts") == 2
 
 
 def test_too_few_rows_keep_nothing_and_drift_says_what_to_do(tmp_path):
     path = tmp_path / "polyhead.toml"
-    path.write_text(tiny.to_toml(tiny.project(tmp_path, "mood")))
+    path.write_text(tiny_project.to_toml(tiny_project.project(tmp_path, "mood")))
     done = run("train", path)
     assert done.code == 0 and "drift" not in done.out + done.err
     assert seen_of(Bundle.open(tmp_path / "bundle"), "mood") is None
@@ -134,7 +134,7 @@ def test_too_few_rows_keep_nothing_and_drift_says_what_to_do(tmp_path):
 
 
 def test_a_store_gives_mean_vectors_where_it_keeps_them_finely(home):
-    trunk = load_trunk(str(tiny.write_trunk(home / "trunk")))
+    trunk = load_trunk(str(tiny_project.write_trunk(home / "trunk")))
     texts = [
         (json.loads(line)["text"],)
         for split in ("train", "validation", "test")

@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from cases import cases
 from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.loss import UNLABELLED
 from polyhead.deep.loop.smooth import Noise, normalise_heads, settle_heads, smoothed, symmetric_kl, without_dropout
@@ -21,6 +20,7 @@ from polyhead.project.recipes import Smoothing
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
+from support.cases import cases
 
 # Questions of 3 and 2 options; rows of 2 and 4 places and one whose answer was cut away.
 OPTIONS = torch.tensor([[0, 0], [0, 1], [0, 0], [1, 1], [1, 0]])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.deep.heads.linear import Inputs, solutions
 from polyhead.deep.loop.loss import cross_entropy
@@ -20,10 +19,11 @@ from polyhead.store.corpus.open import open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.tasks.kinds.base import softmax
 from polyhead.train.run import train_project
-from stores import make_store, stored_path
+from support import tiny_project
+from support.stores import make_store, stored_path
 
 STRATEGY = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8)
-LONG = msgspec.structs.replace(tiny.TRAINING, epochs=60, patience=60, learning_rate=2e-2)
+LONG = msgspec.structs.replace(tiny_project.TRAINING, epochs=60, patience=60, learning_rate=2e-2)
 SPLITS = ("train", "validation", "test")
 
 
@@ -34,8 +34,10 @@ def rows_of(folder, split):
 def written(folder, name, change):
     """The files of messages, every row changed; the columns that name a task's files."""
     for split in SPLITS:
-        tiny.write_jsonl(folder / "data" / f"{name}-{split}.jsonl", [change(row) for row in rows_of(folder, split)])
-    return tiny.files(name)
+        tiny_project.write_jsonl(
+            folder / "data" / f"{name}-{split}.jsonl", [change(row) for row in rows_of(folder, split)]
+        )
+    return tiny_project.files(name)
 
 
 def test_soft_targets_give_the_cross_entropy_of_the_textbook():
@@ -80,7 +82,7 @@ def test_a_linear_head_answers_the_mean_of_what_it_learned(loss):
 @pytest.mark.parametrize("strategy", [STRATEGY, Pooled(of=2, hidden=8)], ids=["steps", "chosen"])
 def test_certain_soft_labels_train_what_labels_do(tmp_path, strategy):
     """A column of ones and zeros beside no label at all: the same arrays as from labels, up to rounding."""
-    project = tiny.project(tmp_path, "mood", "topics", strategy=strategy)
+    project = tiny_project.project(tmp_path, "mood", "topics", strategy=strategy)
 
     def certain(row):
         mood = [float(row["mood"] == label) for label in ("bad", "good")]
@@ -103,7 +105,7 @@ def test_certain_soft_labels_train_what_labels_do(tmp_path, strategy):
 
 def test_a_head_learns_the_doubt_of_its_rows(tmp_path):
     """Rows of 0.7 and 0.3: certain labels of the same rows make the answers far more certain."""
-    project = tiny.project(tmp_path, "mood", strategy=STRATEGY)
+    project = tiny_project.project(tmp_path, "mood", strategy=STRATEGY)
     doubt = {"bad": [0.7, 0.3], "good": [0.3, 0.7]}
     files = written(tmp_path, "doubt", lambda row: {"text": row["text"], "mood": row["mood"], "p": doubt[row["mood"]]})
     answers = {}
@@ -119,7 +121,7 @@ def test_a_head_learns_the_doubt_of_its_rows(tmp_path):
 
 
 def test_other_soft_labels_train_anew(tmp_path):
-    project = tiny.project(tmp_path, "mood", strategy=STRATEGY)
+    project = tiny_project.project(tmp_path, "mood", strategy=STRATEGY)
     for share, kept in ((0.9, False), (0.9, True), (0.8, False)):
         files = written(
             tmp_path,
@@ -135,7 +137,7 @@ def test_other_soft_labels_train_anew(tmp_path):
 def taught(tmp_path_factory):
     """A folder with a store, the oracle's bundle, and files without any label."""
     folder = tmp_path_factory.mktemp("taught")
-    oracle = tiny.project(folder, "mood", "topics", "urgency", strategy=STRATEGY, training=LONG)
+    oracle = tiny_project.project(folder, "mood", "topics", "urgency", strategy=STRATEGY, training=LONG)
     entries = [msgspec.structs.replace(entry, validation=entry.train) for entry in oracle.tasks]
     oracle = msgspec.structs.replace(oracle, tasks=tuple(entries))
     trunk = load_trunk(str(folder / "trunk"))
@@ -150,7 +152,7 @@ def taught(tmp_path_factory):
 def student(taught, name, **changes):
     folder, oracle = taught
     (entry,) = [entry for entry in oracle.tasks if entry.name == name]
-    entry = msgspec.structs.replace(entry, name="student", label="label", **{**tiny.files("bare"), **changes})
+    entry = msgspec.structs.replace(entry, name="student", label="label", **{**tiny_project.files("bare"), **changes})
     return msgspec.structs.replace(oracle, tasks=(entry,), bundle="students")
 
 
@@ -164,13 +166,13 @@ def test_a_task_learns_from_the_scores_of_a_backfill(taught, name, labels):
             column for column, facts in store.described().items() if facts.task == name and "scores" in facts.arrays
         ]
         soft = f"store:{column}"
-    declared = student(taught, name, soft=soft, labels=labels, validation=tiny.files("bare")["train"])
+    declared = student(taught, name, soft=soft, labels=labels, validation=tiny_project.files("bare")["train"])
     declared = msgspec.structs.replace(declared, bundle=f"students-{name}")
     outcome = train_project(declared, folder=folder, features=folder / "store")
     texts = [(row["text"],) for row in rows_of(folder, "train")]
     oracle = Session(folder / "bundle", backend="reference").columns(texts, tasks=[name])[name]
     own = Session(folder / declared.bundle, backend="reference").columns(texts, tasks=["student"])["student"]
-    order = [list(tiny.ENTRIES[name].labels).index(label) for label in labels]
+    order = [list(tiny_project.ENTRIES[name].labels).index(label) for label in labels]
     if name == "mood":  # without labels the metric is that against the oracle's own answers
         agreed = (own.scores.argmax(axis=1) == oracle.scores[:, order].argmax(axis=1)).mean()
         assert outcome.trained["student"]["validation"]["accuracy"] == pytest.approx(agreed)

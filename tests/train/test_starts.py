@@ -5,7 +5,6 @@ import hashlib
 import msgspec
 import pytest
 
-import tiny
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse, start_parts
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
@@ -13,21 +12,22 @@ from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.encoder.data import arrays_digest
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.train.data.prepare import prepare
+from support import tiny_project
 
 NAMES = ("mood", "urgency", "same")
-TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=3, learning_rate=1e-3)
+TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=3, learning_rate=1e-3)
 LATE = Sampling(kind="schedule", schedule=({"mood": 1.0}, {"mood": 1.0, "urgency": 1.0, "same": 1.0}))
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
 def course_of(home, recipe):
-    prepared = prepare(tiny.project(home, *NAMES, training=TRAINING), home)
+    prepared = prepare(tiny_project.project(home, *NAMES, training=TRAINING), home)
     data = load_trunk(str(home / "trunk"))
     paths = joint_paths(prepared, data, recipe)
     return JointCourse(prepared, paths, data, recipe, training=TRAINING, precision="float32")
@@ -87,7 +87,7 @@ def of_the_declaration(prepared, recipe, data):
 )
 def test_declarations_that_train_otherwise_than_at_first_say_so(home, recipe, is_otherwise):
     """A trunk that was learned from one of them is not taken for what it would be now; all others stay known."""
-    prepared = prepare(tiny.project(home, *NAMES, training=TRAINING), home)
+    prepared = prepare(tiny_project.project(home, *NAMES, training=TRAINING), home)
     data = load_trunk(str(home / "trunk"))
     found = fingerprint_of(prepared, recipe, data)
     assert (found != of_the_declaration(prepared, recipe, data)) == is_otherwise

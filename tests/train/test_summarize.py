@@ -11,15 +11,12 @@ import pytest
 import torch
 from transformers.trainer_pt_utils import LabelSmoother
 
-import summarizers
-import tiny
-from cli.commands import run
 from polyhead.bundle.models import MODELS, Models, remove_models, set_models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import checked
+from polyhead.deep import summaries as summarize_run
 from polyhead.deep import summarizer_training as summarize
 from polyhead.deep.loop import fit
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
 from polyhead.deep.summarizer_training import SummaryExamples, smoothed_loss, train_summarizer
@@ -29,10 +26,12 @@ from polyhead.errors import BadName, MissingExtra, TrunkError, UnknownTask
 from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice, read_project
-from polyhead.train import summaries as summarize_run
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
-from tiny import to_toml
+from support import summarizers, tiny_project
+from support.commands import run
+from support.tiny_project import to_toml
 
 pytest.importorskip("rouge_score")
 
@@ -43,7 +42,7 @@ def declared(folder, *, count=50, training=TRAINING, name="brief", **model):
     """A task that learns `count` documents by heart: they are its validation and its test too."""
     if not (folder / "news.jsonl").exists():
         rows = [{"text": text, "label": label} for text, label in summarizers.documents(count)]
-        tiny.write_jsonl(folder / "news.jsonl", rows)
+        tiny_project.write_jsonl(folder / "news.jsonl", rows)
     settings = {"name": str(summarizers.folder()), "summary_tokens": 16, "smoothing": 0.0} | model
     return TaskEntry(
         name=name,
@@ -58,7 +57,7 @@ def declared(folder, *, count=50, training=TRAINING, name="brief", **model):
 
 def project(folder, *names, **changes):
     """The task alone, or beside tasks that read the trunk."""
-    others = tiny.project(folder, *(names or ("mood",)))
+    others = tiny_project.project(folder, *(names or ("mood",)))
     entries = (*(others.tasks if names else ()), declared(folder, **changes))
     return msgspec.structs.replace(others, tasks=entries)
 
@@ -201,7 +200,7 @@ def test_a_model_that_was_trained_on_another_machine_stays(tmp_path, monkeypatch
 
 
 def test_a_name_that_a_task_of_the_trunk_has_is_refused_before_training(tmp_path, monkeypatch):
-    made = tiny.project(tmp_path, "mood")
+    made = tiny_project.project(tmp_path, "mood")
     train_project(msgspec.structs.replace(made, bundle="bundle"), folder=tmp_path)
     whole = project(tmp_path, count=6, training=one_epoch())
     named = msgspec.structs.replace(whole.tasks[0], name="Mood")
@@ -271,7 +270,7 @@ def test_a_missing_package_is_told_before_training(tmp_path, monkeypatch):
 
 
 def test_an_encoder_is_refused_as_a_summarizer(tmp_path):
-    tiny.project(tmp_path, "mood")
+    tiny_project.project(tmp_path, "mood")
     entry = msgspec.structs.replace(declared(tmp_path, count=6), model="trunk")  # a folder beside the project file
     wrong = Project(tasks=(entry,), trunk=TrunkChoice(name=str(tmp_path / "trunk")))
     with pytest.raises(TrunkError, match="no encoder-decoder"):
@@ -379,7 +378,7 @@ def test_a_summarizer_that_was_rolled_back_or_removed_stays_so(tmp_path):
 
 def test_other_test_documents_alone_train_no_summarizer_again(tmp_path):
     made = project(tmp_path, training=one_epoch(), count=8)
-    tiny.write_jsonl(tmp_path / "fewer.jsonl", [{"text": "a lamp", "label": "lamp"}])
+    tiny_project.write_jsonl(tmp_path / "fewer.jsonl", [{"text": "a lamp", "label": "lamp"}])
     again = msgspec.structs.replace(made, bundle="again")
     train_project(again, folder=tmp_path)
     tasks = (msgspec.structs.replace(again.tasks[0], test="fewer.jsonl"),)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
 from polyhead import plan
 from polyhead.deep.branch.run import Branches
 from polyhead.deep.examples import TextExamples, module_outputs
@@ -23,11 +22,22 @@ from polyhead.testing import tiny_tasks, tiny_trunk
 from polyhead.text.batch import batches
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.source import FeatureRequest
-from tiny_branch import DEPTH, STRATEGY, branches_of, bytes_of, extractor_of, home_in, prepared_of, seeded, weights_of
+from support import tiny_project
+from support.tiny_branches import (
+    DEPTH,
+    STRATEGY,
+    branches_of,
+    bytes_of,
+    extractor_of,
+    home_in,
+    prepared_of,
+    seeded,
+    weights_of,
+)
 
 LEAST_HALF = 2.0**-14  # the smallest normal float16
 HALF_STEP = 2.0**-24  # between two neighbours below it
-TEXTS = [(row["text"],) for row in tiny.messages(40, seed=3)]
+TEXTS = [(row["text"],) for row in tiny_project.messages(40, seed=3)]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +49,7 @@ def home(tmp_path_factory):
 def kept(home, tmp_path_factory):
     """An extractor whose stores hold every tap of every tiny task."""
     extractor = extractor_of(home, tmp_path_factory.mktemp("kept"))
-    for name in tiny.ENTRIES:
+    for name in tiny_project.ENTRIES:
         branches_of(home, extractor, name, depths=range(1, DEPTH + 1))
     return extractor
 
@@ -108,7 +118,7 @@ def plain_branch(data, tap):
     return branch_path(task, Branch(), trunk=data.digest, shape=shape, tap=tap, layers=DEPTH - tap)
 
 
-@pytest.mark.parametrize("name", tiny.ENTRIES)
+@pytest.mark.parametrize("name", tiny_project.ENTRIES)
 def test_every_distinct_text_is_read_once_for_all_taps(home, tmp_path, name):
     extractor = extractor_of(home, tmp_path)
     prepared = prepared_of(home, name)
@@ -162,7 +172,7 @@ def model_outputs(extractor, prepared, path, part):
 
 
 @pytest.mark.parametrize("tap", range(DEPTH))
-@pytest.mark.parametrize("name", tiny.ENTRIES)
+@pytest.mark.parametrize("name", tiny_project.ENTRIES)
 def test_a_branch_on_kept_states_answers_as_the_model_on_the_live_text(home, kept, name, tap):
     strategy = Branch(positions="attention" if tap == 1 else "first", hidden=8)
     branches = branches_of(home, kept, name, strategy=strategy, depths=())
@@ -231,7 +241,7 @@ def test_gradients_on_kept_states_are_those_on_the_live_text(home, kept, name):
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "class weights"])
-@pytest.mark.parametrize("name", tiny.ENTRIES)
+@pytest.mark.parametrize("name", tiny_project.ENTRIES)
 def test_the_first_loss_of_a_branch_is_its_tasks_on_its_outputs(home, kept, name, weighted):
     still = seeded(learning_rate=1e-30, epochs=1, batch=32, dropout=0.0, class_weights=weighted)
     strategy = Branch(layers=2, hidden=8, dropout=0.0)

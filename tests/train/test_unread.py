@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-import tiny
-from polyhead.deep.loop.events import Events
 from polyhead.errors import EmptyData
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.testing import tiny_trunk
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from support import tiny_project
 
 TRAINING = Training(seed=1, epochs=1, patience=1, batch=8, learning_rate=1e-3, precision="float32")
 WAYS = {
@@ -32,7 +32,7 @@ class Noted(Events):
 
 def row(number, *, far):
     """The answer is the lamp, at the end of a short context or of one that is longer than what is read."""
-    before = f"{tiny.PEOPLE[number % 2]} {number} " + FILLED * far
+    before = f"{tiny_project.PEOPLE[number % 2]} {number} " + FILLED * far
     return {
         "question": "what is good?",
         "context": f"{before} the lamp.",
@@ -41,9 +41,9 @@ def row(number, *, far):
 
 
 def train(folder, way, far, **entry):
-    tiny.write_trunk(folder / "trunk", tiny_trunk())
-    tiny.write_jsonl(folder / "train.jsonl", [row(i, far=i < far) for i in range(12)])
-    tiny.write_jsonl(folder / "validation.jsonl", [row(100 + i, far=False) for i in range(4)])
+    tiny_project.write_trunk(folder / "trunk", tiny_trunk())
+    tiny_project.write_jsonl(folder / "train.jsonl", [row(i, far=i < far) for i in range(12)])
+    tiny_project.write_jsonl(folder / "validation.jsonl", [row(100 + i, far=False) for i in range(4)])
     project = Project(
         tasks=(TaskEntry(name="qa", kind="span", train="train.jsonl", validation="validation.jsonl", **entry),),
         trunk=TrunkChoice(name=str(folder / "trunk"), max_tokens=16),

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from cases import cases
 from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED, options_of, place_counts
 from polyhead.deep.recipes.weighting import Objective, log_outcomes, scaled_loss, spread_of, weights_of
@@ -15,6 +14,7 @@ from polyhead.errors import ConfigError
 from polyhead.project.recipes import Weighting
 from polyhead.tasks.kinds import KINDS, kind_of
 from polyhead.tasks.task import Task
+from support.cases import cases
 
 # Training examples of the tasks of Du et al. 2020, table 1 (SST-2 as printed there; IMDB is left out there).
 DU2020 = {

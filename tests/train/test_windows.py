@@ -8,15 +8,13 @@ import pytest
 import tokenizers
 import torch
 
-import tiny
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.data.read import Examples, ReadReport
 from polyhead.deep.branch.run import Branches
 from polyhead.deep.examples import module_outputs, outputs_of_each, tell_unread
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of, tap_examples, wanted, wanted_taps
-from polyhead.deep.loop.events import Events
+from polyhead.deep.features import examples_of, tap_examples, wanted_taps
 from polyhead.deep.loop.loss import distilled
 from polyhead.deep.recipes.course import text_examples
 from polyhead.deep.recipes.together import JointModel
@@ -36,7 +34,10 @@ from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
 from polyhead.train.data.prepared import TRAINER, Prepared, Split
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from support import tiny_project
 
 SIZE = 16  # tokens that the trunk reads
 DATA = tiny_trunk(max_tokens=SIZE)
@@ -271,10 +272,10 @@ WAYS = {
 
 
 def learned(folder, way, **changes):
-    tiny.write_trunk(folder / "trunk", tiny_trunk())
+    tiny_project.write_trunk(folder / "trunk", tiny_trunk())
     chance = random.Random(0)
     for split, count in (("train", 48), ("validation", 16)):
-        tiny.write_jsonl(folder / f"{split}.jsonl", [far(chance) for _ in range(count)])
+        tiny_project.write_jsonl(folder / f"{split}.jsonl", [far(chance) for _ in range(count)])
     entry = TaskEntry(name="far", kind="span", train="train.jsonl", validation="validation.jsonl", **changes)
     rate = {"joint": 3e-3, "frozen": 3e-2, "branch": 5e-3}[way]
     project = Project(

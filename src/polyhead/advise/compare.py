@@ -9,24 +9,24 @@ from pathlib import Path
 
 import msgspec
 
-from polyhead.advise.clock import Clock
 from polyhead.advise.measure import COUNTS, WayCosts, counted_costs, measured_speed
-from polyhead.advise.prices import Corrections, Sizes, rates_of, seconds_of, sizes_of
+from polyhead.advise.prices import Corrections, Sizes, seconds_of, sizes_of
 from polyhead.advise.rows import FinishedRun, Kept, TaskScore, data_digest, key_of
 from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.events import Events
+from polyhead.deep.rates import rates_of
 from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.engine.inputs import AnyInput
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import remove_tree, replace_file
-from polyhead.machine import processor
+from polyhead.machine import Clock, processor
 from polyhead.progress import counted, duration
 from polyhead.project.tables import Project, bundles_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from polyhead.values import Value
 

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from polyhead.deep.features import wanted
 from polyhead.deep.heads.choice import choosing_score
 from polyhead.deep.heads.select import Trials
-from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.feed import stream
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate
@@ -20,6 +17,9 @@ from polyhead.project.strategies.pooled import baseline_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
+from polyhead.train.runs import stream
 from polyhead.values import Value
 
 SHARES = (8, 4, 2, 1)  # of the rows: an eighth, a quarter, half, all

@@ -8,20 +8,19 @@ from pathlib import Path
 import msgspec
 
 from polyhead.advise.choice import MARGIN, MICRO, UNITS, WORTH, Advice, Budget, next_step, scale_of, task_advice
-from polyhead.advise.clock import Clock
 from polyhead.advise.compare import trained_scores
 from polyhead.advise.labels import LearningCurve, curve_of
 from polyhead.advise.measure import measured_speed
-from polyhead.advise.prices import rates_of, seconds_of, sizes_of
+from polyhead.advise.prices import seconds_of, sizes_of
 from polyhead.advise.rows import TaskScore, data_digest, key_of
 from polyhead.advise.ways import ALL, ALONE, TaskSet, Way, declared, project_file
 from polyhead.bundle.read import Bundle
 from polyhead.deep.extract import Extractor
-from polyhead.deep.loop.checkpoint import cache_folder
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.rates import rates_of
 from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.errors import ConfigError
+from polyhead.machine import Clock
 from polyhead.plan.cost.allocate import (
     AllocationOption,
     LayerPrice,
@@ -37,7 +36,9 @@ from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.strategies.branch import private_layers, tap_of
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.train.data.prepare import prepare
+from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from polyhead.train.runs import cache_folder
 from polyhead.values import from_json
 
 POOLED = Way(name="pooled-heads", title="pooled heads on kept features", strategy=Pooled())

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-import numpy as np
-import torch
 
-from polyhead.advise.clock import Clock
 from polyhead.advise.ways import Way
-from polyhead.deep.loop.numerics import precision_of
-from polyhead.deep.nn.trunk import Trunk
+from polyhead.deep.rates import Rates
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import Architecture as Shape
 from polyhead.plan import TRUNK
@@ -22,20 +18,12 @@ from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepared import Prepared
 from polyhead.values import Value
 
-TRIED = 64  # texts of a trial
 HEAD_UPDATE = 0.004  # seconds of an update of a pooler and head over kept features
 UPDATE = 0.012  # seconds of an update beside its products: optimizer, feeding
 STOPPED = 0.7  # share of the passes after which early stopping ends a run on average
 KEPT = 0.3  # share of encoding all texts that a way pays for, as several read the same features
 TEXT_READ = 4  # what a row of an isolated prompt costs, which reads a text, over a token
 FROZEN_SHARE = 0.75  # gradients through layers that do not learn, over those through layers that do
-
-
-class Rates(Value):
-    """Seconds that one layer takes for one token."""
-
-    encode: float  # forward, in evaluation
-    learn: float  # forward and backward, of layers that learn
 
 
 class Sizes(Value):
@@ -45,29 +33,6 @@ class Sizes(Value):
     train: int
     held: int  # of validation
     test: int
-
-
-def rates_of(data: TrunkData, prepared: Sequence[Prepared]) -> Rates:
-    """Rates on texts of these tasks, tried for a few seconds."""
-    texts = [text for p in prepared for text in read_alone(p.train.examples.inputs[:TRIED])][:TRIED]
-    tokenizer = Tokenizer(data.tokenizer, data.settings)
-    encoded = sorted((list(entry.ids) for entry in tokenizer.encode(texts)), key=len)
-    precision = precision_of(prepared[0].training)
-    batches = [_padded(encoded[at : at + 16], tokenizer.pad_id) for at in range(0, len(encoded), 16)]
-    tokens = sum(len(ids) for ids in encoded) * data.architecture.layers
-    trunk = Trunk.from_data(data, dtype=getattr(torch, precision)).eval()
-    with torch.inference_mode():
-        encode = _best(lambda: [trunk(ids, mask).last for ids, mask in batches])
-    learner = Trunk.from_data(data, dropout=0.1).train()
-
-    def learn() -> None:
-        for ids, mask in batches:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-                loss = learner(ids, mask).last.float().square().mean()
-            loss.backward()
-        learner.zero_grad()
-
-    return Rates(encode=encode / tokens, learn=_best(learn) / tokens)
 
 
 def sizes_of(data: TrunkData, prepared: Prepared) -> Sizes:
@@ -165,22 +130,3 @@ class Corrections:
         if not several:
             return estimated
         return estimated * sum(taken for _, taken in several) / max(1e-9, sum(said for said, _ in several))
-
-
-def _padded(several: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    longest = max(map(len, several))
-    ids = np.full((len(several), longest), pad)
-    for row, tokens in enumerate(several):
-        ids[row, : len(tokens)] = tokens
-    mask = np.arange(longest)[None] < np.array([len(tokens) for tokens in several])[:, None]
-    return torch.from_numpy(ids), torch.from_numpy(mask)
-
-
-def _best(run: Callable[[], object]) -> float:
-    run()
-    took = []
-    for _ in range(2):
-        clock = Clock()
-        run()
-        took.append(clock.seconds)
-    return min(took)

@@ -362,7 +362,7 @@ class Model:
 
     def _train(self, entry: TaskEntry, *, if_better: bool, allow_lost_labels: bool) -> TrainingResult:
         from polyhead import train_project
-        from polyhead.deep.loop.events import Events
+        from polyhead.train.events import Events
 
         is_there = (self.folder / BUNDLE).exists()
         trunk = str(self.folder) if is_there else self.trunk

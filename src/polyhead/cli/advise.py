@@ -57,8 +57,8 @@ def command(
 
     from polyhead.advise.ladder import Ladder
     from polyhead.advise.ways import read_task_set
-    from polyhead.deep.loop.events import Events
     from polyhead.project.tables import data_files
+    from polyhead.train.events import Events
 
     printer, file = Printer(json_to), Path(project).resolve()
     target = Path(output).resolve() if output else file.with_name(f"{file.stem}-advised.toml")

@@ -9,7 +9,7 @@ import click
 
 from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import end
-from polyhead.cli.labelled import LabelledColumns, labelled_options, sources_of
+from polyhead.cli.labelled import LabelledColumns, labelled_options, labelled_sources
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
 from polyhead.cli.output import Printer, json_option, section, text_table
 from polyhead.errors import DataError
@@ -96,8 +96,8 @@ def command(
             raise DataError(f"no file at {path}", do="give the path of a file that exists")
     session = Session(bundle, backend=backend, precision=precision)
     known = {name: session.tasks[name] for name in session.task_names(only or None)}
-    sources = sources_of(known, only, data, named)
-    checks = sources_of(known, list(sources), check, named) if check is not None else {}
+    sources = labelled_sources(known, only, data, named)
+    checks = labelled_sources(known, list(sources), check, named) if check is not None else {}
     made = [
         calibrated_task(session, name, source, wish, check=checks.get(name), show=printer.show)
         for name, source in sources.items()

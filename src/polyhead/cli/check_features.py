@@ -29,7 +29,7 @@ def doubts_in(
     from polyhead.check.doubted import all_labelled_rows, can_be_doubted, doubted, planted, trusted_up_to
     from polyhead.check.part import by_task
     from polyhead.deep.heads.held_out import features_for, held_out, whole_of
-    from polyhead.deep.loop.events import Events
+    from polyhead.train.events import Events
 
     findings: list[Finding] = []
     source = None

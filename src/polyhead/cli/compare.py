@@ -63,8 +63,8 @@ def command(
     from polyhead.advise.compare import Comparing, Settings
     from polyhead.advise.tables import comparison_page, plot_svg
     from polyhead.advise.ways import read_task_set
-    from polyhead.deep.loop.events import Events
     from polyhead.progress import duration
+    from polyhead.train.events import Events
     from polyhead.values import to_json
 
     printer, file = Printer(json_to), Path(project).resolve()

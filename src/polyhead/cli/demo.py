@@ -45,10 +45,10 @@ def command(folder: str, json_to: str | None) -> None:
     Needs no network, and takes about a minute on two cores. Features are stored next to the bundle, so a second
     run is quick.
     """
-    from polyhead.deep.loop.events import Events
     from polyhead.engine.session import Session
     from polyhead.evaluate.scores import evaluations
     from polyhead.progress import duration
+    from polyhead.train.events import Events
     from polyhead.train.run import train_project
 
     printer, began = Printer(json_to), time.monotonic()

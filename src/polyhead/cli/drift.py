@@ -11,7 +11,7 @@ import click
 
 from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import end
-from polyhead.cli.labelled import LabelledColumns, labelled_options, sources_of
+from polyhead.cli.labelled import LabelledColumns, labelled_options, labelled_sources
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
 from polyhead.cli.output import Printer, counted, indented, json_option, note, section, text_table
 from polyhead.data.rows import first_columns
@@ -133,7 +133,7 @@ def _rows(
 
     tasks, there = {name: session.tasks[name] for name in names}, first_columns(data)
     labelled = [name for name in names if name in there] if not named.labels else list(names)
-    sources = sources_of(tasks, labelled, data, named) if labelled else {}
+    sources = labelled_sources(tasks, labelled, data, named) if labelled else {}
     roles = {role: column for role, column in (("text", named.text), ("text_b", named.text_b)) if column}
     seen, left = dict[str, "Summarized"](), list[str]()
     for name in names:

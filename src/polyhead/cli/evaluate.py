@@ -13,7 +13,7 @@ import msgspec
 from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, fact_lines, label_lines, slice_lines
 from polyhead.cli.evaluate_more import More, comparisons, details_of_all, more_options, write_report
 from polyhead.cli.evaluate_where import EvaluatedTask, homes, keeper_of, scored_on_files
-from polyhead.cli.labelled import LabelledColumns, check_errors_file, labelled_options, sources_of, write_errors
+from polyhead.cli.labelled import LabelledColumns, check_errors_file, labelled_options, labelled_sources, write_errors
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
 from polyhead.cli.output import Printer, check_apart, counted, json_option, note, number, text_table
 from polyhead.errors import DataError, PolyheadError, summary_of
@@ -210,7 +210,7 @@ def _on_a_file(folder: str, data: str | None, named: LabelledColumns, asked: _As
     tasks = {name: session.tasks[name] for name in names}
     rows: list[list[object]] = [[*HEAD, "in training", "other metrics"]]
     evaluated = []
-    for name, source in sources_of(tasks, asked.only, data, named).items():
+    for name, source in labelled_sources(tasks, asked.only, data, named).items():
         evaluation = evaluation_of(session, name, source, show=printer.show)
         score, (metric, before) = evaluation.score, keeper_of(session, name).headline(name)
         cells = _row(name, "data", f"{score.rows:,}", score.metric, score.scores, {})

@@ -144,7 +144,7 @@ def _encoded(
     from polyhead.data.read import Examples, ReadReport
     from polyhead.deep.heads.few import FewLabels
     from polyhead.deep.heads.held_out import features_for, linear_inputs, whole_of, words_prior
-    from polyhead.deep.loop.events import Events
+    from polyhead.train.events import Events
 
     entry = TaskEntry(name="label", kind=SINGLE_LABEL, labels=tuple(names), train="")
     project = Project(tasks=(entry,), trunk=trunk)

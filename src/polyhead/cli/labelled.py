@@ -71,7 +71,7 @@ def label_option(command: click.decorators.FC) -> click.decorators.FC:
     )(command)
 
 
-def sources_of(
+def labelled_sources(
     tasks: Mapping[str, Task], names: Sequence[str], file: str, columns: LabelledColumns
 ) -> dict[str, Source]:
     """Where each task's labels are; what is guessed is printed on standard error."""

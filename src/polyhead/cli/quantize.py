@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.labelled import LabelledColumns, label_option, sources_of
+from polyhead.cli.labelled import LabelledColumns, label_option, labelled_sources
 from polyhead.cli.lines import read_texts
 from polyhead.cli.output import Printer, counted, json_option, number, text_table
 from polyhead.engine.backends import BACKENDS
@@ -146,7 +146,7 @@ def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> LabelledSou
 
     if data.lower().endswith(ROWS):
         tasks = {name: record.task for name, record in bundle.tasks.items()}
-        return LabelledSources(sources=sources_of(tasks, (), data, LabelledColumns(labels=labels)))
+        return LabelledSources(sources=labelled_sources(tasks, (), data, LabelledColumns(labels=labels)))
     if labels:
         raise click.UsageError("--label is for a file of labelled rows; a project file names its own columns.")
     return LabelledSources.of_project(read_project(data), Path(data).resolve().parent)

@@ -13,8 +13,8 @@ from polyhead.cli.options import names_in, store_place, tasks_option
 from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable
 
 if TYPE_CHECKING:
-    from polyhead.deep.loop.devices import ProcessRank
-    from polyhead.deep.loop.events import Events
+    from polyhead.train.events import Events
+    from polyhead.train.runs import ProcessRank
 
 
 @click.command("train")
@@ -93,8 +93,8 @@ def command(
     """
     import msgspec
 
-    from polyhead.deep.loop.events import Events
     from polyhead.project.tables import data_files, read_project, with_seed
+    from polyhead.train.events import Events
     from polyhead.train.run import train_project
 
     printer, only = Printer(json_to), names_in(tasks)
@@ -140,7 +140,8 @@ def _place(kind: str, device: str | None, *, is_watched: bool) -> ProcessRank:
 
 
 def _events(printer: Printer, file: str | None, tensorboard: str | None) -> Events:
-    from polyhead.deep.loop import events
+    from polyhead.deep.loop.tensorboard import tensorboard as listener
+    from polyhead.train.events import Events
 
-    listeners = [events.tensorboard(Path(tensorboard))] if tensorboard else []
-    return events.Events(say=printer.line, show=printer.show, file=Path(file) if file else None, listeners=listeners)
+    listeners = [listener(Path(tensorboard))] if tensorboard else []
+    return Events(say=printer.line, show=printer.show, file=Path(file) if file else None, listeners=listeners)

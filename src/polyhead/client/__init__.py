@@ -7,7 +7,7 @@
 Errors are those of `polyhead.errors`.
 """
 
-from polyhead.client.answers import Prediction, Result, StreamPart, TaskInfo, Version
+from polyhead.client.answers import ClientResult, Prediction, StreamPart, TaskInfo, Version
 from polyhead.client.asynchronous import AsyncClient, AsyncStream
 from polyhead.client.client import AnswerStream, Client
 from polyhead.client.connection import Call
@@ -19,7 +19,7 @@ __all__ = [
     "Client",
     "StreamPart",
     "Prediction",
-    "Result",
+    "ClientResult",
     "AnswerStream",
     "TaskInfo",
     "Version",

@@ -14,7 +14,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class ClientResult(msgspec.Struct, frozen=True, kw_only=True):
     """Answers to one input by task, and for each other asked task why it has none. The receipt is its cost."""
 
     answers: dict[str, dict[str, Any]] = {}
@@ -27,7 +27,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """One result an input, in order; which version of each task gave them, over which trunk, and the cost of all."""
 
-    results: list[Result]
+    results: list[ClientResult]
     versions: dict[str, Version] = {}
     trunk: str = ""
     receipt: dict[str, int] = {}

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-import torch
 
 from polyhead.convert.peft import Lora
-from polyhead.deep.nn.load import first_line, quiet, transformers_library
+from polyhead.deep.foreign import add_adapter, foreign_logits, open_foreign
 from polyhead.engine.session import Session
 from polyhead.errors import TrunkError
 from polyhead.tasks.kinds import kind_of
@@ -68,7 +67,7 @@ def parity(
         agreement=_agreement(task, ours, theirs),
         activation=_activation(task),
         transformers=importlib.metadata.version("transformers"),
-        torch=str(torch.__version__),
+        torch=importlib.metadata.version("torch"),
     )
     if not (difference <= tolerance and np.isfinite(difference)):  # infinite outputs allow any difference
         do = "leave this folder out and report it with its config.json"
@@ -116,8 +115,7 @@ def _theirs(
         batch = [[repair(t) for t in text] for text in texts[start : start + BATCH]]
         columns = [list(column) for column in zip(*batch, strict=True)]
         tokens = reader(*columns, padding=True, truncation=True, max_length=tokenizer.max_tokens, return_tensors="pt")
-        with torch.inference_mode():
-            logits = model(**{name: value for name, value in tokens.items() if name in known}).logits
+        logits = foreign_logits(model, {name: value for name, value in tokens.items() if name in known})
         mask = tokens["attention_mask"].bool()
         for row, entry in enumerate(encoded[start : start + BATCH]):
             _check_read(folder, texts[entry.row], tokens, row, entry, segments=segments)
@@ -132,35 +130,13 @@ def _theirs(
 
 def _opened(folder: str, task: Task, lora: Lora | None) -> tuple[Any, Any]:
     """Tokenizer and float32 model of the folder, or of an adapter's base, opened by `transformers`."""
-    library = transformers_library("proving an imported task's answers")
     path = str(lora.base if lora is not None else Path(folder).expanduser())
     # An adapter brings its own outputs: those of its base, if it has any, are of another number.
     own = {} if lora is None else {"num_labels": kind_of(task).width(task), "ignore_mismatched_sizes": True}
-    reads = "Token" if kind_of(task).per_word else "Sequence"
-    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with quiet(library):  # it would warn that an adapter's base has no head
-            tokenizer = library.AutoTokenizer.from_pretrained(path, **local)
-            auto = getattr(library, f"AutoModelFor{reads}Classification")
-            model = auto.from_pretrained(path, dtype=torch.float32, **local, **own)
-    except Exception as error:  # the library raises errors of many types where it cannot open the folder
-        raise TrunkError(
-            f"{folder}: transformers itself cannot open it",
-            got=first_line(error),
-            do="give the whole folder that `save_pretrained` wrote, tokenizer files too",
-        ) from error
+    tokenizer, model = open_foreign(folder, path, reads="Token" if kind_of(task).per_word else "Sequence", own=own)
     if lora is not None:
-        _merge(model, lora)
-    return tokenizer, model.eval()
-
-
-def _merge(model: Any, lora: Lora) -> None:
-    """Puts the adapter's arrays into the model, by the names that both have: nothing of our own layers is used."""
-    arrays = model.state_dict()
-    arrays |= {name: torch.from_numpy(array) for name, array in lora.saved.items()}
-    for module, low in lora.maps.items():
-        arrays[f"{module}.weight"] = torch.from_numpy(low.merged(arrays[f"{module}.weight"].numpy()))
-    model.load_state_dict(arrays)
+        add_adapter(model, lora.saved, lora.maps)
+    return tokenizer, model
 
 
 def _scaled(task: Task, outputs: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from polyhead.convert.patterns import Matcher
-from polyhead.deep.nn.load import open_file
+from polyhead.deep.nn.load import open_weights
 from polyhead.encoder.names import TABLES, trunk_name
 from polyhead.encoder.shape import Architecture, dense_ends
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
@@ -244,7 +244,7 @@ def _read(folder: Path, settings: _Settings, matcher: Matcher) -> tuple[dict[str
             allowed=WEIGHTS,
             do="save it again with PEFT's `save_pretrained(..., safe_serialization=True)`",
         )
-    checkpoint = open_file(folder / WEIGHTS)
+    checkpoint = open_weights(folder / WEIGHTS)
     arrays = {}
     for name, array in checkpoint.read({name: name for name in checkpoint.files}).items():
         bare = _ARRAY.fullmatch(name)

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.loop.loss import UNLABELLED
 from polyhead.deep.model import TextBatch
@@ -23,6 +22,7 @@ from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.text.words import GOES_ON, first_subtokens
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.windows import WindowedExamples
+from polyhead.train.events import Events
 
 AT_ONCE = 2048  # tokens evaluated in one batch, padding included; more leave a processor's cache and take twice as long
 

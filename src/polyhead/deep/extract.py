@@ -32,6 +32,7 @@ from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, encoded_at, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource, Per, value_key
+from polyhead.train.job import TrainingJob
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
 FLUSH_BYTES = 256 * 2**20  # of float32 values waiting, over all stores: then each writes a segment,
@@ -129,6 +130,12 @@ class Extractor(FeatureSource):
                     yield TokenizerInput(
                         inputs=piece, windows=windows if is_windowed else None, offsets=pending.reads_words
                     )
+
+
+def extractor_of(job: TrainingJob) -> Extractor:
+    """The trunk that encodes, for trainers that need more of it than kept features."""
+    assert isinstance(job.source, Extractor)
+    return job.source
 
 
 class _Open:

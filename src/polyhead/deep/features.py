@@ -19,30 +19,20 @@ from polyhead.plan import Path
 from polyhead.project.strategies.branch import tap_of, tap_path
 from polyhead.store.features import Features
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
 from polyhead.text.words import GOES_ON, first_subtokens
-from polyhead.train.data.prepare import rows_read, single_inputs
+from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
+from polyhead.train.data.wanted import requests_of
 from polyhead.train.data.windows import WindowedExamples, windowed
-
-
-def wanted(prepared: Prepared, path: Path, source: FeatureSource) -> list[FeatureRequest]:
-    """Every input of every split whose features the task needs, or every window of it."""
-    return [request for split in prepared.splits for request in wanted_of(prepared, split, path, source)]
-
-
-def wanted_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> list[FeatureRequest]:
-    """The same of one split."""
-    return _wanted(prepared.task, split, path, windowed(prepared.task, split.examples, source.tokenizer))
 
 
 def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> FeatureExamples:
     """The split's targets over the features kept for the path."""
     task, examples, store, words = prepared.task, split.examples, source.store(path), None
     windows = windowed(task, examples, source.tokenizer)
-    features = [store.features(request.keys()) for request in _wanted(task, split, path, windows)]
+    features = [store.features(request.keys()) for request in requests_of(task, split, path, windows)]
     if windows is None and examples.words is not None and kind_of(task).per_word:
         words = source.first_subtokens(read_alone(examples.inputs), examples.words)
     return FeatureExamples(
@@ -53,15 +43,6 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
         options=options_in(examples.inputs),
         windows=windows,
     )
-
-
-def _wanted(task: Task, split: Split, path: Path, windows: WindowedExamples | None) -> list[FeatureRequest]:
-    words = split.examples.words if kind_of(task).per_word else None
-    origin, rows = f"task '{task.name}', {split.name}", rows_read(split.examples)
-    return [
-        FeatureRequest(path=path, inputs=inputs, words=words, origin=origin, rows=rows).each(windows)
-        for inputs in single_inputs(split.examples.inputs, task)
-    ]
 
 
 class TapBatch(msgspec.Struct, frozen=True, kw_only=True):

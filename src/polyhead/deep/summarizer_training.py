@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from polyhead.data.read import Examples
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
-from polyhead.deep.loop.fit import Course, Fitted
+from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import UNLABELLED, token_cross_entropy
 from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.summarizer import Seq2Seq
@@ -24,7 +23,9 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.text.batch import batches
 from polyhead.text.tokenize import Encoded
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.events import Events
 from polyhead.train.record.draft import HeldRows
+from polyhead.train.runs import Fitted
 
 
 class TrainedSummarizer(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,7 +83,7 @@ class ErrorReply(Value):
     error: ErrorBody
 
 
-def json_bytes(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_content(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A value as JSON."""
     return Response(msgspec.json.encode(value), status, headers=headers, media_type=JSON)
 
@@ -208,7 +208,7 @@ def headers_of(error: Exception) -> dict[str, str]:
 
 def error_response(error: Exception) -> Response:
     """An error as the server's own routes tell it."""
-    return json_bytes(ErrorReply(error=body_of(error)), status_of(error), headers_of(error))
+    return json_content(ErrorReply(error=body_of(error)), status_of(error), headers_of(error))
 
 
 def gone(request: Request) -> Callable[[], bool]:

@@ -10,7 +10,6 @@ Nothing is downloaded and nothing needs a network. torch is imported inside func
 
 from polyhead.testing.backends import BATCHES, yield_backend_checks
 from polyhead.testing.deterministic import yield_deterministic_checks
-from polyhead.testing.stable import stable_rows
 from polyhead.testing.strategies import yield_strategy_checks
 from polyhead.testing.tiny import (
     CODECS,
@@ -34,7 +33,6 @@ __all__ = [
     "PIECES",
     "WORDS",
     "Check",
-    "stable_rows",
     "tiny_batch",
     "tiny_conditioned",
     "tiny_loaded",

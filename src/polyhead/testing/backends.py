@@ -16,7 +16,6 @@ from polyhead.engine.backends.prefix import with_every_token
 from polyhead.errors import PolyheadError
 from polyhead.plan import Layers, Path, Pool, Positions, cost
 from polyhead.plan.coding import through, tokens_of
-from polyhead.testing.stable import stable_states, states_of
 from polyhead.testing.tiny import (
     CODECS,
     Check,
@@ -164,6 +163,8 @@ def _expected(which: str, lengths: tuple[int, ...]) -> _Expected:
     yardstick, batch = ReferenceBackend(trunk, tasks), tiny_batch(trunk, lengths)
     found = yardstick.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
     outputs = {name: _outputs(yardstick, name, found[name], task) for name, task in tasks.items()}
+    from polyhead.deep.stable import stable_states, states_of
+
     states = states_of(trunk, batch)
     stable = {path: stable_states(states, path, batch) for path in {t.path.stored() for t in tasks.values()}}
     return _Expected(outputs=outputs, stable=stable)

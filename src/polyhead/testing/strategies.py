@@ -29,7 +29,7 @@ from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Embed, Head, Layers, Path, Pool, cost, owners_of
 from polyhead.project.strategies import Pooled, Strategy, prompt_groups
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import LossName, Task
+from polyhead.tasks.task import Task
 from polyhead.testing.tiny import Check, tiny_batch, tiny_owned, tiny_part, tiny_tasks, tiny_trunk
 from polyhead.text.question import Question
 
@@ -159,8 +159,7 @@ def _trunk_module(strategy: Strategy) -> Any:
 
 def _model(strategy: Strategy, task: Task) -> Any:
     """A model of the task alone, with drawn arrays."""
-    import torch
-
+    from polyhead.deep.checks import load_arrays
     from polyhead.deep.model import MultiTaskModel
     from polyhead.deep.sharing.make import make_families, make_part
 
@@ -170,7 +169,7 @@ def _model(strategy: Strategy, task: Task) -> Any:
     part = make_part(path, trunk.architecture, families=families)
     loaded = tiny_owned({task.name: path}, trunk.architecture)[task.name]
     for module, arrays in ((part, loaded.arrays), *((families[o], a) for o, a in loaded.others.items())):
-        module.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
+        load_arrays(module, arrays)
     return MultiTaskModel(_trunk_module(strategy), {task.name: part}, families)
 
 
@@ -201,21 +200,13 @@ def _assert_counted(strategy: Strategy, task: Task) -> None:
 
 
 def _assert_gradients(strategy: Strategy, task: Task) -> None:
-    import torch
-
-    from polyhead.deep.loop.loss import LOSSES
-    from polyhead.deep.model import TextBatch
+    from polyhead.deep.checks import backward_from
 
     trunk, paths = _lowered(strategy)
     path = paths[task.name]
     batch, model = tiny_batch(trunk, (5, 7, 3)), _model(strategy, task)
-    ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
-    texts = TextBatch(ids=ids, mask=mask, segments=segments, words=words)
-    stored = model.stored(plan.merge({task.name: path}), texts)[task.name]
-    second = [(stored.values.flip(0), stored.mask)] if path.head.separate else []
-    outputs = model.parts[task.name](stored.values, stored.mask, *second)
     loss = kind_of(task).loss
-    LOSSES[loss](outputs, _target(loss, outputs), None).backward()  # type: ignore[no-untyped-call]
+    backward_from(model, {task.name: path}, batch, loss)
     named = {name: p for name, p in model.named_parameters() if not name.startswith("trunk.")}
     reached = {name for name, p in named.items() if p.grad is not None and bool(p.grad.abs().sum() > 0)}
     # A bias that cancels in a softmax, of a key or over options or places, has no gradient but rounding.
@@ -223,21 +214,6 @@ def _assert_gradients(strategy: Strategy, task: Task) -> None:
     free = {name for name in named if name.endswith(cancels)}
     assert reached - free == set(named) - free, set(named) - free - reached
     assert all(p.grad is None for p in model.trunk.parameters())
-
-
-def _target(loss: LossName, outputs: Any) -> Any:
-    """Some target for each loss: the first label, the first option of one question, the first place."""
-    import torch
-
-    if loss == "binary_cross_entropy":
-        return torch.zeros(outputs.shape)
-    if loss == "squared_error":
-        return torch.zeros(len(outputs))
-    if loss == "ranking":
-        return torch.tensor([(0, int(option == 0)) for option in range(len(outputs))])
-    if loss == "span_cross_entropy":
-        return (torch.arange(outputs.shape[1]) == 0).long()[None, :, None].expand(outputs.shape)
-    return torch.zeros(outputs.shape[:-1], dtype=torch.int64)
 
 
 @lru_cache(maxsize=1)  # its checks come one after another

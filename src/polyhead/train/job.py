@@ -18,14 +18,6 @@ from polyhead.bundle.models import check_no_models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.certify import certified
-from polyhead.deep.extract import Extractor
-from polyhead.deep.features import wanted
-from polyhead.deep.heads.baseline import baseline_path, with_baselines, with_columns
-from polyhead.deep.heads.versions import AskedOfFeatures
-from polyhead.deep.loop.checkpoint import cache_folder
-from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.numerics import numerics, precision_of
-from polyhead.deep.nn.runtime import within_limits
 from polyhead.encoder.data import TrunkData, TrunkFacts
 from polyhead.errors import TrainError, WrongTrunk
 from polyhead.files import remove_files, remove_tree
@@ -36,6 +28,10 @@ from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource
 from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.data.units import check_readers, prepared_units, units_of
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
+from polyhead.train.gradients import deep
+from polyhead.train.heads import baseline_path, with_columns
 from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, rivals, unit_is_better
 from polyhead.train.record.decided import (
     VersionDecisions,
@@ -50,6 +46,7 @@ from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
 from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import outlook, task_lines
 from polyhead.train.record.seen import vectors_wanted, with_seen
+from polyhead.train.runs import cache_folder
 from polyhead.train.training import BundleTraining, Scores, TrainingResult, TrainingRun
 
 
@@ -66,7 +63,7 @@ class FrozenTrunk(BundleTraining):
     def train(self) -> TrainingResult:
         """Trains what the bundle lacks; what was trained the same way is kept, and decisions hold."""
         began, run, events = time.monotonic(), self.run, self.run.events
-        within_limits()
+        deep("nn.runtime:within_limits")()
         prepared = prepared_units(self.prepared, events)
         source = feature_source(run, prepared)
         if isinstance(source, StoredFeatures):
@@ -125,13 +122,15 @@ class TrainingJob:
         self.scores: Scores = {}
         self.compared: dict[str, VersionComparison] = {}
         self._if_better, self._actor = run.options.if_better, run.options.actor
-        self._ask: Ask = AskedOfFeatures(source) if isinstance(source, StoredFeatures) else asked_of_texts
+        self._ask: Ask = (
+            deep("heads.versions:AskedOfFeatures")(source) if isinstance(source, StoredFeatures) else asked_of_texts
+        )
 
     @property
-    def extractor(self) -> Extractor:
-        """The trunk that encodes, for trainers that need more of it than kept features."""
-        assert isinstance(self.source, Extractor)
-        return self.source
+    def numerics(self) -> dict[str, str]:
+        """How features and parts are computed here."""
+        label: dict[str, str] = deep("loop.numerics:numerics")(self.source.precision)
+        return label
 
     def trainers(self) -> list[Trainer]:
         """The trainers that the tasks' strategies name, in the order in which they run."""
@@ -159,8 +158,8 @@ class TrainingJob:
 
         With `if_better` live versions that are better stay, and the attempt is remembered; else `checkpoints` go.
         """
-        several = [(p, with_baselines(p, trained, self.source)) for p, trained in several]
-        drafts = drafts_of(several, self.source.facts, self.prints, numerics(self.source.precision))
+        several = [(p, deep("heads.baseline:with_baselines")(p, trained, self.source)) for p, trained in several]
+        drafts = drafts_of(several, self.source.facts, self.prints, self.numerics)
         drafts = [
             with_seen(draft, trained.held, self.source) for draft, (_, trained) in zip(drafts, several, strict=True)
         ]
@@ -173,7 +172,7 @@ class TrainingJob:
             return
         for p, trained in several:
             if trained.held is not None:
-                keep_held(self.cache, p.task.name, trained.arrays, trained.held, numerics(self.source.precision))
+                keep_held(self.cache, p.task.name, trained.arrays, trained.held, self.numerics)
         self._write(bundle, drafts, families)
         for p, trained in several:
             name = p.task.name
@@ -279,7 +278,9 @@ def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSou
     """Where the run's features come from; raises StoreError and TrainError for a store that does not fit."""
     if run.store is None:
         precision = _one_precision(prepared)
-        return Extractor(run.data, folder=cache_folder(run.cache, "features", precision).parent, precision=precision)
+        folder = cache_folder(run.cache, "features", precision).parent
+        extractor: FeatureSource = deep("extract:Extractor")(run.data, folder=folder, precision=precision)
+        return extractor
     folder = cache_folder(run.cache, "stored")
     source = StoredFeatures(run.store.location, run.store.facts, folder=folder, precision=_one_precision(prepared))
     source.check_fits(prepared)
@@ -288,7 +289,8 @@ def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSou
 
 
 def _one_precision(prepared: Sequence[Prepared]) -> str:
-    precisions = sorted({precision_of(p.training) for p in prepared})
+    precision_of = deep("loop.numerics:precision_of")
+    precisions: list[str] = sorted({precision_of(p.training) for p in prepared})
     if len(precisions) > 1:
         raise TrainError(
             "tasks of one run must read the trunk in one precision", got=precisions, do="set one [training] precision"

@@ -8,13 +8,6 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.arguments import typed
-from polyhead.deep.loop.devices import ProcessRank
-from polyhead.deep.loop.events import Events
-from polyhead.deep.recipes.donors import donors
-from polyhead.deep.recipes.fine_tune import FineTuning
-from polyhead.deep.recipes.joint import LearnsTogether
-from polyhead.deep.recipes.learned import load_any_trunk
-from polyhead.deep.recipes.leave_out import LeavingOut
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
@@ -22,10 +15,13 @@ from polyhead.project.tables import Project, strategy_of
 from polyhead.train.data.oracle import StoredScores
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.stored import known_trunk
-from polyhead.train.data.units import check_budget, check_whole_units
+from polyhead.train.data.units import check_budget, check_whole_units, split_summarizers
+from polyhead.train.donors import donors
+from polyhead.train.events import Events
+from polyhead.train.gradients import deep
 from polyhead.train.job import FrozenTrunk
 from polyhead.train.record.decided import TrainOptions
-from polyhead.train.summaries import Summaries, split_summarizers
+from polyhead.train.runs import ProcessRank
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun, UsedStore
 
 REPLACING = ("frozen", "donors")  # recipes by which tasks of a bundle get new versions, over a trunk that stays
@@ -72,7 +68,7 @@ def train_project(
     root = (folder / project.bundle).resolve()
     stored = None if features is None else StoredScores(str(features))
     prepared = prepare(_read(project, only), folder, stored=stored)
-    load, store = partial(load_any_trunk, project, folder), None
+    load, store = partial(_load_trunk, project, folder), None
     if features is None:
         load = partial(_same, load())
     else:
@@ -91,6 +87,11 @@ def train_project(
         options=options,
     )
     return _bundle_training(run).train()
+
+
+def _load_trunk(project: Project, folder: FilePath) -> TrunkData:
+    data: TrunkData = deep("recipes.learned:load_any_trunk")(project, folder)
+    return data
 
 
 def _same(data: TrunkData) -> TrunkData:
@@ -113,17 +114,21 @@ def _bundle_training(run: TrainingRun) -> BundleTraining:
     """The training that the project's recipe describes."""
     recipe = run.project.recipe
     chosen = [p for p in run.prepared if not run.only or p.task.name in run.only]
+    training: BundleTraining
     match recipe:
+        case Frozen() if not split_summarizers(run.project)[1]:
+            training = FrozenTrunk(run, chosen)
         case Frozen():
-            return Summaries(run, chosen) if split_summarizers(run.project)[1] else FrozenTrunk(run, chosen)
+            training = deep("summaries:Summaries")(run, chosen)
         case Donors():
-            return donors(run)
+            training = donors(run)
         case Joint():
-            return LearnsTogether(run, recipe, run.prepared)
+            training = deep("recipes.joint:LearnsTogether")(run, recipe, run.prepared)
         case LeaveOut():
-            return LeavingOut(run, recipe)
+            training = deep("recipes.leave_out:LeavingOut")(run, recipe)
         case FineTune():
-            return FineTuning(run, recipe, chosen)
+            training = deep("recipes.fine_tune:FineTuning")(run, recipe, chosen)
+    return training
 
 
 def _read(project: Project, only: tuple[str, ...]) -> Project:

@@ -10,20 +10,30 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle.format import BUNDLE
-from polyhead.deep.loop.devices import ProcessRank
-from polyhead.deep.loop.events import Events
-from polyhead.deep.recipes.refine import CandidateResult
 from polyhead.encoder.data import TrunkData, TrunkFacts
 from polyhead.errors import BundleError
 from polyhead.project.recipes import SearchPoint
 from polyhead.project.tables import Project
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import Extraction
+from polyhead.train.events import Events
 from polyhead.train.record.compared import VersionComparison
 from polyhead.train.record.decided import TrainOptions
+from polyhead.train.runs import ProcessRank
+from polyhead.values import Value
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """task -> split -> metric -> value"""
+
+
+class CandidateResult(Value):
+    """Validation scores of one candidate, or the reason for its failure."""
+
+    candidate: SearchPoint
+    score: float | None = None  # of its best epoch, by the task's metric; None: it failed
+    best_epoch: int | None = None
+    epochs: int | None = None  # that were trained, until patience ran out
+    error: str = ""  # what ended it, where a number was not finite
 
 
 class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from one_delta import OneDelta
 from polyhead.deep.nn.deltas import DeltaModule, SideBySide
 from polyhead.deep.nn.layer import Layer, LayerDelta
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import PlanError
 from polyhead.plan import Delta, Embed, Head, Layers, Path, Pool
 from polyhead.plan.cost import part_arrays
+from support.single_delta import OneDelta
 
 WIDTH, HEADS, INNER = 8, 2, 12
 ALL = ("attention.query", "attention.key", "attention.value", "attention.output")

@@ -9,11 +9,11 @@ import torch
 
 pytest.importorskip("transformers")
 
-import checkpoints
 from polyhead.convert.hugging_face import CLASSES, read_base, read_encoder, read_head, weights_digests
 from polyhead.deep.nn.ends import OutputHead
 from polyhead.deep.nn.load import load_trunk
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
+from support import checkpoints
 
 SEQUENCE = {
     "Bert": ("tanh", 32),

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from cases import cases
 from polyhead.deep.nn.layer import Layer, LayerDelta, fill_normal, visible
 from polyhead.encoder.shape import layer_arrays
 from polyhead.errors import PlanError
+from support.cases import cases
 
 
 def filled(layer, seed=0):

@@ -6,13 +6,12 @@ import torch
 
 pytest.importorskip("transformers")
 
-import adapters
-import checkpoints
 from polyhead.convert.hugging_face import adapter_base, read_adapted_head, read_adapter
 from polyhead.convert.peft import is_adapter
 from polyhead.deep.nn.load import load_trunk
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.plan import Layers
+from support import adapters, checkpoints
 
 QUERY = "bert.encoder.layer.1.attention.self.query"
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import cases
 from polyhead.convert.patterns import Matcher
 from polyhead.convert.peft import _layer_number, _patterned
 from polyhead.errors import TrunkError
+from support.cases import cases
 
 ATOMS = st.sampled_from([*"ab.1", r"\.", r"\d", "[ab]", "[^a]", r"\w"])
 

@@ -12,12 +12,12 @@ import torch
 import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
-import summarizers
-from checkpoints import base
 from polyhead.bundle.summarizer import MODEL_TYPES
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
 from polyhead.errors import BackendError, ConfigError, MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.plan.cost.work import summary_flops, summary_layers
+from support import summarizers
+from support.checkpoints import base
 
 PAIRS = summarizers.documents(7, seed=3)
 TEXTS = [text for text, _ in PAIRS]

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from one_delta import OneDelta
 from polyhead.deep.nn.layer import LayerDelta
 from polyhead.deep.nn.trunk import States, Trunk
 from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError
 from polyhead.plan import Delta
+from support.single_delta import OneDelta
 
 ROBERTA = {"family": "roberta", "segments": 1, "first_position": 2, "norm_epsilon": 1e-5}
 SHAPES = {

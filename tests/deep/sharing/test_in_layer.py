@@ -5,8 +5,6 @@ import math
 import pytest
 import torch
 
-from cases import cases
-from models import TASKS, answers, assert_by_the_book, filled, model_of, paths_of, texts_of
 from polyhead import plan
 from polyhead.deep.model import MultiTaskModel
 from polyhead.deep.nn.trunk import Trunk
@@ -16,6 +14,8 @@ from polyhead.errors import ConfigError, PlanError
 from polyhead.plan import Delta, Embed, Head, Layers, Pool, cost
 from polyhead.project.strategies import Adapter, Branch, InLayer, Pooled
 from polyhead.testing import tiny_owned, tiny_trunk
+from support.cases import cases
+from support.models import TASKS, answers, assert_by_the_book, filled, model_of, paths_of, texts_of
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 PAL = Adapter(size=6, heads=2)

@@ -4,7 +4,6 @@ import msgspec
 import numpy as np
 import pytest
 
-import tiny
 from one_file.strategy import Bottleneck
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
@@ -14,6 +13,7 @@ from polyhead.project.tables import read_project, training_of
 from polyhead.testing import tiny_tasks, tiny_trunk, yield_strategy_checks
 from polyhead.train.run import train_project
 from polyhead.values import Value
+from support import tiny_project
 
 SETTINGS = 'kind = "bottleneck", of = 1, size = 3'
 PROJECT = """
@@ -41,13 +41,13 @@ def registered():
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
-    tiny.project(folder)
+    tiny_project.project(folder)
     return folder
 
 
 def declared(home, settings=SETTINGS):
     """The project file with these settings of the strategy, read."""
-    entry = tiny.ENTRIES["mood"]
+    entry = tiny_project.ENTRIES["mood"]
     text = PROJECT.format(settings=settings).replace("data/mood-train.jsonl", entry.train)
     text = text.replace('["bad", "good"]', str(list(entry.labels)).replace("'", '"'))
     text += f'label = "{entry.label}"\n'

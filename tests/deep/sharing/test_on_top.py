@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import by_hand
-from cases import cases
-from models import LENGTHS, TASKS, answers, assert_by_the_book, model_of, paths_of, texts_of
 from polyhead import plan
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import arrays_of_part, make_part
@@ -16,6 +13,9 @@ from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Head, Layers, Pool, cost
 from polyhead.project.strategies import OnTop
 from polyhead.testing import tiny_owned, tiny_trunk
+from support import reference_encoder
+from support.cases import cases
+from support.models import LENGTHS, TASKS, answers, assert_by_the_book, model_of, paths_of, texts_of
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 FORMS = {
@@ -127,16 +127,18 @@ def test_projected_attention_on_top_is_the_formula_on_each_text_alone(trunk, tex
     found = answers(model_of(trunk, {"mood": path}), {"mood": path}, texts)["mood"]
     for row, length in enumerate(LENGTHS):
         ids, segments = (getattr(texts, name)[row, :length].numpy() for name in ("ids", "segments"))
-        hidden, sees = by_hand.embedded(trunk.arrays, ids, segments), by_hand.everything(length)
+        hidden, sees = reference_encoder.embedded(trunk.arrays, ids, segments), reference_encoder.everything(length)
         for index in range(2):
-            hidden = by_hand.layer(trunk.arrays, f"layers.{index}", hidden, sees)
-        hidden = by_hand.linear(arrays, "enter", hidden)
+            hidden = reference_encoder.layer(trunk.arrays, f"layers.{index}", hidden, sees)
+        hidden = reference_encoder.linear(arrays, "enter", hidden)
         for name in ("layers.2", "layers.3", "layers.4"):
-            mixed = by_hand.attention(arrays, name, hidden, sees, heads=2, slots=by_hand.Slots())
-            hidden = by_hand.norm(arrays, f"{name}.attention.norm", hidden + mixed)
-        first = by_hand.linear(arrays, "leave", hidden)[:1]
-        inner = np.tanh(by_hand.linear(arrays, "head.hidden", first))
-        np.testing.assert_allclose(found[row].numpy(), by_hand.linear(arrays, "head.output", inner)[0], atol=1e-5)
+            mixed = reference_encoder.attention(arrays, name, hidden, sees, heads=2, slots=reference_encoder.Slots())
+            hidden = reference_encoder.norm(arrays, f"{name}.attention.norm", hidden + mixed)
+        first = reference_encoder.linear(arrays, "leave", hidden)[:1]
+        inner = np.tanh(reference_encoder.linear(arrays, "head.hidden", first))
+        np.testing.assert_allclose(
+            found[row].numpy(), reference_encoder.linear(arrays, "head.output", inner)[0], atol=1e-5
+        )
 
 
 def test_the_trunk_is_run_once_below_all_tasks(trunk, texts):

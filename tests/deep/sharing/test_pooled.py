@@ -4,7 +4,6 @@ import msgspec
 import numpy as np
 import torch
 
-from cases import cases
 from polyhead.deep.sharing.part import PooledPart, pair_features
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
@@ -12,6 +11,7 @@ from polyhead.project.strategies import Pooled
 from polyhead.project.strategies.base import with_codec
 from polyhead.tasks.task import Task, owner_of
 from polyhead.testing import tiny_tasks
+from support.cases import cases
 
 SHAPE = Architecture(layers=6, width=128, heads=2, feed_forward=256, vocabulary=50)
 SMALL = Architecture(layers=2, width=16, heads=2, feed_forward=32, vocabulary=50)

@@ -5,9 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-import by_hand
-from cases import cases
-from models import LENGTHS, TASKS, answers, assert_by_the_book, model_of, numbered, paths_of, texts_of
 from polyhead import plan
 from polyhead.bundle.owners import check_family
 from polyhead.deep.nn.trunk import Trunk
@@ -20,6 +17,9 @@ from polyhead.project.strategies import Pooled, Prompted, prompt_groups
 from polyhead.project.strategies.prompted import shared_prompt
 from polyhead.tasks.task import check_name
 from polyhead.testing import tiny_owned, tiny_trunk
+from support import reference_encoder
+from support.cases import cases
+from support.models import LENGTHS, TASKS, answers, assert_by_the_book, model_of, numbered, paths_of, texts_of
 
 GROUP = ("mood", "topics", "urgency")
 APART = Prompted(isolated=True)
@@ -151,12 +151,14 @@ def test_a_group_is_read_from_one_pass_over_all_prompts_and_the_text(trunk, text
     for row, length in enumerate(LENGTHS):
         ids, segments = (getattr(texts, name)[row, :length].numpy() for name in ("ids", "segments"))
         prompts = [owned[name].arrays["prompt.weight"] for name in GROUP]
-        hidden = by_hand.embedded(trunk.arrays, ids, segments, prompts=prompts)
+        hidden = reference_encoder.embedded(trunk.arrays, ids, segments, prompts=prompts)
         for index in range(2):
-            hidden = by_hand.layer(trunk.arrays, f"layers.{index}", hidden, by_hand.everything(6 + length))
+            hidden = reference_encoder.layer(
+                trunk.arrays, f"layers.{index}", hidden, reference_encoder.everything(6 + length)
+            )
         for place, name in enumerate(GROUP):
             own = hidden[2 * place : 2 * place + 2].mean(axis=0)[None]
-            inner = np.tanh(by_hand.linear(owned[name].arrays, "head.hidden", own))
+            inner = np.tanh(reference_encoder.linear(owned[name].arrays, "head.hidden", own))
             expected = inner @ owned[name].arrays["head.output.weight"].T
             np.testing.assert_allclose(found[name][row].numpy(), expected[0], atol=1e-5)
 

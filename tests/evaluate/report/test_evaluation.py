@@ -6,7 +6,6 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-import browser as browsers
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, ReadReport
 from polyhead.evaluate.against import compare_versions
@@ -17,6 +16,7 @@ from polyhead.evaluate.report.page import html_text
 from polyhead.evaluate.scores import Evaluation, SplitOutputs, SplitScore, WrongRow
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from support import browser as browsers
 
 MARKUP = "</p></title></style><script>alert(1)</script><img src=x onerror=\"alert('2')\">&lt;b&amp;'\""
 HOSTILE = f"{MARKUP}\x00\u202e\ud800"

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from cli.commands import run
 from formats.write_v1 import write
 from polyhead.bundle import manifest
 from polyhead.bundle.models import read_models_file
@@ -24,7 +23,8 @@ from polyhead.project.tables import Project
 from polyhead.store.features import FeatureStore
 from polyhead.testing import tiny_trunk
 from polyhead.values import read_toml
-from tiny import write_trunk
+from support.commands import run
+from support.tiny_project import write_trunk
 
 PLAIN = Codec(name="float32")
 

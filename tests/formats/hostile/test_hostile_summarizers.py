@@ -10,16 +10,16 @@ import sys
 import msgspec
 import pytest
 
-from cases import cases
+from support.cases import cases
 
 pytest.importorskip("transformers")
 
-import summarizers
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
 from polyhead.encoder.summarizer import Summarizer, SummarySettings
 from polyhead.errors import ConfigError, PolyheadError, TrunkError, WeightsMismatch
-from tiny import write_trunk
+from support import summarizers
+from support.tiny_project import write_trunk
 
 PLANT = """
 import pathlib

@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from backfills import ANSWERED, POOL, TASKS, TRUNK, add, append, make_bundle, schema, texts
 from polyhead.bundle.read import Bundle
 from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.session import Session
@@ -22,6 +21,7 @@ from polyhead.store.jobs import backfill as backfills_of
 from polyhead.store.jobs.answers import answer_columns, column_arrays
 from polyhead.store.jobs.backfill import Backfill, BackfillRequest, backfill
 from polyhead.tasks.calibration import Calibration, SetRule
+from support.backfills import ANSWERED, POOL, TASKS, TRUNK, add, append, make_bundle, schema, texts
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,6 @@ import types
 import numpy as np
 import pytest
 
-from backfills import TRUNK, make_bundle, texts
-from disk import FullDisk
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.reference import ReferenceBackend
@@ -25,6 +23,8 @@ from polyhead.store.jobs.stores import store_info
 from polyhead.store.jobs.taps import Tap, tapped_paths
 from polyhead.testing import tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of
+from support.backfills import TRUNK, make_bundle, texts
+from support.disk_failures import FullDisk
 
 EXACT = Tap(layers="mean", of=2, codec="float32")
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from backfills import append, make_bundle, schema, texts
-from disk import FullDisk, run_forking
 from polyhead.bundle.read import Bundle
 from polyhead.errors import StoreError
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
+from support.backfills import append, make_bundle, schema, texts
+from support.disk_failures import FullDisk, run_forking
 
 # Forks a backfill for every n, which dies, without any cleaning up, right before its n-th step at the disk.
 KILLED = """
 import os, sys
-from disk import Kill, exit_code
+from support.disk_failures import Kill, exit_code
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.corpus.plain import PlainStore
 

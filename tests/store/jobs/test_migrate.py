@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from backfills import ANSWERED, TASKS, TRUNK, add, append, make_bundle, schema, texts
-from disk import FullDisk
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, StoreError, UnknownTask
@@ -22,6 +20,8 @@ from polyhead.store.jobs.migrate import open_current, read_pointer, switch, swit
 from polyhead.store.jobs.stored import StoredAnswers, dual_answers
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
+from support.backfills import ANSWERED, TASKS, TRUNK, add, append, make_bundle, schema, texts
+from support.disk_failures import FullDisk
 
 OTHER = tiny_trunk(seed=6)  # with these seeds of heads some answers differ and some do not
 KINDS = ["store", "store.lance"]

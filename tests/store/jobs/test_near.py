@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from backfills import POOL, TRUNK, append, make_bundle, schema, texts
 from polyhead.bundle.read import Bundle
 from polyhead.errors import BadValue, DataError, StoreError
 from polyhead.plan import Codec, Pool
@@ -18,6 +17,7 @@ from polyhead.store.jobs import near as module
 from polyhead.store.jobs.near import NearRequest, nearest_documents, neighbours_with_texts, top_cosines
 from polyhead.testing import tiny_trunk
 from polyhead.testing.tiny import CODECS
+from support.backfills import POOL, TRUNK, append, make_bundle, schema, texts
 
 WIDTH = 16
 KINDS = pytest.mark.parametrize("kind", [PlainStore, LanceStore], ids=["plain", "lance"])

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from backfills import append, make_bundle, schema, texts
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import DataError
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.resample import resampled, wilson
+from support.backfills import append, make_bundle, schema, texts
 
 
 @pytest.mark.parametrize(("equal", "of"), [(0, 5), (5, 5), (7, 9), (190, 200), (1, 1)])

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backfills import append, make_bundle, schema, texts
 from benchmarks.store_scale import ANSWER_BYTES, MEASURED, UNKNOWN, Corpus, rates, table
 from polyhead.bundle.read import Bundle
 from polyhead.store.corpus.base import PackedRows, document_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.executors import EXECUTORS
+from support.backfills import append, make_bundle, schema, texts
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "guides" / "scale-out.md").read_text(encoding="utf-8")

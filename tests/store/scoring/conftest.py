@@ -3,7 +3,7 @@
 import pytest
 
 from polyhead.engine.session import Session
-from store.scoring.scored import make_bundle
+from support.scoring_files import make_bundle
 
 
 @pytest.fixture(scope="session")

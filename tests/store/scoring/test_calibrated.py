@@ -14,7 +14,7 @@ from polyhead.store.jobs.calibrated import calibrated_arrays, probability_of
 from polyhead.tasks.calibration import Calibration, SetRule, with_calibrated
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from store.scoring.scored import make_bundle, read, run, texts, write
+from support.scoring_files import make_bundle, read, run, texts, write
 
 SETS = (SetRule(coverage=0.9, limit=0.3),)
 WIDE = (SetRule(coverage=0.9, limit=0.1),)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from cases import cases
 from polyhead.data.tables import Survey, joint_word, word_of
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
@@ -10,6 +9,7 @@ from polyhead.store.jobs.columns import Roles, check_readable, roles_of
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
+from support.cases import cases
 
 
 def roles(named=None, **columns):

@@ -8,7 +8,7 @@ from polyhead.engine.backends.base import whole
 from polyhead.engine.backends.reference.backend import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
-from store.scoring.scored import failed, read, run, texts, write
+from support.scoring_files import failed, read, run, texts, write
 
 TASKS = ("mood", "urgency")
 

@@ -9,14 +9,14 @@ import json
 
 import pytest
 
-from cases import cases
 from polyhead.data.rows import open_file
 from polyhead.data.tables import parquet as tables
 from polyhead.data.tables.written import text_of_cell
 from polyhead.engine.inputs import Passage
 from polyhead.errors import ConfigError, DataError
 from polyhead.text.question import Question
-from store.scoring.scored import read, run, texts, write
+from support.cases import cases
+from support.scoring_files import read, run, texts, write
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from disk import FullDisk, fsync, run_forking
 from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.read import Bundle
 from polyhead.data.rows import open_file
@@ -30,14 +29,15 @@ from polyhead.store.jobs.score import ScoreJob
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle
 from polyhead.values import to_json
-from store.scoring.scored import failed, make_bundle, read, run, texts, unfit, write
+from support.disk_failures import FullDisk, fsync, run_forking
+from support.scoring_files import failed, make_bundle, read, run, texts, unfit, write
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from disk import Kill, exit_code, fsync
+from support.disk_failures import Kill, exit_code, fsync
 from polyhead.engine.session import Session
-from store.scoring.scored import run
+from support.scoring_files import run
 
 bundle, folder, ending, again = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "again"
 if ending == ".parquet":

@@ -5,14 +5,14 @@ import shutil
 
 import pytest
 
-from disk import fsync
-from outside import PLANTS, listed, make_others, plant, untouched
 from polyhead.errors import ConfigError, DataError, PolyheadError
 from polyhead.folders import MARKER, claim
 from polyhead.store.jobs.pieces import Counts, JobRecord, Pieces, work_folder
 from polyhead.store.jobs.score import ScoreJob
-from store.scoring.scored import read, run, texts, write
 from store.scoring.test_job import stopping
+from support.disk_failures import fsync
+from support.outside_files import PLANTS, listed, make_others, plant, untouched
+from support.scoring_files import read, run, texts, write
 
 FOLDER = ".out.jsonl.pieces"
 OURS = ("job.json", "lock", "00000000.json", "00000000.piece", "00000001.piece")

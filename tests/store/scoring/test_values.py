@@ -4,10 +4,10 @@ import datetime
 
 import pytest
 
-from cases import cases
 from polyhead.data.tables.arrow import values_of
 from polyhead.data.tables.written import text_of_cell
-from store.scoring.scored import read, run
+from support.cases import cases
+from support.scoring_files import read, run
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -26,14 +26,14 @@ class Sheet(TableFormat):
     def records(self) -> Iterator[Numbered]:
         """The cells of each row by column."""
         with open_plain(self.path) as file:
-            records = records_of(file, self.path)
+            records = sheet_records(file, self.path)
             header = next(records, [])
             self.begin(header, f"the header of {self.path}", "fix the first row")
             for number, record in enumerate(records, start=1):
                 yield self.by_column(header, record, number)
 
 
-def records_of(file: BinaryIO, path: str) -> Iterator[list[str]]:
+def sheet_records(file: BinaryIO, path: str) -> Iterator[list[str]]:
     """The cells of each row as text, the header first; blank rows, and columns without a name, are left out.
 
     A date is written as ISO 8601, a formula as the value that was saved with it. Raises DataError for a file that is

@@ -14,10 +14,7 @@ from torch import Tensor
 from polyhead.deep.examples import module_outputs, outputs_of_each, tell_unread
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import OnTap, TapExamples, tap_examples
-from polyhead.deep.loop.checkpoint import SUFFIX
-from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.feed import stream
-from polyhead.deep.loop.fit import Course, Fitted
+from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, distilled
 from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.deep.sharing.part import BranchPart
@@ -27,6 +24,8 @@ from polyhead.progress import counted
 from polyhead.project.strategies.branch import Branch, branch_path, tap_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.events import Events
+from polyhead.train.runs import SUFFIX, Fitted, stream
 
 
 class TrainedBranch(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,11 +14,8 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from polyhead.deep.branch.run import Branches, DepthCandidate, TrainedBranch, grid, halving, seed_spread
-from polyhead.deep.extract import Extractor
+from polyhead.deep.extract import Extractor, extractor_of
 from polyhead.deep.features import wanted_taps
-from polyhead.deep.loop.checkpoint import SUFFIX
-from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.fit import Fitted
 from polyhead.encoder.data import arrays_digest
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError, TrainError
@@ -30,8 +27,10 @@ from polyhead.project.strategies.branch import as_branch, private_layers, tap_of
 from polyhead.project.tables import AllocationRule
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest
+from polyhead.train.events import Events
 from polyhead.train.job import Trainer
 from polyhead.train.record.draft import HeldRows, Trained
+from polyhead.train.runs import SUFFIX, Fitted
 from polyhead.values import from_json
 
 KEPT = "branches.json"  # the list of a task's kept branches, beside them
@@ -81,9 +80,9 @@ class Branched(Trainer):
 
         Raises ConfigError, before any training, for a budget that nothing can be within, whatever is learned.
         """
-        paths = {p.task.name: branch_paths(p, self.job.extractor) for p in self.prepared}
+        paths = {p.task.name: branch_paths(p, extractor_of(self.job)) for p in self.prepared}
         if self.todo:
-            check_affordable(self.prepared, paths, self.job.allocation, self.job.extractor.data.architecture)
+            check_affordable(self.prepared, paths, self.job.allocation, extractor_of(self.job).data.architecture)
         return paths
 
     def readers(self) -> Sequence[Prepared]:
@@ -92,13 +91,13 @@ class Branched(Trainer):
 
     def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
         """The states at the path's tap."""
-        return wanted_taps(prepared, path, self.job.extractor)
+        return wanted_taps(prepared, path, extractor_of(self.job))
 
     def train(self) -> None:
         """Grows what is not grown yet, writes all options down, and commits the branches that are chosen."""
         if not self.todo:
             return
-        job, extractor = self.job, self.job.extractor
+        job, extractor = self.job, extractor_of(self.job)
         shape, precision = extractor.data.architecture, extractor.precision
         searches: dict[str, BranchSearch] = {}
         for p in self.prepared:

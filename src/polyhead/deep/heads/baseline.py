@@ -1,139 +1,22 @@
-"""Paths of heads over kept features, and the simple answers that every trained part is compared with."""
+"""The simple answers that every trained part is compared with, which a linear head gives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import msgspec
 
-from polyhead.bundle.read import Bundle
-from polyhead.data.read import Examples
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads.select import Trial, Trials, best_linear
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.runtime import single_thread
-from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
-from polyhead.tasks.kinds import kind_of
-from polyhead.text.tokenize import Input
-from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.data.source import FeatureSource, value_key
+from polyhead.train.data.source import FeatureSource
+from polyhead.train.events import Events
+from polyhead.train.heads import baseline_path, constant_scores
 from polyhead.train.record.draft import Baselines, Trained
-
-
-def candidates(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
-    """The heads that are tried for a task: those whose features can be had."""
-    codec, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
-    return tuple(
-        candidate
-        for candidate in every_candidate(prepared, source)
-        if source.keeps(candidate_path(candidate, prepared, source, codec), is_named=is_named)
-    )
-
-
-def every_candidate(prepared: Prepared, source: FeatureSource) -> tuple[HeadCandidate, ...]:
-    """The heads that the task's strategy has, whatever features there are."""
-    return prepared.strategy.candidates(prepared.task, source.facts.architecture.layers)
-
-
-def candidate_path(candidate: HeadCandidate, prepared: Prepared, source: FeatureSource, codec: Codec) -> Path:
-    """The path of one candidate."""
-    shape, trunk = source.facts.architecture, source.facts.digest
-    return candidate.strategy.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
-
-
-def candidate_paths(prepared: Prepared, source: FeatureSource, codec: Codec) -> list[Path]:
-    """A path for each candidate that is tried."""
-    return [candidate_path(candidate, prepared, source, codec) for candidate in candidates(prepared, source)]
-
-
-def with_columns(prepared: Prepared, source: FeatureSource) -> Prepared:
-    """The task with what its heads read of a store; raises StoreError where the store keeps nothing that one reads."""
-    bare, is_named = prepared.strategy.feature_codec()[0], prepared.strategy.names_codec
-    paths = candidate_paths(prepared, source, bare)
-    if not paths:
-        last = candidate_path(every_candidate(prepared, source)[-1], prepared, source, bare)
-        raise source.lacks(last, task=prepared.task.name, is_named=is_named)
-    return msgspec.structs.replace(prepared, columns=source.columns(paths, is_named=is_named))
-
-
-def left_out(prepared: Prepared, source: FeatureSource) -> list[str]:
-    """The names of heads that are not tried, since their features are not kept."""
-    tried = {candidate.name for candidate in candidates(prepared, source)}
-    return [candidate.name for candidate in every_candidate(prepared, source) if candidate.name not in tried]
-
-
-def feature_paths(
-    todo: Sequence[Prepared], prepared: Sequence[Prepared], source: FeatureSource, bundle: Bundle
-) -> dict[str, list[Path]]:
-    """Each task's candidate paths; a codec's constants are shared by all tasks that store the same value.
-
-    A bundle's own constants come first, so that a task added later reads the features that are kept already. Others
-    come from the texts of all tasks, those that are done too, so that a resumed run finds the same ones.
-    """
-    source.remember([record.path for record in bundle.tasks.values()])
-    paths: dict[str, list[Path]] = {}
-    for p in todo:
-        bare, per = p.strategy.feature_codec()
-        paths[p.task.name] = [
-            source.coded(
-                path,
-                is_named=p.strategy.names_codec,
-                per=per,
-                inputs=partial(_texts_like, value_key(path, per), prepared, source),
-            )
-            for path in candidate_paths(p, source, bare)
-        ]
-    return paths
-
-
-def _texts_like(key: bytes, prepared: Sequence[Prepared], source: FeatureSource) -> list[Input]:
-    """Training inputs of every task that stores the same value, one task after the other."""
-    lists: list[list[Input]] = []
-    for p in prepared:
-        bare, per = p.strategy.feature_codec()
-        if any(value_key(path, per) == key for path in candidate_paths(p, source, bare)):
-            lists += single_inputs(p.train.examples.inputs, p.task)
-    return [text for inputs in lists for text in inputs]
-
-
-"""`constant` and `linear`: split -> metric -> value."""
-
-
-def constant_scores(prepared: Prepared, held: Examples) -> dict[str, dict[str, float]]:
-    """The scores of one answer for every row, the best by the training rows."""
-    task, targets = prepared.task, prepared.train.examples.targets
-    splits = {"validation": held} | ({"test": prepared.test.examples} if prepared.test else {})
-    scores = {}
-    for name, examples in splits.items():
-        outputs = kind_of(task).constant(task, targets, examples.each())
-        if outputs is not None:
-            scores[name] = examples.scores(task, outputs)
-    return scores
-
-
-def baseline_path(prepared: Prepared, path: Path, source: FeatureSource) -> Path | None:
-    """The path of the linear head with which one on `path` is compared; None where it needs no more or has none.
-
-    Of a task over words it reads the same words; of pairs the mean vectors of the last layer, else of the last two.
-    """
-    task, is_kept = prepared.task, prepared.strategy.reads_kept_features
-    kind = kind_of(task)
-    has_linear = is_kept and any(head.solver == "linear" for head in candidates(prepared, source))
-    if kind.loss == "span_cross_entropy" or has_linear:
-        return None
-    if kind.per_word and is_kept:
-        head = msgspec.structs.replace(path.head, hidden=0, activation="tanh", hidden_part=None)
-        return Path(nodes=(*path.nodes[:-1], head))
-    shape, codec = source.facts.architecture, Codec()
-    linear = baseline_of(task).path(task, trunk=source.facts.digest, shape=shape, codec=codec)
-    if not source.keeps(linear, is_named=False):
-        return None
-    return source.coded(linear, is_named=False, per="tensor", inputs=list)
 
 
 def with_baselines(prepared: Prepared, trained: Trained, source: FeatureSource) -> Trained:

@@ -11,14 +11,10 @@ import torch
 from polyhead.data.read import Examples
 from polyhead.data.split import folds
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import examples_of, wanted_of
-from polyhead.deep.heads.baseline import candidate_path, candidates
+from polyhead.deep.features import examples_of
 from polyhead.deep.heads.label_words import prior_of
 from polyhead.deep.heads.linear import Inputs, inputs_of, swept
 from polyhead.deep.heads.select import FOLDS
-from polyhead.deep.loop.checkpoint import cache_folder
-from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.feed import stream
 from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.recipes.learned import load_any_trunk
@@ -32,6 +28,10 @@ from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.data.stored import StoredFeatures, known_trunk
+from polyhead.train.data.wanted import wanted_of
+from polyhead.train.events import Events
+from polyhead.train.heads import candidate_path, candidates
+from polyhead.train.runs import cache_folder, stream
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,17 +8,19 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.deep.examples import module_outputs
-from polyhead.deep.features import examples_of, wanted
-from polyhead.deep.heads.baseline import baselines_of, candidates, feature_paths, left_out
+from polyhead.deep.features import examples_of
+from polyhead.deep.heads.baseline import baselines_of
 from polyhead.deep.heads.choice import choosing_score
 from polyhead.deep.heads.select import Trial, Trials
-from polyhead.deep.loop.events import Events
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
+from polyhead.train.data.wanted import wanted
+from polyhead.train.events import Events
+from polyhead.train.heads import candidates, feature_paths, left_out
 from polyhead.train.job import Trainer
 from polyhead.train.record.draft import HeldRows, Trained
 

@@ -23,10 +23,7 @@ from polyhead.deep.heads import choice
 from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.heads.label_words import STRENGTHS, applies, prior_of
 from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, Swept, inputs_of, solutions, swept
-from polyhead.deep.loop.checkpoint import SUFFIX
-from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.feed import stream
-from polyhead.deep.loop.fit import Course, Fitted
+from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
@@ -34,6 +31,8 @@ from polyhead.project.strategies.base import HeadCandidate
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
+from polyhead.train.events import Events
+from polyhead.train.runs import SUFFIX, Fitted, stream
 
 FOLDS = 5
 REFITTED_BELOW = 10_000  # labelled rows: of fewer, a head trained in steps learns once more, from all of them

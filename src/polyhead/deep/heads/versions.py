@@ -11,12 +11,13 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft
 from polyhead.data.read import Examples
 from polyhead.deep.examples import module_outputs
-from polyhead.deep.features import examples_of, wanted_of
-from polyhead.deep.loop.events import Events
+from polyhead.deep.features import examples_of
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.stored import StoredFeatures
+from polyhead.train.data.wanted import wanted_of
+from polyhead.train.events import Events
 from polyhead.train.record.compared import Asked, Outputs
 
 

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from polyhead.deep.nn import dropout
 from polyhead.errors import TrainError
-from polyhead.files import open_plain, opened_folder, remove_leftovers, replacing
+from polyhead.files import open_plain, remove_leftovers, replacing
 
 if TYPE_CHECKING:
-    from polyhead.deep.loop.devices import ProcessRank
+    from polyhead.train.runs import ProcessRank
 
-SUFFIX = ".checkpoint"
 _STATE = "state"
 _DTYPES = {  # by the format's names
     torch.float64: "F64",
@@ -150,21 +149,3 @@ def _write_tensors(file: IO[bytes], tensors: Sequence[Tensor], metadata: dict[st
     file.write(len(encoded).to_bytes(8, "little") + encoded)
     for index in order:
         file.write(tensors[index].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-
-def cache_folder(cache: Path, *names: str) -> Path:
-    """A folder of the cache; raises TrainError where it, or a folder above it in the cache, is a link."""
-    folder = cache.joinpath(*names)
-    try:
-        with opened_folder(folder, root=cache):
-            pass
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise TrainError(
-            f"nothing can be kept in {folder}",
-            got=f"{error.filename}: {error.strerror}",
-            allowed="folders, below the cache without links",
-            do="remove it, or name another --cache",
-        ) from None
-    return folder

@@ -22,7 +22,7 @@ from torch import Tensor, distributed, nn
 
 from polyhead.deep.loop.optimizer import EmbeddingTables, keep_freed
 from polyhead.errors import ConfigError, NotFinite, TrainError
-from polyhead.values import Value
+from polyhead.train.runs import ProcessRank
 
 if TYPE_CHECKING:
     from polyhead.deep.loop.feed import TrainingBatch
@@ -31,38 +31,6 @@ TIMEOUT = timedelta(hours=6)  # the first process scores and writes the bundle w
 
 Copied = TypeVar("Copied")
 Payload = TypeVar("Payload")
-
-
-class ProcessRank(Value):
-    """One process of a training run; `meeting` is where the processes find each other, a URL that torch knows."""
-
-    rank: int = 0
-    world: int = 1
-    device: str = "cpu"
-    meeting: str = "env://"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world:
-            raise ConfigError("no such process", got=f"rank {self.rank} of {self.world}", allowed="rank 0 to world - 1")
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process is the one that writes and talks."""
-        return self.rank == 0
-
-    def owns(self, index: int) -> bool:
-        """Whether this process computes the micro-batch of this index."""
-        return index % self.world == self.rank
-
-    def check(self, micro_batches: int) -> None:
-        """Raises ConfigError unless every process gets as many micro-batches of an update as the others."""
-        if micro_batches % self.world:
-            raise ConfigError(
-                "the micro-batches of an update cannot be shared evenly by the processes",
-                got=f"{micro_batches} micro-batches, {self.world} processes",
-                allowed="a multiple of the processes",
-                do="set recipe.micro_batches (with sampling 'all' it is the number of tasks), or start fewer",
-            )
 
 
 def place_in(environment: Mapping[str, str], device: str = "auto") -> ProcessRank:

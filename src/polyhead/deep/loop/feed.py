@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from polyhead.project.recipes import Training
 from polyhead.train.data.windows import WindowedExamples
+from polyhead.train.runs import stream
 
 
 class TrainingBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +85,6 @@ class TaskSchedule:
 
     def restore(self, state: dict[str, list[int]]) -> None:
         """Nothing to go on from."""
-
-
-def stream(seed: int, *names: object) -> int:
-    """A seed of its own for each use, the same on every machine."""
-    content = ":".join(str(part) for part in (seed, *names))
-    return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4], "big")
 
 
 SORTED_CHUNK = 64  # batches whose examples are sorted by length together: less padding, still random order

@@ -24,39 +24,19 @@ from polyhead.deep.loop.checkpoint import (
     write_checkpoint,
 )
 from polyhead.deep.loop.devices import Devices, check_same, from_first, gathered
-from polyhead.deep.loop.events import Events, Meter, Update
-from polyhead.deep.loop.feed import ExampleFeed, Feed, TaskSchedule, TrainingBatch, stream
+from polyhead.deep.loop.feed import ExampleFeed, Feed, TaskSchedule, TrainingBatch
 from polyhead.deep.loop.optimizer import adamw, clipped, rate_at
 from polyhead.deep.nn import dropout
 from polyhead.errors import NotFinite
 from polyhead.project.recipes import Schedule, Training
+from polyhead.train.events import Events, Meter, Update
+from polyhead.train.runs import Fitted, stream
 
 SAVE_SECONDS = 5.0  # a kill loses little more of a training run than this,
 SAVE_COST = 0.1  # and as many times more as a checkpoint takes more than so many seconds to write
 ASKED_EVERY = 64  # updates after which several processes agree on whether to save
 STEP_SECONDS = 2.0  # an epoch that takes longer shows its steps
 EPSILON = 1e-8  # of Adam
-
-
-class Fitted(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a training run."""
-
-    best_epoch: int = 0
-    score: float = 0.0  # best validation score
-    history: tuple[dict[str, float], ...] = ()  # one row an epoch: epoch, loss, score, seconds
-    examples_seen: int = 0
-    seconds: float = 0.0
-    steps: int = 0  # updates an epoch
-
-    @property
-    def best_update(self) -> int:
-        """After how many updates the weights were those that are kept."""
-        return self.best_epoch * self.steps
-
-    @property
-    def updates(self) -> int:
-        """The number of updates made."""
-        return len(self.history) * self.steps
 
 
 class Curriculum:

@@ -257,7 +257,7 @@ class WeightFiles(Value, eq=False):
 def open_checkpoint(folder: Path) -> WeightFiles:
     """The folder's weights, safetensors first; raises TrunkNotFound where there are none."""
     if (folder / WHOLE).is_file():
-        return open_file(folder / WHOLE)
+        return open_weights(folder / WHOLE)
     if (folder / INDEX).is_file():
         return _sharded(folder)
     if (folder / PICKLED).is_file():
@@ -268,7 +268,7 @@ def open_checkpoint(folder: Path) -> WeightFiles:
     )
 
 
-def open_file(file: Path) -> WeightFiles:
+def open_weights(file: Path) -> WeightFiles:
     """The arrays of one safetensors file; raises WeightsMismatch for a file that cannot be read."""
     return WeightFiles(files=dict.fromkeys(_names(file), file))
 

@@ -17,11 +17,8 @@ from torch import Tensor, nn
 
 from polyhead.data.read import Examples
 from polyhead.deep.examples import TextExamples, module_outputs, tell_unread
-from polyhead.deep.loop.checkpoint import SUFFIX
-from polyhead.deep.loop.devices import ProcessRank, devices_of, gathered
-from polyhead.deep.loop.events import Events, Meter
-from polyhead.deep.loop.feed import stream
-from polyhead.deep.loop.fit import EPSILON, Curriculum, Fitted
+from polyhead.deep.loop.devices import devices_of, gathered
+from polyhead.deep.loop.fit import EPSILON, Curriculum
 from polyhead.deep.loop.smooth import normalise_heads, settle_heads
 from polyhead.deep.recipes.paths import joint_paths, with_trunk
 from polyhead.deep.recipes.sampling import MixedFeed, batches_in_a_pass, mixture_of
@@ -40,6 +37,8 @@ from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepare import arrays_from_donor, donor_task
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import reads_windows
+from polyhead.train.events import Events, Meter
+from polyhead.train.runs import SUFFIX, Fitted, ProcessRank, stream
 
 FREQUENT = 5000  # tokens of a data set that a prompt may start from
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.checkpoint import cache_folder
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.recipes.learned import LearnedTrunk, RecipeResult
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
@@ -25,7 +23,9 @@ from polyhead.project.recipes import FineTune, Training
 from polyhead.project.tables import Project
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.events import Events
 from polyhead.train.record.lines import outlook
+from polyhead.train.runs import cache_folder
 from polyhead.train.training import Bundles, TrainingResult, TrainingRun
 
 

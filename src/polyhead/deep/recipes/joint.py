@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from polyhead.deep.loop.checkpoint import SUFFIX, cache_folder
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.learned import LearnedTrunk, RecipeResult, remove_checkpoint
@@ -16,7 +14,9 @@ from polyhead.errors import TrainError
 from polyhead.project.recipes import Joint, Training
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.events import Events
 from polyhead.train.record.lines import outlook
+from polyhead.train.runs import SUFFIX, cache_folder
 from polyhead.train.training import TrainingRun
 
 

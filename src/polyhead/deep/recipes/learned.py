@@ -19,15 +19,12 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import remove_workspace, workspace
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
-from polyhead.deep.heads.baseline import constant_scores
-from polyhead.deep.loop.checkpoint import SUFFIX
 from polyhead.deep.loop.devices import from_first, process_group
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import numerics, precision_of
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointResult
 from polyhead.deep.recipes.paths import joint_paths, with_owner
-from polyhead.deep.recipes.refine import CandidateResult, candidate_name
+from polyhead.deep.recipes.refine import candidate_name
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
@@ -40,11 +37,14 @@ from polyhead.project.tables import Project
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
 from polyhead.train.data.prepared import Prepared, split_rows
+from polyhead.train.events import Events
+from polyhead.train.heads import constant_scores
 from polyhead.train.record.draft import HeldRows, Trained, task_card, validation_probes
 from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import scores_shown, warnings_of
 from polyhead.train.record.seen import with_seen_by
-from polyhead.train.training import BundleTraining, Scores, TrainingResult, TrainingRun
+from polyhead.train.runs import SUFFIX
+from polyhead.train.training import BundleTraining, CandidateResult, Scores, TrainingResult, TrainingRun
 from polyhead.values import Value, from_json, to_json
 
 

@@ -9,7 +9,6 @@ from functools import partial
 import msgspec
 
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.checkpoint import cache_folder
 from polyhead.deep.recipes.joint import LearnsTogether
 from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.progress import counted, duration
@@ -18,6 +17,7 @@ from polyhead.project.tables import JOINT_TRAINING, TrunkChoice
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.job import FrozenTrunk
+from polyhead.train.runs import cache_folder
 from polyhead.train.training import Bundles, BundleTraining, TrainingResult, TrainingRun
 
 

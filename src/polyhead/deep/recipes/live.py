@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from polyhead.bundle.write import FamilyDraft
-from polyhead.deep.loop.checkpoint import SUFFIX
+from polyhead.deep.extract import extractor_of
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.deep.recipes.refine import split_outputs
@@ -17,6 +17,7 @@ from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.units import units_of
 from polyhead.train.job import Trainer
 from polyhead.train.record.draft import HeldRows, Trained
+from polyhead.train.runs import SUFFIX
 
 
 class LiveUnits(Trainer):
@@ -26,7 +27,9 @@ class LiveUnits(Trainer):
 
     def paths(self) -> dict[str, list[Path]]:
         """The path of every task; all that the project declares are needed, as groups are made of them."""
-        return {name: [path] for name, path in joint_paths(self.prepared, self.job.extractor.data, ONE_TASK).items()}
+        return {
+            name: [path] for name, path in joint_paths(self.prepared, extractor_of(self.job).data, ONE_TASK).items()
+        }
 
     def steps(self) -> list[tuple[str, ...]]:
         """The units with a task to train, whole."""
@@ -43,12 +46,12 @@ class LiveUnits(Trainer):
 
         Checkpoints go when the unit is in the bundle.
         """
-        job, precision = self.job, self.job.extractor.precision
+        job, precision = self.job, extractor_of(self.job).precision
         folder = job.folder("live", unit[0])
         course = JointCourse(
             unit,
             {p.task.name: job.paths[p.task.name][0] for p in unit},
-            job.extractor.data,
+            extractor_of(job).data,
             ONE_TASK,
             training=unit[0].training,
             precision=precision,

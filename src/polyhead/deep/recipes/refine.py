@@ -16,9 +16,6 @@ import torch
 from torch import nn
 
 from polyhead.deep.examples import module_outputs
-from polyhead.deep.loop.checkpoint import SUFFIX
-from polyhead.deep.loop.devices import ProcessRank
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.smooth import normalise_heads, settle_heads
 from polyhead.deep.recipes.course import JointCourse, JointResult, text_examples
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
@@ -27,17 +24,9 @@ from polyhead.encoder.data import TrunkData, arrays_digest
 from polyhead.errors import NotFinite, TrainError
 from polyhead.project.recipes import ONE_TASK, Joint, SearchGrid, SearchPoint
 from polyhead.train.data.prepared import Prepared
-from polyhead.values import Value
-
-
-class CandidateResult(Value):
-    """Validation scores of one candidate, or the reason for its failure."""
-
-    candidate: SearchPoint
-    score: float | None = None  # of its best epoch, by the task's metric; None: it failed
-    best_epoch: int | None = None
-    epochs: int | None = None  # that were trained, until patience ran out
-    error: str = ""  # what ended it, where a number was not finite
+from polyhead.train.events import Events
+from polyhead.train.runs import SUFFIX, ProcessRank
+from polyhead.train.training import CandidateResult
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):

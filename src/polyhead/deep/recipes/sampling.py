@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 
 from polyhead.deep.examples import TextExamples
-from polyhead.deep.loop.devices import ProcessRank
-from polyhead.deep.loop.feed import LengthSorted, TrainingBatch, stream
+from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.errors import ConfigError
 from polyhead.progress import counted
 from polyhead.project.recipes import Joint, Sampling, Training
+from polyhead.train.runs import ProcessRank, stream
 
 
 class ExpectedShares(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from polyhead.deep.examples import TextExamples, option_rows
 from polyhead.deep.loop.devices import on
-from polyhead.deep.loop.events import Events
-from polyhead.deep.loop.feed import TrainingBatch, stream
+from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.smooth import smoothed
 from polyhead.deep.model import MultiTaskModel, TextBatch
 from polyhead.deep.nn.layer import AttentionKeys, by_head
@@ -26,6 +25,8 @@ from polyhead.plan import TRUNK, Path, merge, owners_of
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task
+from polyhead.train.events import Events
+from polyhead.train.runs import stream
 
 
 class JointModel(nn.Module):

@@ -144,7 +144,7 @@ class Torch(BackendKind):
         """In `precision`, or as tasks were trained; torch would compute bfloat16 of older processors far slower."""
         try:
             backend: Any = resolve_name("polyhead.deep.backend:TorchBackend")  # a room above this one
-        except ImportError:
+        except (ImportError, MissingExtra):
             raise MissingExtra(
                 "torch",
                 "train",

@@ -23,7 +23,7 @@ from polyhead.serve.admin import Admin, ChangeAnswer
 from polyhead.serve.beside import off_loop
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import HttpError, json_bytes, json_value
+from polyhead.serve.http import HttpError, json_content, json_value
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowState
@@ -175,22 +175,22 @@ async def _promote(admin: Admin, request: Request) -> Response:
 async def _put_shadow(admin: Admin, request: Request) -> Response:
     name, share = request.path_params["name"], _share(request.query_params.get("share"))
     state = await admin.put_shadow(name, request.stream(), encoding=_encoding(request), share=share)
-    return json_bytes(state, 201)
+    return json_content(state, 201)
 
 
 async def _shadow(admin: Admin, request: Request) -> Response:
     has_texts = request.query_params.get("texts") == "true"
-    return json_bytes(admin.shadow(request.path_params["name"], has_texts=has_texts))
+    return json_content(admin.shadow(request.path_params["name"], has_texts=has_texts))
 
 
 async def _drop_shadow(admin: Admin, request: Request) -> Response:
-    return json_bytes(await admin.drop_shadow(request.path_params["name"]))
+    return json_content(await admin.drop_shadow(request.path_params["name"]))
 
 
 async def _changes(admin: Admin, request: Request) -> Response:
     text = request.query_params.get("limit", "50")
     limit = min(int(text), MOST_CHANGES) if text.isdecimal() and len(text) < 9 else 50
-    return json_bytes(await admin.in_thread(past_changes, admin.service, limit))
+    return json_content(await admin.in_thread(past_changes, admin.service, limit))
 
 
 def past_changes(service: Service, limit: int) -> ChangesAnswer:
@@ -223,7 +223,7 @@ def _written(root: Path, name: str) -> str:
 
 
 def _answered(answer: ChangeAnswer) -> Response:
-    return json_bytes(answer, 201 if answer.is_changed and answer.before is None else 200)
+    return json_content(answer, 201 if answer.is_changed and answer.before is None else 200)
 
 
 def _encoding(request: Request) -> str:

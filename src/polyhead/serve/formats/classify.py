@@ -41,7 +41,7 @@ from polyhead.serve.formats.labels import (
     pipelined,
     ranked,
 )
-from polyhead.serve.http import body_value, json_bytes, raw
+from polyhead.serve.http import body_value, json_content, raw
 from polyhead.serve.service import Service
 from polyhead.values import Value
 
@@ -183,7 +183,7 @@ async def _router(service: Service, request: Request, asked: ClassifyRequest) ->
             if (end := await cut_at(answered, number)) is not None:
                 rows[number] = PartOfSpans(spans=row, truncated_at=end)
     rows = await off_loop(size, raw, rows)
-    return json_bytes(rows if isinstance(asked.inputs, list) else rows[0], headers=receipt_headers(answered.costs))
+    return json_content(rows if isinstance(asked.inputs, list) else rows[0], headers=receipt_headers(answered.costs))
 
 
 async def _vllm(service: Service, request: Request, asked: ClassifyRequest) -> Response:
@@ -203,7 +203,7 @@ async def _vllm(service: Service, request: Request, asked: ClassifyRequest) -> R
 
 def _told_as_vllm(answered: TaskAnswers) -> Response:
     data = raw(_classes(answered, number) for number in range(len(answered.answers)))
-    return json_bytes(
+    return json_content(
         ClassesAnswer(
             id=f"classify-{token_hex(16)}",
             created=int(time()),
@@ -223,7 +223,7 @@ async def _infinity(service: Service, request: Request, asked: ClassifyRequest) 
 
 
 def _told_as_infinity(answered: TaskAnswers) -> Response:
-    return json_bytes(
+    return json_content(
         RankedAnswer(
             id=f"infinity-{token_hex(16)}",
             created=int(time()),

@@ -18,7 +18,7 @@ from polyhead.serve.faults import fault_of
 from polyhead.serve.formats.base import Operation, Wire
 from polyhead.serve.formats.messages import Item, Part, conversation_text, words_of_parts
 from polyhead.serve.formats.systemone import model_name, task_versions
-from polyhead.serve.http import HttpError, body_of, check_parts, gone, headers_of, json_bytes, raw, status_of
+from polyhead.serve.http import HttpError, body_of, check_parts, gone, headers_of, json_content, raw, status_of
 from polyhead.serve.questions import (
     DecisionQuestion,
     Option,
@@ -119,7 +119,7 @@ class DecisionsFormat:
         status = 400 if status == 422 else status
         kind = ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         told = {"message": body.message, "type": kind, "param": getattr(error, "param", None), "code": None}
-        return json_bytes({"error": told}, status, headers_of(error))
+        return json_content({"error": told}, status, headers_of(error))
 
 
 _DECODER = msgspec.json.Decoder(DecisionsRequest)
@@ -150,7 +150,7 @@ def _told(
         "x_receipt": answered.receipt,
         "x_versions": answered.versions,
     }
-    return json_bytes(body)
+    return json_content(body)
 
 
 def _read(service: Service, body: bytes) -> tuple[DecisionsRequest, str, list[DecisionQuestion]]:

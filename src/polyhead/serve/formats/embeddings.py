@@ -24,7 +24,7 @@ from polyhead.serve.formats.asking import (
     vectors_of,
 )
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import body_value, json_bytes, raw
+from polyhead.serve.http import body_value, json_content, raw
 from polyhead.serve.service import Service
 from polyhead.values import Value
 
@@ -103,7 +103,7 @@ def _told(service: Service, asked: EmbeddingsRequest, vectors: Vectors) -> Respo
     form = _in_base64 if asked.encoding_format == "base64" else _as_numbers
     rows = vectors.normalized(asked.dimensions or None)
     tokens = vectors.costs.tokens
-    return json_bytes(
+    return json_content(
         EmbeddingsAnswer(
             data=raw(Embedding(embedding=form(row), index=index) for index, row in enumerate(rows)),
             model=short_trunk_name(service),

@@ -14,7 +14,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.inputs import InputType, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.errors import BundleError
-from polyhead.serve.http import json_bytes
+from polyhead.serve.http import json_content
 from polyhead.serve.service import Names, Service, shown_tasks
 from polyhead.tasks.task import Task
 from polyhead.values import Value
@@ -40,7 +40,7 @@ class TaskFacts(Value):
 
 async def tasks(service: Service, request: Request) -> Response:
     """All tasks that callers may ask."""
-    return json_bytes(await asyncio.to_thread(_all_tasks, service))
+    return json_content(await asyncio.to_thread(_all_tasks, service))
 
 
 def _all_tasks(service: Service) -> Tasks:
@@ -51,7 +51,7 @@ def _all_tasks(service: Service) -> Tasks:
 
 async def task(service: Service, request: Request) -> Response:
     """One of them, with its card, scores and path."""
-    return json_bytes(await asyncio.to_thread(_one_task, service, service.named([request.path_params["name"]])))
+    return json_content(await asyncio.to_thread(_one_task, service, service.named([request.path_params["name"]])))
 
 
 def _one_task(service: Service, names: Names) -> dict[str, Any]:

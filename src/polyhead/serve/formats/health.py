@@ -17,7 +17,7 @@ from polyhead._version import __version__
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.exposition import exposition_text, families_of
 from polyhead.serve.formats.base import Operation, WireFormat
-from polyhead.serve.http import JSON, json_bytes
+from polyhead.serve.http import JSON, json_content
 from polyhead.serve.openapi import openapi_document
 from polyhead.serve.routes_page import routes_html
 from polyhead.serve.service import Service
@@ -91,7 +91,7 @@ async def _health(service: Service, request: Request) -> Response:
         seconds=round(monotonic() - service.began, 3),
         changes=_without_reason(service.changes.state),
     )
-    return json_bytes(facts, headers={"Cache-Control": "no-store"})
+    return json_content(facts, headers={"Cache-Control": "no-store"})
 
 
 def _without_reason(state: ChangeState) -> ChangeState:

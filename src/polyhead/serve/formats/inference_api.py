@@ -35,7 +35,7 @@ from polyhead.serve.formats.asking import (
 )
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.labels import check_span_labels, has_spans, label_scores, pipelined
-from polyhead.serve.http import HttpError, body_value, headers_of, json_bytes, raw, status_of
+from polyhead.serve.http import HttpError, body_value, headers_of, json_content, raw, status_of
 from polyhead.serve.http import error_response as standard_answer_of
 from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
@@ -192,7 +192,7 @@ def tei_error(error: PolyheadError) -> Response:
     """An error as text-embeddings-inference tells it."""
     kinds: dict[type[PolyheadError], str] = {Overloaded: "Overloaded", BackendError: "Backend", EmptyData: "Empty"}
     kind = next((name for each, name in kinds.items() if isinstance(error, each)), "Validation")
-    return json_bytes(TeiError(error=str(error), error_type=kind), status_of(error), headers_of(error))
+    return json_content(TeiError(error=str(error), error_type=kind), status_of(error), headers_of(error))
 
 
 async def _predict(service: Service, request: Request) -> Response:
@@ -207,7 +207,7 @@ async def _predict(service: Service, request: Request) -> Response:
     asked.check_read(answered.costs)
     rows = await off_loop(size_of(answered.ticket), _rows, answered)
     is_one = isinstance(asked.inputs, str) or isinstance(asked.inputs[0], str)
-    return json_bytes(rows[0] if is_one else rows, headers=_headers(answered.costs))
+    return json_content(rows[0] if is_one else rows, headers=_headers(answered.costs))
 
 
 def _rows(answered: TaskAnswers) -> list[Any]:
@@ -241,7 +241,7 @@ async def _embed(service: Service, request: Request) -> Response:
     vectors = await vectors_of(service, request, texts)
     asked.check_read(vectors.costs)
     rows = await off_loop(vectors.rows.size, _embedded, asked, vectors)
-    return json_bytes(rows, headers=_headers(vectors.costs))
+    return json_content(rows, headers=_headers(vectors.costs))
 
 
 def _embedded(asked: EmbedRequest, vectors: Vectors) -> list[Any]:
@@ -257,7 +257,7 @@ async def _similarity(service: Service, request: Request) -> Response:
     texts = text_list(service, asked.inputs.sentences, "sentences")
     scores, costs = await _cosines(service, request, asked.inputs.source_sentence, texts)
     reading.check_read(costs)
-    return json_bytes(scores, headers=_headers(costs))
+    return json_content(scores, headers=_headers(costs))
 
 
 async def _cosines(
@@ -291,7 +291,7 @@ async def _rerank(service: Service, request: Request) -> Response:
     ranks = [
         Rank(index=index, score=scores[index], text=texts[index] if asked.return_text else None) for index in order
     ]
-    return await off_loop(sum(map(len, texts)), json_bytes, ranks, headers=_headers(costs))
+    return await off_loop(sum(map(len, texts)), json_content, ranks, headers=_headers(costs))
 
 
 def _task_of_pairs(service: Service, request: Request) -> Names | None:
@@ -325,7 +325,7 @@ async def _pipeline(service: Service, request: Request) -> Response:
     answered = await answers_of(service, request, [(text,) for text in texts], meant)
     rows = await off_loop(size_of(answered.ticket), _shortened, answered, parameters)
     is_one_text_of_spans = isinstance(asked.inputs, str) and has_spans(answered.task)
-    return json_bytes(rows[0] if is_one_text_of_spans else rows, headers=_headers(answered.costs))
+    return json_content(rows[0] if is_one_text_of_spans else rows, headers=_headers(answered.costs))
 
 
 def _shortened(answered: TaskAnswers, parameters: PipelineParameters) -> list[Any]:
@@ -358,7 +358,7 @@ def _no_raw_scores(got: str, allowed: str | None = None) -> BadValue:
 async def _info(service: Service, request: Request) -> Response:
     """Facts of the trunk, and of the task where the request means one with labels."""
     limits, loaded, bundle = service.settings.limits, service.loaded, service.session.bundle
-    return json_bytes(
+    return json_content(
         {
             "model_id": short_trunk_name(service),
             "model_sha": bundle.digest,

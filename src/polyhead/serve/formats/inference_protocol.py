@@ -34,7 +34,7 @@ from polyhead.serve.formats.tensors import (
     request_in,
     tensor_texts,
 )
-from polyhead.serve.http import HttpError, check_parts, gone, headers_of, json_bytes, status_of
+from polyhead.serve.http import HttpError, check_parts, gone, headers_of, json_content, status_of
 from polyhead.serve.http import error_response as standard_answer_of
 from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
@@ -135,11 +135,11 @@ def _told(service: Service, handler: Any) -> Handler:
 
 def protocol_error(error: PolyheadError) -> Response:
     """An error as the protocol tells it."""
-    return json_bytes({"error": str(error)}, status_of(error), headers_of(error))
+    return json_content({"error": str(error)}, status_of(error), headers_of(error))
 
 
 async def _server(service: Service, request: Request) -> Response:
-    return json_bytes(
+    return json_content(
         {"name": PLATFORM, "version": __version__, "extensions": ["binary_tensor_data", "model_repository"]}
     )
 
@@ -162,7 +162,7 @@ async def _index(service: Service, request: Request) -> Response:
     versions = service.loaded.versions
     state = {"state": "READY" if service.is_ready else "UNAVAILABLE", "reason": ""}
     names = [*service.tasks] + [ALL] * (ALL not in service.tasks)
-    return json_bytes([{"name": name, "version": versions.get(name, ""), **state} for name in names])
+    return json_content([{"name": name, "version": versions.get(name, ""), **state} for name in names])
 
 
 async def _changed(service: Service, request: Request) -> Response:
@@ -208,7 +208,7 @@ async def _model_ready(service: Service, request: Request) -> Response:
 async def _metadata(service: Service, request: Request) -> Response:
     model = _model_of(service, request)
     facts = {"inputs": model.inputs, "outputs": model.outputs}
-    return json_bytes({"name": model.name, "versions": model.versions, "platform": PLATFORM, **facts})
+    return json_content({"name": model.name, "versions": model.versions, "platform": PLATFORM, **facts})
 
 
 async def _infer(service: Service, request: Request) -> Response:

@@ -25,7 +25,7 @@ from polyhead.serve.checks import characters_of, check_deadline, forget_results,
 from polyhead.serve.explain import Why, explain_request
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.formats.facts import Tasks, task, tasks
-from polyhead.serve.http import body_of, gone, json_bytes, json_value, raw
+from polyhead.serve.http import body_of, gone, json_content, json_value, raw
 from polyhead.serve.service import Names, Served, Service
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
 from polyhead.tasks.task import Answer
@@ -154,7 +154,7 @@ async def _predict(service: Service, request: Request) -> Response:
     inputs, words, deadline = asked.inputs, asked.words, asked.options.deadline
     if asked.options.explain:
         why = await explain_request(service, inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
-        return json_bytes(await off_loop(size_of(why.ticket), _explained, service, why, asked.options))
+        return json_content(await off_loop(size_of(why.ticket), _explained, service, why, asked.options))
     ticket = await service.ask(inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
     return await off_loop(size_of(ticket), _told, service, ticket, asked.options)
 
@@ -192,7 +192,7 @@ def _check_wishes(service: Service, names: Names, options: Options) -> None:
 def _told(service: Service, ticket: Ticket, options: Options) -> Response:
     answer = _answer(service, ticket, options)
     forget_results(ticket)
-    return json_bytes(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))
+    return json_content(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))
 
 
 def _taken(results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from polyhead.engine.queue import BatchFacts
 from polyhead.serve.formats.base import Operation
-from polyhead.serve.http import json_bytes
+from polyhead.serve.http import json_content
 from polyhead.serve.load import Load
 from polyhead.serve.service import Service
 
@@ -101,4 +101,4 @@ class _File:
 
 
 async def _load(load: Load, request: Request) -> Response:
-    return json_bytes(load.answer(), headers={"Cache-Control": "no-store"})
+    return json_content(load.answer(), headers={"Cache-Control": "no-store"})

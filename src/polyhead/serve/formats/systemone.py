@@ -21,7 +21,7 @@ from polyhead.serve.coding import plain_body
 from polyhead.serve.decide import Decided, Decision, decide_request
 from polyhead.serve.faults import REQUIRED, fault_of
 from polyhead.serve.formats.base import Operation, Wire
-from polyhead.serve.http import HttpError, body_of, check_parts, gone, headers_of, json_bytes, raw, status_of
+from polyhead.serve.http import HttpError, body_of, check_parts, gone, headers_of, json_content, raw, status_of
 from polyhead.serve.questions import (
     DecisionQuestion,
     Option,
@@ -129,12 +129,12 @@ class SystemOneFormat:
             detail: object = [
                 {"loc": ["body", *place], "msg": message, "type": kind} for place, message, kind in error.faults
             ]
-            return json_bytes({"detail": detail}, 422)
+            return json_content({"detail": detail}, 422)
         status, body = status_of(error), body_of(error)
         if status == 422:
-            return json_bytes({"detail": [{"loc": ["body"], "msg": body.message, "type": body.type}]}, 422)
+            return json_content({"detail": [{"loc": ["body"], "msg": body.message, "type": body.type}]}, 422)
         kind = ERROR_TYPES.get(status, "api_error")
-        return json_bytes({"detail": {"error_type": kind, "message": body.message}}, status, headers_of(error))
+        return json_content({"detail": {"error_type": kind, "message": body.message}}, status, headers_of(error))
 
 
 _DECODER = msgspec.json.Decoder(SystemOneRequest)
@@ -192,7 +192,7 @@ def _told(
         "x_receipt": answered.receipt,
         "x_versions": answered.versions,
     }
-    return json_bytes(body, headers={REQUEST_ID: f"req_{secrets.token_hex(8)}"})
+    return json_content(body, headers={REQUEST_ID: f"req_{secrets.token_hex(8)}"})
 
 
 def _decoded(body: bytes) -> SystemOneRequest:
@@ -320,7 +320,7 @@ async def _models(service: Service, request: Request) -> Response:
     released = datetime.datetime.fromtimestamp(seconds, datetime.UTC).date().isoformat()
     described = f"Tasks over one encoder, {bundle.trunk_name}: {', '.join(service.tasks)}"
     names = (ALIAS, model_name(service))
-    return json_bytes(
+    return json_content(
         {
             "models": [{"name": name, "description": described, "release_date": released} for name in names],
             "object": "list",

@@ -15,7 +15,6 @@ from polyhead.data.columns import columns_of
 from polyhead.data.read import Examples, read
 from polyhead.data.shares import is_stored
 from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together
-from polyhead.deep.loop.feed import stream
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.recipes import Frozen
 from polyhead.project.strategies import Strategy
@@ -27,6 +26,7 @@ from polyhead.text.tokenize import Input
 from polyhead.train.data.oracle import StoredScores
 from polyhead.train.data.prepared import Donor, Prepared, Split
 from polyhead.train.data.units import units_of
+from polyhead.train.runs import stream
 
 
 def prepare(project: Project, folder: Path, *, stored: StoredScores | None = None) -> list[Prepared]:

@@ -9,14 +9,14 @@ import msgspec
 from polyhead.bundle.owners import is_family, owner_named, task_names
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import check_free
-from polyhead.deep.loop.events import Events
 from polyhead.errors import BundleError, ConfigError, TrainError
 from polyhead.plan import TRUNK, Path, owners_of
 from polyhead.project.strategies import Strategy
 from polyhead.project.strategies.prompted import shared_prompt
-from polyhead.project.tables import Project, strategy_of
+from polyhead.project.tables import Project, TaskEntry, strategy_of
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.events import Events
 
 
 def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
@@ -122,3 +122,9 @@ def _clash(bundle: Bundle, names: Sequence[str], left: Mapping[str, set[str]]) -
         do="; or ".join(ways),
         tasks=tuple(gone),
     )
+
+
+def split_summarizers(project: Project) -> tuple[tuple[TaskEntry, ...], tuple[TaskEntry, ...]]:
+    """The project's tasks that read the trunk, and those that own their models."""
+    own = tuple(entry for entry in project.tasks if entry.known_kind.owns_model)
+    return tuple(entry for entry in project.tasks if entry not in own), own

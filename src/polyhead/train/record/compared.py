@@ -13,7 +13,6 @@ from polyhead.bundle.journal import Attempt
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, FamilyDraft, check_read
 from polyhead.data.read import Examples
-from polyhead.deep.loop.events import Events
 from polyhead.engine.agreement import without_scores
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
@@ -24,6 +23,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.regression import CLOSE
 from polyhead.tasks.task import Task, owner_of
 from polyhead.train.data.prepared import Prepared, Split, split_rows
+from polyhead.train.events import Events
 
 MOST = 2000  # rows that are compared, evenly spaced: each is read through the trunk for either version
 PIECE = 256  # inputs answered at a time: bounds memory, and lets progress be shown

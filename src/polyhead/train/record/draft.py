@@ -16,7 +16,6 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.owners import task_names
 from polyhead.bundle.write import Draft
 from polyhead.data.read import Examples
-from polyhead.deep.loop.fit import Fitted
 from polyhead.encoder.data import TrunkFacts
 from polyhead.plan import Path, Plan, cost, merge
 from polyhead.progress import counted
@@ -26,6 +25,7 @@ from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.record.decided import Fingerprint, tag
+from polyhead.train.runs import Fitted
 
 
 class HeldRows(msgspec.Struct, frozen=True, kw_only=True):

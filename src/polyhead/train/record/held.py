@@ -7,12 +7,12 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
-from polyhead.deep.loop.checkpoint import cache_folder
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import TrainError
 from polyhead.evaluate.held import held_file, held_of
 from polyhead.files import make_folder, remove_leftovers, replace_file
 from polyhead.train.record.draft import HeldRows
+from polyhead.train.runs import cache_folder
 
 
 def keep_held(

@@ -2,7 +2,6 @@
 
 import msgspec
 
-import tiny
 from polyhead.deep.branch.run import Branches
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import wanted_taps
@@ -11,6 +10,7 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch
 from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare
+from support import tiny_project
 
 DEPTH = 3
 TRAINING = Training(seed=1, epochs=3, patience=3, batch=8, learning_rate=2e-3, precision="float32")
@@ -19,8 +19,8 @@ STRATEGY = Branch(layers=2, hidden=8)
 
 def home_in(folder):
     """The folder with a trunk of three layers and the tiny data."""
-    tiny.write_trunk(folder / "trunk", tiny_trunk(layers=DEPTH))
-    tiny.write_data(folder / "data")
+    tiny_project.write_trunk(folder / "trunk", tiny_trunk(layers=DEPTH))
+    tiny_project.write_data(folder / "data")
     return folder
 
 
@@ -34,7 +34,7 @@ def copied(home, folder):
 
 def project(folder, *names, strategy=STRATEGY, training=TRAINING, **changes):
     """A project of branches over these tasks."""
-    return tiny.project(folder, *names, strategy=strategy, training=training, **changes)
+    return tiny_project.project(folder, *names, strategy=strategy, training=training, **changes)
 
 
 def prepared_of(home, name, *, strategy=STRATEGY, training=TRAINING, **changes):

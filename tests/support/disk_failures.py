@@ -114,7 +114,7 @@ def exit_code():
 
 def run_forking(script, *arguments):
     """What a script prints that forks: in a process of its own, without threads that a fork would lose."""
-    paths = [str(Path(files.__file__).parents[1]), str(Path(__file__).parent)]
+    paths = [str(Path(files.__file__).parents[1]), str(Path(__file__).parents[1])]
     single = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-import tiny
+from support import tiny_project
 
 LIMIT = 120  # seconds that one run may take before it counts as hanging
 MEETING = 20  # seconds in which two processes form their group; gloo's sockets now and then fail to meet
@@ -87,7 +87,8 @@ def _serve(rank, pipe):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
 
-    from polyhead.deep.loop.devices import ProcessRank, process_group
+    from polyhead.deep.loop.devices import process_group
+    from polyhead.train.runs import ProcessRank
 
     torch.set_num_threads(1)
     gc.freeze()  # whoever leaves a group collects garbage, and need not look through all that was imported
@@ -112,7 +113,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     recipe: object
     training: object
     strategies: dict = {}  # of tasks that do not have the usual one
-    entries: tuple = ()  # of tasks beside those of `tiny`
+    entries: tuple = ()  # of tasks in addition to those of `tiny_project`
     checkpoint: str | None = None
     stop: int | None = None  # after so many epochs are saved, as if it were killed
     inside: int | None = None  # or after so many updates of the first epoch
@@ -125,14 +126,14 @@ class Stopped(Exception):
 
 
 def course_of(job, place):
-    from polyhead.deep.loop.events import Events
     from polyhead.deep.nn.load import load_trunk
     from polyhead.deep.recipes.course import JointCourse
     from polyhead.deep.recipes.paths import joint_paths
     from polyhead.train.data.prepare import prepare
+    from polyhead.train.events import Events
 
     home = Path(job.home)
-    project = tiny.project(home, *job.names, training=job.training)
+    project = tiny_project.project(home, *job.names, training=job.training)
     tasks = (*(entry for entry in project.tasks if entry.name in job.names), *job.entries)
     project = msgspec.structs.replace(project, tasks=tasks, recipe=job.recipe)
     prepared = [

@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-import checkpoints
+from support import checkpoints
 
 # What `LoraConfig.save_pretrained` writes, with its defaults.
 SETTINGS = {

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases import cases
 from polyhead.errors import PlanError
 from polyhead.plan import (
     TRUNK,
@@ -28,6 +27,7 @@ from polyhead.plan import (
     owners_of,
     split_layers,
 )
+from support.cases import cases
 
 DEPTH = 8
 

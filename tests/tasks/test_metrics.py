@@ -11,9 +11,9 @@ import scipy.stats
 import seqeval.metrics
 import sklearn.metrics
 
-from cases import cases
 from polyhead.errors import DataError, EmptyData
 from polyhead.tasks import metrics
+from support.cases import cases
 
 ROUNDS = range(40)
 

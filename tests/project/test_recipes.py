@@ -5,11 +5,11 @@ import math
 import msgspec
 import pytest
 
-from cases import cases
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Recipe, Sampling, Smoothing, Weighting
 from polyhead.values import Value, read_toml, to_value
-from tiny import to_toml
+from support.cases import cases
+from support.tiny_project import to_toml
 
 
 class Holder(Value):

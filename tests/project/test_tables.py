@@ -17,7 +17,7 @@ from polyhead.project.tables import (
     training_of,
     with_seed,
 )
-from tiny import to_toml
+from support.tiny_project import to_toml
 
 TASK = '[[tasks]]\nname = "mood"\nkind = "single_label"\nlabels = ["a", "b"]\ntrain = "x.jsonl"\n'
 

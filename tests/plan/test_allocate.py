@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import cases
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Layers, Path, merge
@@ -23,6 +22,7 @@ from polyhead.plan.cost.allocate import (
     price_of,
 )
 from studies.wei2021.published import TASKS, published_options
+from support.cases import cases
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 SMALL = Architecture(layers=4, width=16, heads=2, feed_forward=64, vocabulary=50, embedding_width=8)

@@ -79,14 +79,14 @@ def test_without_a_stream_nothing_is_shown():
 def test_training_in_python_says_how_far_it_is(tmp_path, capsys):
     """It was silent for two minutes."""
     import polyhead
-    import tiny
+    from support import tiny_project
 
-    project = tiny.project(tmp_path, "mood")
+    project = tiny_project.project(tmp_path, "mood")
     polyhead.train_project(project, folder=tmp_path)
     told = capsys.readouterr()
     assert told.err.startswith("training 1 task into ") and "mood: validation accuracy" in told.err
     assert not told.out
-    from polyhead.deep.loop.events import Events
+    from polyhead.train.events import Events
 
     polyhead.train_project(project, folder=tmp_path, events=Events())
     assert not capsys.readouterr().err

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-import tiny
 from polyhead.cli.main import main
-from tiny import to_toml
+from support import tiny_project
+from support.tiny_project import to_toml
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -92,7 +92,7 @@ def environment():
 
 def write_project(folder, *names, **changes):
     """polyhead.toml over the tiny tasks, with trunk and data beside it."""
-    project = tiny.project(folder, *names, **changes)
+    project = tiny_project.project(folder, *names, **changes)
     path = folder / "polyhead.toml"
     path.write_text(to_toml(project))
     return path

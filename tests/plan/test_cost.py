@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases import cases
 from polyhead.encoder.shape import Architecture, embedding_arrays, trunk_arrays
 from polyhead.errors import PlanError
 from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, Plan, Pool, Prompt, merge
@@ -25,6 +24,7 @@ from polyhead.plan.cost import (
     stored_bytes,
     vector_bytes,
 )
+from support.cases import cases
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 ROBERTA = Architecture(
@@ -658,7 +658,7 @@ def test_flops_and_parameters_of_a_delta_equal_what_torch_counts(delta):
     trunk, shape, ids, mask = small_trunk()
     from torch.utils.flop_counter import FlopCounterMode
 
-    from one_delta import OneDelta
+    from support.single_delta import OneDelta
 
     node = Delta(part="task:a", **delta)
     made = OneDelta(node, (0, 1), width=24, heads=4, feed_forward=40).train()

@@ -1,4 +1,4 @@
-"""Pictures of the server's page for the docs: `python tests/page_pictures.py BUNDLE`.
+"""Pictures of the server's page for the docs: `PYTHONPATH=tests python -m support.screenshots BUNDLE`.
 
 It serves the bundle (of `polyhead demo`) on a free port, asks it for a while so that the charts show something, and
 writes docs/images/page-light.png and page-dark.png. Needs Chromium (see `browser.py`), Pillow, and the fonts that the
@@ -18,9 +18,9 @@ from urllib.request import Request, urlopen
 
 from PIL import Image
 
-from browser import Browser, missing
+from support.browser import Browser, missing
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 TEXT = (
     "You charged my card twice for order #48213 on 3 May, and the AeroBrew 300 never came. "
     "Please put this right today. Ingrid"

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 import torch
 
-from models import answers, model_of, numbered, paths_of, texts_of
 from polyhead import plan
 from polyhead.deep import model as running
 from polyhead.errors import PlanError
@@ -12,6 +11,7 @@ from polyhead.plan import TRUNK, Embed, Layers, Path, Pool, cost, merge
 from polyhead.plan.passes import legs, passes_of
 from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
+from support.models import answers, model_of, numbered, paths_of, texts_of
 
 PAL = InLayer(adapters=(Adapter(size=6, heads=2),))
 UPPER = InLayer(adapters=(Adapter(size=6, heads=2, start=1),))

@@ -18,23 +18,24 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.journal import keep_attempts
 from polyhead.bundle.models import ModelDraft, Models, add_model, check_model_name
 from polyhead.data.read import Examples
-from polyhead.deep.loop.checkpoint import SUFFIX, cache_folder
-from polyhead.deep.loop.events import Events
 from polyhead.deep.loop.numerics import numerics, precision_of
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
 from polyhead.deep.summarizer_training import TrainedSummarizer, summaries_of, train_summarizer
 from polyhead.encoder.summarizer import Seq2SeqData, Summarizer
 from polyhead.files import remove_tree
 from polyhead.progress import counted, duration
-from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.project.tables import TaskEntry, TrunkChoice
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepared import Prepared, split_rows
+from polyhead.train.data.units import split_summarizers
+from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk
 from polyhead.train.record.compared import VersionComparison, outputs_of_both
 from polyhead.train.record.decided import VersionDecisions, choices, left_line
 from polyhead.train.record.draft import score_table, validation_probes
 from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import skipped
+from polyhead.train.runs import SUFFIX, cache_folder
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun
 
 TRAINER = 1  # counted up when the same declaration and data would train another model
@@ -68,12 +69,6 @@ class Summaries(BundleTraining):
         for p, entry in self._summarizing:
             outcome = _train(run, p, entry).within(outcome, p.task.name)
         return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
-
-
-def split_summarizers(project: Project) -> tuple[tuple[TaskEntry, ...], tuple[TaskEntry, ...]]:
-    """The project's tasks that read the trunk, and those that own their models."""
-    own = tuple(entry for entry in project.tasks if entry.known_kind.owns_model)
-    return tuple(entry for entry in project.tasks if entry not in own), own
 
 
 class _Made(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases import cases
 from polyhead.errors import BadName, ConfigError
 from polyhead.values import Value, digested, from_json, read_toml, to_json, to_value
-from tiny import to_toml
+from support.cases import cases
+from support.tiny_project import to_toml
 
 
 class Frozen(Value, tag="frozen", tag_field="kind"):

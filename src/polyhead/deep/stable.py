@@ -7,7 +7,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 
+from polyhead.deep.model import stored_value
+from polyhead.deep.nn.trunk import Trunk
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.plan import Path
@@ -26,10 +29,6 @@ def states_of(trunk: TrunkData, batch: TokenBatch) -> Callable[[], Any]:
 
     @cache
     def computed() -> Any:
-        import torch
-
-        from polyhead.deep.nn.trunk import Trunk
-
         ids, mask, segments = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments))
         with torch.inference_mode():
             return Trunk.from_data(trunk)(ids, mask, segments=segments)
@@ -39,10 +38,6 @@ def states_of(trunk: TrunkData, batch: TokenBatch) -> Callable[[], Any]:
 
 def stable_states(states: Callable[[], Any], path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
     """As `stable_rows`, of states that several paths read."""
-    import torch
-
-    from polyhead.deep.model import stored_value
-
     pool = path.stored().pool
     if pool.codec.format.is_exact:
         return np.ones(len(batch.ids), bool)

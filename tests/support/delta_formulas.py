@@ -1,11 +1,11 @@
-"""What each form of `polyhead.testing.tiny` puts into a layer, as its paper has it, in the words of `by_hand`.
+"""What each form of `polyhead.testing.tiny` puts into a layer, by its paper's formula over `reference_encoder`.
 
 Sizes, heads and scales are written out here and read from no plan.
 """
 
 import numpy as np
 
-from by_hand import Slots, attend, gelu, linear, norm, sigmoid
+from support.reference_encoder import Slots, attend, gelu, linear, norm, sigmoid
 
 
 class FormulaSlots(Slots):

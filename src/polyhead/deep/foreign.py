@@ -1,0 +1,48 @@
+"""Models of `transformers` as they answer themselves: opened, changed by an adapter's arrays, and run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyhead.deep.nn.load import first_line, quiet, transformers_library
+from polyhead.errors import TrunkError
+
+
+def open_foreign(folder: str, path: str, *, reads: str, own: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Tokenizer and float32 model for classification (`reads` is "Token" or "Sequence") of the folder at `path`.
+
+    Raises TrunkError, which names `folder`, where `transformers` cannot open it.
+    """
+    library = transformers_library("proving an imported task's answers")
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with quiet(library):  # it would warn that an adapter's base has no head
+            tokenizer = library.AutoTokenizer.from_pretrained(path, **local)
+            auto = getattr(library, f"AutoModelFor{reads}Classification")
+            model = auto.from_pretrained(path, dtype=torch.float32, **local, **own)
+    except Exception as error:  # the library raises errors of many types where it cannot open the folder
+        raise TrunkError(
+            f"{folder}: transformers itself cannot open it",
+            got=first_line(error),
+            do="give the whole folder that `save_pretrained` wrote, tokenizer files too",
+        ) from error
+    return tokenizer, model.eval()
+
+
+def foreign_logits(model: Any, tokens: Mapping[str, Any]) -> Any:
+    """The model's logits, without gradients."""
+    with torch.inference_mode():
+        return model(**tokens).logits
+
+
+def add_adapter(model: Any, saved: Mapping[str, np.ndarray], maps: Mapping[str, Any]) -> None:
+    """Puts an adapter's arrays into the model, by the names that both have; `maps` gives each weight with its delta."""
+    arrays = model.state_dict()
+    arrays |= {name: torch.from_numpy(array) for name, array in saved.items()}
+    for module, low in maps.items():
+        arrays[f"{module}.weight"] = torch.from_numpy(low.merged(arrays[f"{module}.weight"].numpy()))
+    model.load_state_dict(arrays)

@@ -1,0 +1,91 @@
+"""What every training run has: its process, its seeds, its folder in the cache, and the course that it took."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from polyhead.errors import ConfigError, TrainError
+from polyhead.files import opened_folder
+from polyhead.values import Value
+
+SUFFIX = ".checkpoint"
+
+
+class ProcessRank(Value):
+    """One process of a training run; `meeting` is where the processes find each other, a URL that torch knows."""
+
+    rank: int = 0
+    world: int = 1
+    device: str = "cpu"
+    meeting: str = "env://"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise ConfigError("no such process", got=f"rank {self.rank} of {self.world}", allowed="rank 0 to world - 1")
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes and talks."""
+        return self.rank == 0
+
+    def owns(self, index: int) -> bool:
+        """Whether this process computes the micro-batch of this index."""
+        return index % self.world == self.rank
+
+    def check(self, micro_batches: int) -> None:
+        """Raises ConfigError unless every process gets as many micro-batches of an update as the others."""
+        if micro_batches % self.world:
+            raise ConfigError(
+                "the micro-batches of an update cannot be shared evenly by the processes",
+                got=f"{micro_batches} micro-batches, {self.world} processes",
+                allowed="a multiple of the processes",
+                do="set recipe.micro_batches (with sampling 'all' it is the number of tasks), or start fewer",
+            )
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a training run."""
+
+    best_epoch: int = 0
+    score: float = 0.0  # best validation score
+    history: tuple[dict[str, float], ...] = ()  # one row an epoch: epoch, loss, score, seconds
+    examples_seen: int = 0
+    seconds: float = 0.0
+    steps: int = 0  # updates an epoch
+
+    @property
+    def best_update(self) -> int:
+        """After how many updates the weights were those that are kept."""
+        return self.best_epoch * self.steps
+
+    @property
+    def updates(self) -> int:
+        """The number of updates made."""
+        return len(self.history) * self.steps
+
+
+def stream(seed: int, *names: object) -> int:
+    """A seed of its own for each use, the same on every machine."""
+    content = ":".join(str(part) for part in (seed, *names))
+    return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4], "big")
+
+
+def cache_folder(cache: Path, *names: str) -> Path:
+    """A folder of the cache; raises TrainError where it, or a folder above it in the cache, is a link."""
+    folder = cache.joinpath(*names)
+    try:
+        with opened_folder(folder, root=cache):
+            pass
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise TrainError(
+            f"nothing can be kept in {folder}",
+            got=f"{error.filename}: {error.strerror}",
+            allowed="folders, below the cache without links",
+            do="remove it, or name another --cache",
+        ) from None
+    return folder
