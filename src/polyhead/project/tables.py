@@ -76,7 +76,7 @@ class DataFile(Value):
             )
 
 
-class TaskEntry(Columns):
+class TaskEntry(Columns, kw_only=True):
     """One `[[tasks]]` table: what is asked, of which columns of which files, shared and trained how."""
 
     name: str
