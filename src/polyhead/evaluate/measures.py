@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, sqrt
+from math import ceil
 
 import numpy as np
 
@@ -66,14 +66,6 @@ def of_truth(rows: LabelledOutputs, probabilities: np.ndarray) -> np.ndarray:
     return np.asarray(probabilities[np.arange(len(rows.targets)), rows.targets])
 
 
-def lower_bound(right: np.ndarray, count: np.ndarray, *, z: float) -> np.ndarray:
-    """Wilson's bound on a share from below: `right` of `count` were right."""
-    share, square = right / count, z * z
-    centre = share + square / (2 * count)
-    spread = z * np.sqrt(share * (1 - share) / count + square / (4 * count**2))
-    return np.asarray((centre - spread) / (1 + square / count))
-
-
 def conformal_quantile(values: np.ndarray, coverage: float) -> float | None:
     """What a new value does not exceed with a chance of at least `coverage`; None where these are too few to say.
 
@@ -86,8 +78,3 @@ def conformal_quantile(values: np.ndarray, coverage: float) -> float | None:
 def rows_for(coverage: float) -> int:
     """The fewest rows from which `conformal_quantile` can say something."""
     return ceil(coverage / (1 - coverage) - 1e-9)
-
-
-def share_error(share: float, rows: int) -> float:
-    """Of a share that was measured on so many rows."""
-    return sqrt(max(share * (1 - share), 0.0) / max(rows, 1))

@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 
 from polyhead.errors import BadValue
-from polyhead.evaluate.measures import LabelledOutputs, lower_bound
+from polyhead.evaluate.measures import LabelledOutputs
+from polyhead.tasks.agreement import wilson
 from polyhead.values import Value
 
 Measure = Literal["f1", "precision", "recall", "accuracy"]
@@ -65,7 +66,7 @@ def of_label(probabilities: np.ndarray, is_true: np.ndarray, goal: Goal) -> floa
         place = floor((len(true) + 1) * (1 - goal.least))
         return float(true[place - 1]) if place >= 1 else (0.0 if len(true) else None)
     is_shown = is_last & (count >= SHOWN)
-    reached = np.flatnonzero(is_shown & (lower_bound(right, count, z=CAUTION) >= goal.least))
+    reached = np.flatnonzero(is_shown & (wilson(right, count, z=CAUTION)[0] >= goal.least))
     return None if not len(reached) else _between(ranked, int(reached[-1]))
 
 
