@@ -5,17 +5,21 @@ import pytest
 
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.evaluate.calibrate import CalibrateRequest, fit_calibration, halved, measures
-from polyhead.evaluate.measures import (
+from polyhead.evaluate.probabilities import (
+    LENT,
+    Goal,
     LabelledOutputs,
+    best_temperature,
     conformal_quantile,
     error_of,
+    fit_scaling,
     label_scores_of,
     log_loss,
+    of_label,
+    of_labels,
     rows_for,
 )
-from polyhead.evaluate.scaling import best_temperature, fit_scaling
-from polyhead.evaluate.thresholds import LENT, Goal, of_label, of_labels
-from polyhead.store.jobs.calibrated import calibrated_arrays
+from polyhead.store.jobs.answers import calibrated_arrays
 from polyhead.tasks.agreement import wilson
 from polyhead.tasks.calibration import Calibration, SetRule, with_calibrated
 from polyhead.tasks.metrics import calibration_error
