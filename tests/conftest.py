@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import socket
-import sys
 import tempfile
 import zlib
 
@@ -46,6 +45,16 @@ socket.socket.connect = _guarded
 os.fsync = disk_failures.fsync  # what is written is not waited for: that decides after a power cut alone
 
 
+def pytest_configure():
+    """A busy machine is no failure: before any test's own settings are read, which keep the rest of the profile."""
+    if importlib.util.find_spec("hypothesis") is None:
+        return
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any speed")
+
+
 def pytest_report_header():
     from polyhead.machine import processor
 
@@ -65,11 +74,6 @@ def pytest_collection_finish(session):
     """What was collected stays to the end: the garbage collector need not go through it again and again."""
     gc.collect()
     gc.freeze()
-    if "hypothesis" in sys.modules:  # a busy machine is no failure
-        from hypothesis import HealthCheck, settings
-
-        settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-        settings.load_profile("any speed")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,19 +28,8 @@ from polyhead.values import Value
 CHOICE = MultipleChoice.name
 MOST_ROWS = 20_000  # that are looked at, evenly spread over a file
 LABELS = ("label", "labels", "tags", "spans", "answers", "entities")
-LIKE_LABELS = (
-    "class",
-    "category",
-    "categories",
-    "target",
-    "y",
-    "intent",
-    "sentiment",
-    "topic",
-    "topics",
-    "gold",
-    "score",
-)
+LIKE_LABELS = {"class", "category", "categories", "target", "y", "intent", "sentiment", "topic", "topics"}
+LIKE_LABELS |= {"gold", "score"}
 CHOICES = ("choices", "options", "endings", "candidates")
 TOKENS = ("tokens", "words")
 
