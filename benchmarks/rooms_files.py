@@ -16,9 +16,8 @@ What counts of `src/polyhead`:
 
 - **on the way**, of `http` and `predict`: in each thread the longest chain of files of which each calls the next, all
   on the stack at one time. This is what a reader follows from the request to where it is answered. What every task
-  shares
-  and a reader takes as known ends a chain: files of the package's root, the rooms `plan`, `text` and `tasks`, and what
-  computes the encoder (`engine/backends`, `engine/compile`, and other rooms' backends);
+  shares and a reader takes as known ends a chain: files of the package's root, the rooms `plan`, `text` and `tasks`,
+  and what computes the encoder (`engine/backends`, `engine/compile`, and other rooms' backends);
 - **crossed**, of `train` and `backfill`: a file with a function that calls one of another file, so that the reader has
   to go on from there;
 - **entered**: every file with a function that was called, for comparison.
