@@ -9,31 +9,20 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 
+from polyhead.data.guess_texts import CONTEXTS, TEXTS
 from polyhead.errors import DataError, PolyheadError
 
 SCORED = {".csv": ".csv", ".tsv": ".csv", ".xlsx": ".csv"}
 SCORED |= {".jsonl": ".jsonl", ".json": ".jsonl", ".parquet": ".parquet"}
 """Endings of files of rows that are answered, each with one that is written."""
 SEPARATORS = ",;\t|"
-TEXTS = (
-    "text",
-    "message",
-    "sentence",
-    "body",
-    "content",
-    "comment",
-    "review",
-    "tweet",
-    "utterance",
-    "query",
-    "document",
-)
+COLUMNS_OF_TEXTS = (*TEXTS, *CONTEXTS)
 """Names by which a column of texts is known, the likeliest first."""
 KNOWN = {
-    *(TEXTS + tuple(f"{name}s" for name in TEXTS)),
-    *("text_a", "text_b", "text1", "text2", "sentence1", "sentence2", "premise", "hypothesis", "title", "subject"),
-    *("question", "context", "answer", "answers", "choices", "options", "tokens", "tags", "ner_tags"),
-    *("id", "idx", "index", "uid", "label", "labels", "class", "category", "target", "intent", "sentiment", "topic"),
+    *(COLUMNS_OF_TEXTS + tuple(f"{name}s" for name in COLUMNS_OF_TEXTS)),
+    *["text_a", "text_b", "text1", "text2", "sentence1", "sentence2", "premise", "hypothesis", "title", "subject"],
+    *["answer", "answers", "choices", "options", "tokens", "tags", "ner_tags"],
+    *["id", "idx", "index", "uid", "label", "labels", "class", "category", "target", "intent", "sentiment", "topic"],
 }
 """Names of columns of labelled texts."""
 _NAME = re.compile(r"[^\W\d][\w.-]{0,39}(?: [\w.-]{1,40}){0,3}")
@@ -93,7 +82,7 @@ def _records(lines: Sequence[str], mark: str) -> list[list[str]]:
 def command_for(bundle: str, file: str, columns: Sequence[str]) -> str:
     """The command that answers the rows of a file; COLUMN stands where it is not known which one holds the texts."""
     names = {name.casefold(): name for name in columns}
-    column = next((names[name] for name in TEXTS if name in names), "COLUMN")
+    column = next((names[name] for name in COLUMNS_OF_TEXTS if name in names), "COLUMN")
     name = file.lower().removesuffix(".gz")
     ending = next((SCORED[end] for end in SCORED if name.endswith(end)), ".csv")
     words = shlex.join(["polyhead", "predict", bundle, file, "--text"])

@@ -19,7 +19,8 @@ from polyhead.data.guess import (
     plain,
 )
 from polyhead.data.guess_texts import CONTEXTS, in_roles, is_asked, named_texts, one_text, pair_of, text_columns
-from polyhead.data.rows import Row, Rows
+from polyhead.data.rows import Rows
+from polyhead.data.tables import Row
 from polyhead.errors import ConfigError
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.kinds.multiple_choice import MultipleChoice
@@ -28,19 +29,8 @@ from polyhead.values import Value
 CHOICE = MultipleChoice.name
 MOST_ROWS = 20_000  # that are looked at, evenly spread over a file
 LABELS = ("label", "labels", "tags", "spans", "answers", "entities")
-LIKE_LABELS = (
-    "class",
-    "category",
-    "categories",
-    "target",
-    "y",
-    "intent",
-    "sentiment",
-    "topic",
-    "topics",
-    "gold",
-    "score",
-)
+LIKE_LABELS = {"class", "category", "categories", "target", "y", "intent", "sentiment", "topic", "topics"}
+LIKE_LABELS |= {"gold", "score"}
 CHOICES = ("choices", "options", "endings", "candidates")
 TOKENS = ("tokens", "words")
 

@@ -9,36 +9,11 @@ from typing import Any
 from polyhead.data.guess import SPAN, is_number, looks_like_labels
 from polyhead.errors import ConfigError
 
-TEXTS = (
-    "text",
-    "sentence",
-    "message",
-    "content",
-    "body",
-    "review",
-    "utterance",
-    "comment",
-    "question",
-    "query",
-    "tweet",
-)
+TEXTS: tuple[str, ...] = ("text", "sentence", "message", "content", "body", "review", "utterance", "comment")
+TEXTS += ("question", "query", "tweet")
 CONTEXTS = ("context", "passage", "document", "article")
-NOT_ASKED = (
-    "id",
-    "idx",
-    "index",
-    "uid",
-    "guid",
-    "uuid",
-    "split",
-    "fold",
-    "group",
-    "url",
-    "date",
-    "time",
-    "timestamp",
-    "",
-)
+NOT_ASKED = {"", "id", "idx", "index", "uid", "guid", "uuid", "split", "fold", "group", "url"}
+NOT_ASKED |= {"date", "time", "timestamp"}
 ROW_NUMBER = re.compile(r".*(_id|_ID|Id| id| ID)|[Uu]nnamed: [0-9]+", re.DOTALL)
 PAIRS = (
     ("text", "text_b"),

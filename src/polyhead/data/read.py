@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 
 import msgspec
 import numpy as np
 
-from polyhead.data.columns import Source, TaskColumns, columns_of
+from polyhead.data.columns import Source, columns_of
 from polyhead.data.read_gold import gold_of
-from polyhead.data.rows import Row, Rows, no_rows
+from polyhead.data.rows import Rows, no_rows
 from polyhead.data.shares import Stored, is_stored, shares_of, value_of
+from polyhead.data.tables import Row
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
 from polyhead.tasks.kinds import kind_of
@@ -119,19 +121,9 @@ def read(source: Source, task: Task, *, stored: Stored | None = None) -> Example
     Raises MissingColumn for a column that no row has, BadValue or UnknownLabel (with the row) for a row that
     is wrong, EmptyData when no row is left, DataError for a file that cannot be read.
     """
-    if is_stored(source.soft) and stored is None:
-        columns_of(source, task)  # what is wrong with the declaration is said all the same
-        source = msgspec.structs.replace(source, soft=None)
     reader = _Reader(source, task, stored)
-    rows = Rows(source.path, reader.columns.wanted)
-    for row in rows:
-        if source.limit is not None and reader.counts["rows"] >= source.limit:
-            break
-        if _matches(row, source.where or {}):
-            reader.add(row, from_cells=rows.has_cells)
-    if not rows.columns:
-        raise no_rows(source.path)
-    reader.columns.check(source.path, list(rows.columns))
+    for wrong in reader.faults():
+        raise wrong
     return reader.examples()
 
 
@@ -153,38 +145,15 @@ def read_each(source: Source, task: Task) -> Reading:
     Raises ConfigError for columns that make no input and label, DataError for a file that cannot be read, with
     MissingColumn and EmptyData as `read` does where no row is there at all.
     """
-    if is_stored(source.soft):
-        source = msgspec.structs.replace(source, soft=None)
     reader = _Reader(source, task, None)
-    rows = Rows(source.path, reader.columns.wanted)
-    wrong, skipped = list[BadValue](), dict[str, list[int]](empty=[], unlabelled=[], overlapping=[], shorter=[])
-    for row in rows.each():
-        if source.limit is not None and reader.counts["rows"] >= source.limit:
-            break
-        if isinstance(row, BadValue):
-            wrong.append(row)
-            continue
-        if not _matches(row, source.where or {}):
-            continue
-        before = {name: reader.counts[name] for name in skipped}
-        try:
-            reader.add(row, from_cells=rows.has_cells)
-        except BadValue as error:
-            wrong.append(error)
-        for name, numbers in skipped.items():
-            if reader.counts[name] > before[name]:
-                numbers.append(row.number)
-    if not rows.columns and not wrong:
-        raise no_rows(source.path)
-    if rows.columns:
-        reader.columns.check(source.path, list(rows.columns))
+    wrong = tuple(reader.faults())
     return Reading(
         examples=reader.examples() if reader.used else None,
-        wrong=tuple(wrong),
-        empty=tuple(skipped["empty"]),
-        unlabelled=tuple(skipped["unlabelled"]),
-        overlapping=(*skipped["overlapping"], *skipped["shorter"]),
-        columns=tuple(rows.columns),
+        wrong=wrong,
+        empty=tuple(reader.places["empty"]),
+        unlabelled=tuple(reader.places["unlabelled"]),
+        overlapping=(*reader.places["overlapping"], *reader.places["shorter"]),
+        columns=tuple(reader.table.columns),
         rows=reader.counts["rows"],
     )
 
@@ -193,18 +162,47 @@ class _Reader:
     """Collects the examples of one source."""
 
     def __init__(self, source: Source, task: Task, stored: Stored | None) -> None:
-        self.stored, self.is_soft = stored if is_stored(source.soft) else None, source.soft is not None
+        self.columns = columns_of(source, task)
+        if is_stored(source.soft) and stored is None:
+            source = msgspec.structs.replace(source, soft=None)
+            self.columns = columns_of(source, task)
         self.source, self.task, self.kind = source, task, kind_of(task)
-        self.columns: TaskColumns = columns_of(source, task)
+        self.stored, self.is_soft = stored if is_stored(source.soft) else None, source.soft is not None
+        self.table = Rows(source.path, self.columns.wanted)
         self.blank_is_none = self.kind.empty_is_none and source.empty != "skip"
-        self.counts = dict.fromkeys(ReadReport.__struct_fields__, 0)
+        self.counts, self.places = Counter[str](), defaultdict[str, list[int]](list)  # of rows, by reason
         self.used: list[Example] = []
         self.targets: list[np.ndarray | None] = []  # None where soft labels alone say it
         self.shares: list[np.ndarray | None] = []
 
+    def faults(self) -> Iterator[BadValue]:
+        """Takes every row, and gives the errors of those that are wrong."""
+        where, is_wrong = {name: spelled(value) for name, value in (self.source.where or {}).items()}, False
+        for row in self.table.each():
+            if self.source.limit is not None and self.counts["rows"] >= self.source.limit:
+                break
+            try:
+                if isinstance(row, BadValue):
+                    raise row
+                if all(spelled(row.values.get(column)) == value for column, value in where.items()):
+                    self.counts["rows"] += 1
+                    self._note(self._add(row), row.number)
+            except BadValue as error:
+                is_wrong = True
+                yield error
+        if self.table.columns:
+            self.columns.check(self.source.path, list(self.table.columns))
+        elif not is_wrong:
+            raise no_rows(self.source.path)
+
+    def _note(self, what: str, row: int, count: int = 1) -> None:
+        if count:
+            self.counts[what] += count
+            self.places[what].append(row)
+
     def examples(self) -> Examples:
         used, targets, shares = self._taught() if self.is_soft else (self.used, self.targets, None)
-        report = ReadReport(**self.counts)
+        report = ReadReport(**{name: self.counts[name] for name in ReadReport.__struct_fields__})
         if not used:
             raise EmptyData(
                 f"task '{self.task.name}': no row of {self.source.path} can be used",
@@ -243,33 +241,30 @@ class _Reader:
         pairs = zip(stored(self.used), self.used, strict=True)
         return [None if scores is None else shares_of(self.task, scores, example) for scores, example in pairs]
 
-    def add(self, row: Row, *, from_cells: bool) -> None:
-        self.counts["rows"] += 1
+    def _add(self, row: Row) -> str:
+        """Takes a row; gives the reason why it is skipped, "used" where it is not."""
         texts = self._tokens(row) if self.columns.tokens else self._texts(row)
         options = self._options(row) if self.columns.choices else ()
         if texts is None or options is None:
-            self.counts["empty"] += 1
-            return
-        label, soft = self._label(row, from_cells=from_cells), self._soft(row, from_cells=from_cells)
+            return "empty"
+        label, soft = self._label(row), self._soft(row)
         if label is None and soft is None and self.stored is None:
-            self.counts["unlabelled"] += 1
-            return
+            return "unlabelled"
         context = self._text(row, self.columns.context) or ""
         example = self._example(texts, options, context, row.number)
         if self.source.spans:
             spans, left_out = gold_of(label, self.source, self.task, example)
-            self.counts["shorter"] += left_out
+            self._note("shorter", row.number, left_out)
             if spans is None:
-                self.counts["overlapping"] += 1
-                return
+                return "overlapping"
             words = cut_words(example.places, spans)
             self.counts["lost"] += sum(widened(span, example.places) != span for span in spans)
             example = msgspec.structs.replace(example, words=words, gold=tuple(spans))
-        self.targets.append(None if label is None else self._target(label, example, from_cells=from_cells))
+        self.targets.append(None if label is None else self._target(label, example))
         self.shares.append(None if soft is None else shares_of(self.task, soft, example))
         self.used.append(example)
-        self.counts["used"] += 1
         self.counts["repaired"] += sum(map(lone_surrogates, (*texts, *options, context)))
+        return "used"
 
     def _example(self, texts: list[str], options: tuple[str, ...], context: str, row: int) -> Example:
         example: TaskInput
@@ -285,10 +280,10 @@ class _Reader:
             words = words_in(example) if self.kind.per_word else None
         return Example(input=example, words=words, source=self.source.path, row=row)
 
-    def _target(self, label: object, example: Example, *, from_cells: bool) -> np.ndarray:
+    def _target(self, label: object, example: Example) -> np.ndarray:
         if example.gold is not None:
             label = self._tags(example.gold, example)
-        if example.options and from_cells:
+        if example.options and self.table.has_cells:
             label = self._of_cell(label, example)
         target = self.kind.encode(self.task, label, example)
         if self.kind.labels_words and len(target) != len(example.places):
@@ -341,7 +336,7 @@ class _Reader:
             raise self._bad(f"column '{column}' must hold {what}", value, "a list of strings", row.number)
         return items
 
-    def _label(self, row: Row, *, from_cells: bool) -> object:
+    def _label(self, row: Row) -> object:
         """The label as `Kind.encode` takes it; None when the row has none."""
         value = row.values.get(self.columns.label)
         if self.kind.takes_single:
@@ -352,14 +347,15 @@ class _Reader:
         if value is None or (isinstance(value, str) and not value.strip()):
             return None
         separated = self.source.separator and not self.columns.choices
-        if not isinstance(value, str) or not (from_cells or separated):
+        if not isinstance(value, str) or not (self.table.has_cells or separated):
             return value
         return self._list(value) if self.source.spans else self.kind.parse(value, self.source.separator)
 
-    def _soft(self, row: Row, *, from_cells: bool) -> object:
+    def _soft(self, row: Row) -> object:
         """What the row's columns of soft labels say; None where they say nothing."""
-        cells, several = [row.values.get(column) for column in self.columns.soft], isinstance(self.source.soft, tuple)
-        return value_of(cells, several=several, from_cells=from_cells) if cells else None
+        cells = [row.values.get(column) for column in self.columns.soft]
+        several = bool(self.source.one_hot)
+        return value_of(cells, several=several, from_cells=self.table.has_cells) if cells else None
 
     def _list(self, cell: str) -> object:
         """The list that a cell spells, as JSON or between separators."""
@@ -374,8 +370,3 @@ class _Reader:
     def _bad(self, what: str, got: object, allowed: object, row: int | None) -> BadValue:
         place = Example(source=self.source.path, row=row)
         return bad_value(self.task, place, what, got=got, allowed=allowed)
-
-
-def _matches(row: Row, where: dict[str, str | int | bool]) -> bool:
-    """True if every named column equals the wanted value as text (1 matches "1", true matches "true")."""
-    return all(spelled(row.values.get(column)) == spelled(value) for column, value in where.items())

@@ -121,6 +121,8 @@ LossName = Literal[
 ScoresOf = Literal["softmax", "sigmoid", "range"]
 CellForm = Literal["text", "number", "flag", "texts", "places", "shares", "numbers", "json"]
 """The form of a column that `polyhead score` adds: `places` are indices, `shares` a number for each label."""
+Arrays = Sequence[np.ndarray]
+"""An array a row."""
 Answer = dict[str, Any]
 """Plain values, as they are written to JSON."""
 
@@ -199,7 +201,7 @@ class Kind(ABC):
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """One row's output as plain values."""
 
-    def decode_all(self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Answer]:
+    def decode_all(self, task: Task, outputs: Arrays, examples: Sequence[Example]) -> list[Answer]:
         """The same of many rows; each answer is, to the bit, what `decode` gives of it alone."""
         return [self.decode(task, row, example) for row, example in zip(outputs, examples, strict=True)]
 
@@ -208,20 +210,16 @@ class Kind(ABC):
         return answer if self.cell_key is None else answer[self.cell_key]
 
     @abstractmethod
-    def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def evaluate(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> dict[str, float]:
         """Every metric of the kind on a whole split. Raises EmptyData when there is no row."""
 
     def label_scores(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+        self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]
     ) -> tuple[LabelScore, ...]:
         """Precision, recall and F1 of each label on a whole split; none for a kind whose answers are no labels."""
         return ()
 
-    def judged(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> Judged:
+    def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
         """What intervals, confusion and reliability of a whole split are made of."""
         return Judged()
 
@@ -241,9 +239,7 @@ class Kind(ABC):
         """Whether the kind can tell wrong answers from right ones."""
         return type(self).mistake is not Kind.mistake
 
-    def constant(
-        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> list[np.ndarray] | None:
+    def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray] | None:
         """Outputs that give all examples one answer, the best by `targets`; None for a kind without such answers."""
         return None
 
@@ -267,15 +263,15 @@ class Kind(ABC):
             f"kind '{self.name}' takes no probabilities", do="leave `takes_shares` False, or define them"
         )
 
-    def fitting_metric(self, task: Task, targets: Sequence[np.ndarray]) -> str | None:
+    def fitting_metric(self, task: Task, targets: Arrays) -> str | None:
         """The metric for a task that names none, where the default would hide how rare its labels are; else None."""
         return None
 
-    def offsets(self, task: Task, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def offsets(self, task: Task, targets: Arrays) -> list[np.ndarray]:
         """Offsets to try on the outputs so that rare labels are answered more often, the smallest first."""
         return []
 
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray | None:
+    def class_weights(self, task: Task, targets: Arrays) -> np.ndarray | None:
         """Weights float32 (labels,) that balance the loss; None for a kind without classes."""
         return None
 
@@ -302,13 +298,11 @@ class Kind(ABC):
         """
         return np.asarray(target[read])
 
-    def merge_windows(self, task: Task, outputs: Sequence[np.ndarray]) -> np.ndarray:
+    def merge_windows(self, task: Task, outputs: Arrays) -> np.ndarray:
         """One output from those of a row's windows: their mean."""
         return np.asarray(np.mean(np.stack(outputs), axis=0, dtype=np.float64), np.float32)
 
-    def merge_words(
-        self, task: Task, outputs: Sequence[np.ndarray], read: Sequence[np.ndarray], best: np.ndarray
-    ) -> np.ndarray:
+    def merge_words(self, task: Task, outputs: Arrays, read: Arrays, best: np.ndarray) -> np.ndarray:
         """One output (words, width) from windows that give some words each, NaN for words that none gives.
 
         `read` says for each window which words its rows are, `best` (words,) which window should give a word (see
@@ -339,7 +333,7 @@ class RowKind(Kind):
     def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
         """The answers to rows with these outputs, (rows, width)."""
 
-    def decode_tasks(self, tasks: Sequence[Task], outputs: Sequence[np.ndarray]) -> list[Decoded]:
+    def decode_tasks(self, tasks: Sequence[Task], outputs: Arrays) -> list[Decoded]:
         """`decode_rows` of several tasks, to the bit; for few rows it is quicker to decode all tasks at once."""
         return [self.decode_rows(task, rows) for task, rows in zip(tasks, outputs, strict=True)]
 
@@ -351,7 +345,7 @@ class RowKind(Kind):
         """One row's output as plain values: `answers` of it alone."""
         return self.answers(task, self.decode_rows(task, np.reshape(outputs, (1, -1))))[0]
 
-    def decode_all(self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Answer]:
+    def decode_all(self, task: Task, outputs: Arrays, examples: Sequence[Example]) -> list[Answer]:
         """All rows at once."""
         return self.answers(task, self.decode_rows(task, np.reshape(outputs, (len(outputs), self.width(task)))))
 

@@ -5,7 +5,7 @@ Everything here is light. A trainer stands in the torch half and is named by a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal, TypeVar
 
 import msgspec
@@ -219,20 +219,6 @@ def prompt_groups(tasks: Sequence[tuple[Task, Strategy]]) -> dict[str, tuple[str
                 )
         owners |= dict.fromkeys((task.name for task, _ in members), tuple(owner_of(task) for task, _ in members))
     return owners
-
-
-def check_least(strategy: Strategy, leasts: Mapping[str, int]) -> None:
-    """Raises ConfigError for a setting below its least value; None is let through."""
-    for name, least in leasts.items():
-        value = getattr(strategy, name)
-        if value is not None and value < least:
-            raise ConfigError(f"strategy.{name} is too small", got=value, allowed=f"{least} or more")
-
-
-def check_dropout(dropout: float, *, table: str = "strategy.") -> None:
-    """Raises ConfigError for a dropout that is no share below one."""
-    if not 0 <= dropout < 1:
-        raise ConfigError(f"{table}dropout is a share", got=dropout, allowed="0 to below 1")
 
 
 POOLER = "family:pooler"  # owner of the hidden layer that tasks share

@@ -10,7 +10,8 @@ import msgspec
 from polyhead.codecs import CODECS, HALF
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.project.strategies.base import LIVE, HeadCandidate, Strategy, check_least
+from polyhead.project.numbers import check_least
+from polyhead.project.strategies.base import LIVE, HeadCandidate, Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value
@@ -45,7 +46,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
     shares_head: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_least(self, {"of": 1, "heads": 1, "hidden": 0})
+        check_least("strategy.", self, {"of": 1, "heads": 1, "hidden": 0})
         if self.codec is not None:
             CODECS.named(self.codec)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Sequence
 from pathlib import PurePath
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from polyhead.arguments import twice_in
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
 from polyhead.tasks.limits import CHARACTERS_OF_LABEL, LABELS_OF_TASK
-from polyhead.tasks.task import Example, Task
+from polyhead.tasks.task import Arrays, Example, Task
 from polyhead.text.tokenize import lone_surrogates
 
 MOST_WHOLE = 2**53  # below it a float holds every whole number
@@ -148,7 +147,7 @@ def check_labels(task: Task, *, least: int) -> None:
         )
 
 
-def check_split(task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
+def check_split(task: Task, outputs: Arrays, targets: Arrays) -> None:
     """Raises EmptyData for a split without rows, DataError when outputs and targets do not match."""
     if len(outputs) != len(targets):
         raise DataError(
@@ -173,7 +172,7 @@ def softmax(outputs: np.ndarray) -> np.ndarray:
     return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
 
 
-def softmax_of_each(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def softmax_of_each(outputs: Arrays) -> list[np.ndarray]:
     """`softmax` of several arrays (rows, width) of any widths above 0, to the bit, in fewer steps than one by one."""
     if not sum(map(len, outputs)):
         return [softmax(rows) for rows in outputs]

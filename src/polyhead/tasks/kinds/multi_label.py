@@ -12,7 +12,7 @@ from polyhead.tasks import metrics
 from polyhead.tasks.judging import Confusion, Decisions, Judged, from_sums
 from polyhead.tasks.kinds import base
 from polyhead.tasks.metrics import LabelScore
-from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
+from polyhead.tasks.task import Answer, Arrays, Decoded, Example, Mistake, RowKind, Task
 
 OUTCOMES = ("rightly given", "wrongly given", "missed", "rightly left out")
 
@@ -102,9 +102,7 @@ class MultiLabel(RowKind):
             for chosen, scores in zip(decoded.labels.tolist(), decoded.scores.tolist(), strict=True)
         ]
 
-    def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def evaluate(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> dict[str, float]:
         """`micro_f1`, `macro_f1` over all declared labels, `accuracy` of whole sets."""
         base.check_split(task, outputs, targets)
         wanted = np.stack(targets).astype(np.int64)
@@ -116,16 +114,14 @@ class MultiLabel(RowKind):
         }
 
     def label_scores(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+        self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]
     ) -> tuple[LabelScore, ...]:
         """Of rows."""
         wanted, answered = np.stack(targets) > 0, sigmoid(np.stack(outputs)) >= task.threshold
         counts = (of.sum(axis=0) for of in (wanted & answered, answered, wanted))
         return metrics.scores_by_label(task.labels, *counts)
 
-    def judged(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> Judged:
+    def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
         """All but differences, of each label of each row; confusion says how often a label is given and left out."""
         wanted, scores = np.stack(targets) > 0, sigmoid(np.stack(outputs))
         given, labels = scores >= task.threshold, len(task.labels)
@@ -165,7 +161,7 @@ class MultiLabel(RowKind):
         wrong = set(truth) ^ set(given)
         return Mistake(truth=truth, answer=given, score=max(surest[name] for name in wrong)) if wrong else None
 
-    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
         """The set of labels that scores best by the task's metric if every row gets it.
 
         By `micro_f1` these are the most frequent labels, as many as is best; by `macro_f1` all that occur; by
@@ -178,7 +174,7 @@ class MultiLabel(RowKind):
         shares = np.where(given, np.maximum(shares, least), np.minimum(shares, most))
         return [np.log(shares / (1 - shares)).astype(np.float32)] * len(examples)
 
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
+    def class_weights(self, task: Task, targets: Arrays) -> np.ndarray:
         """Weight of a positive against a negative row, label by label: n_0 / n_1, the ratio of balanced weights.
 
         It equals (n / 2 n_1) / (n / 2 n_0) of scikit-learn's 'balanced', and is what a loss takes as positive weight; 1

@@ -14,7 +14,7 @@ from polyhead.errors import DataError
 from polyhead.tasks import metrics
 from polyhead.tasks.judging import Decisions, Judged, from_sums
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
+from polyhead.tasks.task import Answer, Arrays, Example, Kind, Mistake, Task
 from polyhead.text.tokenize import repair
 
 
@@ -75,17 +75,13 @@ class MultipleChoice(Kind):
         scores = base.softmax(outputs).tolist()
         return {"index": ranked[0], "option": options[ranked[0]], "scores": scores, "ranked": ranked}
 
-    def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def evaluate(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> dict[str, float]:
         """`accuracy`."""
         base.check_split(task, outputs, targets)
         answered = np.array([int(np.argmax(row)) for row in outputs], np.int64)
         return {"accuracy": metrics.accuracy(np.stack(targets), answered)}
 
-    def judged(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> Judged:
+    def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
         """Recount and decisions, of questions."""
         answered = np.array([int(np.argmax(row)) for row in outputs], np.int64)
         confidence = np.array([base.softmax(row)[place] for row, place in zip(outputs, answered, strict=True)])
@@ -107,7 +103,7 @@ class MultipleChoice(Kind):
             return None
         return Mistake(truth=example.options[int(target)], answer=answer["option"], score=answer["scores"][place])
 
-    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
         """The place that is right most often."""
         places = np.array(targets, np.int64)
         most = max([int(places.max()) + 1, *(len(example.options) for example in examples)])

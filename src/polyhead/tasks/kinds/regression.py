@@ -12,7 +12,7 @@ from polyhead.errors import ConfigError
 from polyhead.tasks import metrics
 from polyhead.tasks.judging import Judged, confusion_of, correlations
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
+from polyhead.tasks.task import Answer, Arrays, Decoded, Example, Mistake, RowKind, Task
 
 PARTS = 10  # of the range, between which confusion tells
 CLOSE = 0.01  # of the range: numbers that differ by less are one answer
@@ -74,17 +74,13 @@ class Regression(RowKind):
         assert decoded.value is not None
         return [{"value": value} for value in decoded.value.tolist()]
 
-    def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def evaluate(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> dict[str, float]:
         """`pearson`, `spearman`."""
         base.check_split(task, outputs, targets)
         wanted, answered = np.stack(targets).reshape(-1), _values(task, np.stack(outputs)).reshape(-1)
         return {"pearson": metrics.pearson(wanted, answered), "spearman": metrics.spearman(wanted, answered)}
 
-    def judged(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> Judged:
+    def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
         """All but decisions: a number comes without a probability. Confusion is between tenths of the range."""
         low, high = _range(task)
         wanted = low + np.stack(targets).reshape(-1).astype(np.float64) * (high - low)
@@ -109,7 +105,7 @@ class Regression(RowKind):
         off = abs(answer["value"] - truth) / (high - low)
         return None if off <= CLOSE else Mistake(truth=float(f"{truth:.7g}"), answer=answer["value"], score=off)
 
-    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
         """The mean."""
         mean = np.asarray([np.mean(np.asarray(targets, np.float64))], np.float32)
         return [mean] * len(examples)

@@ -11,7 +11,7 @@ from polyhead.tasks import metrics
 from polyhead.tasks.judging import Decisions, Judged, confusion_of, from_labels, label_metrics
 from polyhead.tasks.kinds import base
 from polyhead.tasks.metrics import LabelScore
-from polyhead.tasks.task import Answer, Decoded, Example, Mistake, RowKind, Task
+from polyhead.tasks.task import Answer, Arrays, Decoded, Example, Mistake, RowKind, Task
 
 ROUNDING = 0.02  # by which the probabilities of a row may miss a sum of 1: two decimals, or float16
 RARE, FREQUENT = 0.8, 0.5  # shares of the most frequent label, of two and of more
@@ -72,7 +72,7 @@ class SingleLabel(RowKind):
         """`label` and `scores`."""
         return Decoded(label=outputs.argmax(axis=-1), scores=base.softmax(outputs))
 
-    def decode_tasks(self, tasks: Sequence[Task], outputs: Sequence[np.ndarray]) -> list[Decoded]:
+    def decode_tasks(self, tasks: Sequence[Task], outputs: Arrays) -> list[Decoded]:
         """`label` and `scores` of each."""
         scores = base.softmax_of_each(outputs)
         return [Decoded(label=o.argmax(axis=-1), scores=s) for o, s in zip(outputs, scores, strict=True)]
@@ -90,9 +90,7 @@ class SingleLabel(RowKind):
         """The label's index."""
         return int(target)
 
-    def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def evaluate(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> dict[str, float]:
         """`f1` (with `positive`), `accuracy`, `macro_f1`, `macro_recall`, `matthews`."""
         base.check_split(task, outputs, targets)
         wanted, answered = np.stack(targets), np.argmax(np.stack(outputs), axis=-1)
@@ -107,16 +105,14 @@ class SingleLabel(RowKind):
         return {name: table[name](wanted, answered) for name in self.metrics(task)}
 
     def label_scores(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+        self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]
     ) -> tuple[LabelScore, ...]:
         """Of rows."""
         wanted, answered = np.stack(targets), np.argmax(np.stack(outputs), axis=-1)
         counts = (np.bincount(of, minlength=len(task.labels)) for of in (wanted[wanted == answered], answered, wanted))
         return metrics.scores_by_label(task.labels, *counts)
 
-    def judged(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> Judged:
+    def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
         """All but differences, of rows."""
         wanted, probabilities = np.array(targets, np.int64), base.softmax(np.stack(outputs))
         answered, names, rows = np.argmax(np.stack(outputs), axis=-1), self.metrics(task), np.arange(len(targets))
@@ -142,14 +138,14 @@ class SingleLabel(RowKind):
         truth, given = task.labels[int(target)], answer["label"]
         return None if truth == given else Mistake(truth=truth, answer=given, score=answer["scores"][given])
 
-    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
         """The shares of the labels, of which the most frequent is answered; by `f1` the positive label is."""
         shares = _shares(task, targets).astype(np.float32)
         if task.positive is not None and self.default_metric(task) == "f1":
             shares[task.labels.index(task.positive)] += 1
         return [shares] * len(examples)
 
-    def fitting_metric(self, task: Task, targets: Sequence[np.ndarray]) -> str | None:
+    def fitting_metric(self, task: Task, targets: Arrays) -> str | None:
         """`matthews` where the rarer of two labels has less than a fifth of the rows.
 
         `macro_f1` where one of more labels has more than half of them. Accuracy is then high for a task that always
@@ -162,19 +158,19 @@ class SingleLabel(RowKind):
             return "matthews" if most > RARE else None
         return "macro_f1" if most > FREQUENT else None
 
-    def offsets(self, task: Task, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def offsets(self, task: Task, targets: Arrays) -> list[np.ndarray]:
         """Half of `-log p(label)`, and all of it (Menon et al. 2021), for metrics by which labels count alike."""
         if task.metric not in BY_LABEL and not (task.positive is not None and task.metric is None):
             return []
         shares = np.maximum(_shares(task, targets), 1 / max(len(targets), 1))
         return [(-share * np.log(shares)).astype(np.float32) for share in (0.5, 1.0)]
 
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
+    def class_weights(self, task: Task, targets: Arrays) -> np.ndarray:
         """`n / (k n_c)`, scikit-learn's 'balanced' (King and Zeng 2001)."""
         return base.balanced(np.array(targets, np.int64), len(task.labels))
 
 
-def _shares(task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
+def _shares(task: Task, targets: Arrays) -> np.ndarray:
     """Each label's share of the rows, float64 (labels,)."""
     counts = np.bincount(np.array(targets, np.int64), minlength=len(task.labels))
     return np.asarray(counts / max(len(targets), 1))

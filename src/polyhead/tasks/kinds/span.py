@@ -18,7 +18,7 @@ from polyhead.errors import ConfigError, DataError
 from polyhead.tasks import metrics
 from polyhead.tasks.judging import Decisions, Judged, confusion_of, from_sums
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
+from polyhead.tasks.task import Answer, Arrays, Example, Kind, Mistake, Task
 from polyhead.text.tokenize import repair
 from polyhead.values import Value
 
@@ -128,9 +128,7 @@ class Span(Kind):
         score = float(shares[best.first, 0] * shares[best.last, 1])
         return {"text": example.text[start:end], "start": start, "end": end, "score": score}
 
-    def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def evaluate(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> dict[str, float]:
         """`f1` and `exact_match` of the answers' texts."""
         base.check_split(task, outputs, targets)
         if len(outputs) != len(examples):
@@ -149,16 +147,14 @@ class Span(Kind):
             wanted.append([text[start:end] for start, end in target[:, 2:].tolist()])
         return {"f1": metrics.answer_f1(wanted, answers), "exact_match": metrics.exact_match(wanted, answers)}
 
-    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
         """No answer where there may be none, else the first word."""
         outputs = [np.zeros((len(example.places), 2), np.float32) for example in examples]
         for output in outputs:
             output[0] = 1.0
         return outputs
 
-    def judged(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> Judged:
+    def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
         """All but differences, of questions."""
         answers = self.decode_all(task, outputs, examples)
         sums, outcome = np.zeros((len(targets), 3)), np.zeros(len(targets), np.int64)
@@ -203,14 +199,12 @@ class Span(Kind):
             return np.zeros_like(answer)
         return np.concatenate([np.searchsorted(read, answer[:, :2]), answer[:, 2:]], axis=1)
 
-    def merge_windows(self, task: Task, outputs: Sequence[np.ndarray]) -> np.ndarray:
+    def merge_windows(self, task: Task, outputs: Arrays) -> np.ndarray:
         """Like `merge_words`, for windows that give every place, NaN where the window did not read."""
         places = np.arange(len(outputs[0]))
         return self.merge_words(task, outputs, [places] * len(outputs), places)
 
-    def merge_words(
-        self, task: Task, outputs: Sequence[np.ndarray], read: Sequence[np.ndarray], best: np.ndarray
-    ) -> np.ndarray:
+    def merge_words(self, task: Task, outputs: Arrays, read: Arrays, best: np.ndarray) -> np.ndarray:
         """The window whose best span is best, (places, 2), and in row 0 the least likely "no answer" of all windows.
 
         As the scripts of SQuAD 2.0 have it: a text has no answer only if no window has one. `best` is only counted, as

@@ -8,7 +8,7 @@ import numpy as np
 
 from polyhead.errors import DataError, EmptyData, MissingExtra
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Example, Kind, Task
+from polyhead.tasks.task import Answer, Arrays, Example, Kind, Task
 from polyhead.text.tokenize import repair
 
 
@@ -44,9 +44,7 @@ class Summarization(Kind):
         """`{"summary"}`."""
         return {"summary": str(np.asarray(outputs).reshape(())[()])}
 
-    def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def evaluate(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> dict[str, float]:
         """`rouge_l`, `rouge_1`, `rouge_2`."""
         base.check_split(task, outputs, targets)
         summaries = [str(np.asarray(output).reshape(())[()]) for output in outputs]

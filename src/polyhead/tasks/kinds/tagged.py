@@ -13,7 +13,7 @@ import numpy as np
 from polyhead.errors import DataError
 from polyhead.tasks import metrics
 from polyhead.tasks.gold import TaggedSpan, widened
-from polyhead.tasks.task import Example, Task
+from polyhead.tasks.task import Arrays, Example, Task
 from polyhead.text.question import texts_of
 from polyhead.text.words import words_in
 from polyhead.values import Value
@@ -46,9 +46,7 @@ def whole_words(values: np.ndarray, example: Example) -> tuple[np.ndarray, np.nd
     return values[np.searchsorted(places[:, 0], words[:, 0])], words
 
 
-def tagged_rows(
-    task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-) -> list[TaggedRow]:
+def tagged_rows(task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> list[TaggedRow]:
     """Every row's answer by the task's decoder, beside its gold; of examples without gold spans by word numbers.
 
     Raises DataError for a row that has more or fewer outputs than labels.

@@ -24,7 +24,7 @@ from polyhead.tasks.judging import Decisions, Judged, Recount, confusion_of, fro
 from polyhead.tasks.kinds import base
 from polyhead.tasks.kinds.tagged import UNREAD, TaggedRow, chosen, is_bio, parts_of, tagged_rows, whole_words
 from polyhead.tasks.metrics import LabelScore
-from polyhead.tasks.task import Answer, Example, Kind, Mistake, Task
+from polyhead.tasks.task import Answer, Arrays, Example, Kind, Mistake, Task
 
 
 class Tagging(Kind):
@@ -75,7 +75,7 @@ class Tagging(Kind):
         """
         return self.decode_all(task, [outputs], [example])[0]
 
-    def decode_all(self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Answer]:
+    def decode_all(self, task: Task, outputs: Arrays, examples: Sequence[Example]) -> list[Answer]:
         """The words of all rows at once."""
         both = zip(outputs, examples, strict=True)
         each = [whole_words(np.asarray(row).reshape(-1, len(task.labels)), example) for row, example in both]
@@ -111,9 +111,7 @@ class Tagging(Kind):
         """The spans, or the words."""
         return answer["spans" if "spans" in answer else "words"]
 
-    def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> dict[str, float]:
+    def evaluate(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> dict[str, float]:
         """`span_f1` and `accuracy` (BIO), or `accuracy` and `macro_f1`.
 
         Spans are compared by their characters with those of the file. Where words cannot give all of these,
@@ -127,7 +125,7 @@ class Tagging(Kind):
         return {"accuracy": metrics.accuracy(*flat), "macro_f1": metrics.macro_f1(*flat, nothing=UNREAD)}
 
     def label_scores(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+        self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]
     ) -> tuple[LabelScore, ...]:
         """Of whole spans by their label (BIO), or of words; a word that was not read got no label."""
         rows = tagged_rows(task, outputs, targets, examples)
@@ -144,9 +142,7 @@ class Tagging(Kind):
         ]
         return metrics.scores_by_label(names, *(np.array([of[name] for name in names]) for of in counts))
 
-    def judged(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> Judged:
+    def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
         """All but differences, of words; the confidence of a word is the probability of its label."""
         rows, labels = tagged_rows(task, outputs, targets, examples), len(task.labels)
         wanted, answered = np.concatenate([row.target for row in rows]), np.concatenate([row.answer for row in rows])
@@ -206,17 +202,17 @@ class Tagging(Kind):
         scores = [item["score"] for item in items if _plain([item])[0] not in truth]
         return Mistake(truth=truth, answer=given, score=max(scores, default=None))
 
-    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Arrays, examples: Sequence[Example]) -> list[np.ndarray]:
         """The counts of the labels, for every word: the most frequent one is answered."""
         words = np.concatenate([np.asarray(target, np.int64) for target in targets])
         counts = np.bincount(words, minlength=len(task.labels)).astype(np.float32)
         return [np.tile(counts, (len(example.places), 1)) for example in examples]
 
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
+    def class_weights(self, task: Task, targets: Arrays) -> np.ndarray:
         """`n / (k n_c)` over the words of all rows, scikit-learn's 'balanced'."""
         return base.balanced(np.concatenate([np.asarray(t, np.int64) for t in targets]), len(task.labels))
 
-    def merge_windows(self, task: Task, outputs: Sequence[np.ndarray]) -> np.ndarray:
+    def merge_windows(self, task: Task, outputs: Arrays) -> np.ndarray:
         """Each word's row from the first window that read it; every window gives all words, NaN where it did
         not.
 
