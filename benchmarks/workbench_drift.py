@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.workbench_rows import rows_of, shuffled, trained
 from polyhead.bundle.seen import MOST as KNOWN
 from polyhead.engine.session import Session
-from polyhead.evaluate.rows import FileRows
-from polyhead.evaluate.watch import DriftRequest, Summarized, drifts, summarized
+from polyhead.evaluate.drift import DriftRequest, Summarized, drifts, summarized
+from polyhead.evaluate.profile import FileRows
 from polyhead.project.strategies import Pooled
 from studies.results import Claim, Study
 from studies.settings import RUNS, command, parsed, report, say, study_arguments

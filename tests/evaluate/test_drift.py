@@ -5,9 +5,8 @@ import pytest
 
 from polyhead.bundle.seen import Seen
 from polyhead.errors import EmptyData
-from polyhead.evaluate.drift import compare_profiles, drift_verdict, sureness, unlike_rows
-from polyhead.evaluate.measures import label_scores_of
-from polyhead.evaluate.samples import SampleDistance
+from polyhead.evaluate.drift import SampleDistance, compare_profiles, drift_verdict, sureness, unlike_rows
+from polyhead.evaluate.probabilities import label_scores_of
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.task import Task
 

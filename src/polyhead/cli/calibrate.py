@@ -15,7 +15,7 @@ from polyhead.cli.output import Printer, json_option, section, text_table
 from polyhead.errors import DataError
 
 if TYPE_CHECKING:
-    from polyhead.evaluate.run import CalibratedTask
+    from polyhead.evaluate.calibrate_task import CalibratedTask
     from polyhead.tasks.task import Task
 
 HEAD = ("label", "threshold", "precision", "recall", "f1", "given", "rows")
@@ -86,7 +86,7 @@ def command(
     from polyhead.certify.beside import keep_beside
     from polyhead.engine.session import Session
     from polyhead.evaluate.calibrate import CalibrateRequest
-    from polyhead.evaluate.run import calibrated_task
+    from polyhead.evaluate.calibrate_task import calibrated_task
 
     printer, only = Printer(json_to), names_in(tasks)
     named = LabelledColumns(**{f: options.pop(f) for f in LabelledColumns.__struct_fields__ if f in options})
@@ -116,7 +116,7 @@ def command(
 
 
 def _lines(task: Task, made: CalibratedTask) -> list[str]:
-    from polyhead.evaluate.run import measure_lines
+    from polyhead.evaluate.calibrate_task import measure_lines
 
     calibration, lines = made.calibration, measure_lines(task, made.calibration)
     if not calibration.thresholds:

@@ -8,17 +8,21 @@ import msgspec
 import numpy as np
 
 from polyhead.errors import BadValue, ConfigError, EmptyData
-from polyhead.evaluate.measures import (
+from polyhead.evaluate.probabilities import (
+    Goal,
     LabelledOutputs,
+    Method,
     conformal_quantile,
     error_of,
+    fit_scaling,
     label_scores_of,
     log_loss,
+    of_answers,
+    of_label,
+    of_labels,
     of_truth,
     rows_for,
 )
-from polyhead.evaluate.scaling import Method, fit_scaling
-from polyhead.evaluate.thresholds import Goal, of_answers, of_label, of_labels
 from polyhead.progress import counted
 from polyhead.tasks.calibration import Calibration, SetRule, calibrated_kinds, calibrator_of, decided, in_set
 from polyhead.tasks.kinds import kind_of

@@ -10,7 +10,6 @@ import numpy as np
 
 from polyhead.bundle.read import Bundle
 from polyhead.data.columns import Source
-from polyhead.engine.agreement import Agreement, agreement_of
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.inputs import InputType, input_type_of
 from polyhead.engine.quantize.files import Int8Change
@@ -19,6 +18,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.evaluate.scores import evaluation_of, file_of
 from polyhead.project.tables import Project
+from polyhead.tasks.agreement import Agreement, agreement_of
 from polyhead.values import Value
 
 SAMPLE = 256  # tokens of each value that choose between scales

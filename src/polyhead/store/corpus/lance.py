@@ -41,17 +41,21 @@ from polyhead.store.corpus.joins import fragment_groups, with_joined
 from polyhead.store.corpus.lance_files import (
     FORMAT,
     LanceFragment,
+    bring_tables,
     changed,
+    check_tables,
     check_values,
     fragments_in,
+    is_conflict,
+    is_fault,
     metadata_of,
+    modules,
+    put_tables,
     schema_in,
     with_seal,
     write_columns,
     write_fragment,
 )
-from polyhead.store.corpus.lance_library import is_conflict, is_fault, modules
-from polyhead.store.corpus.lance_tables import bring_tables, check_tables, put_tables
 from polyhead.values import from_json, to_json
 
 FACTS = b"polyhead:column:"  # how keys of the schema's metadata begin that describe columns of results

@@ -17,7 +17,7 @@ from polyhead.engine.pinned import Numerics, numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
 from polyhead.progress import counted, progress_line, stopped_with
-from polyhead.store.jobs.calibrated import calibrations_of
+from polyhead.store.jobs.answers import calibrations_of
 from polyhead.store.jobs.columns import Answers, Roles, RowInput, check_readable, kept_columns, roles_of, why_none
 from polyhead.store.jobs.faults import all_columns, check_machine
 from polyhead.store.jobs.pieces import Counts, JobRecord, Pieces

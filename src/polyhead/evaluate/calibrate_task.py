@@ -12,8 +12,8 @@ from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
-from polyhead.evaluate.asked import asked, seen_rows
 from polyhead.evaluate.calibrate import CalibrateRequest, check_kind, fit_calibration
+from polyhead.evaluate.profile import asked, seen_rows
 from polyhead.progress import counted
 from polyhead.tasks.calibration import Calibration, calibrated_kinds
 from polyhead.tasks.task import Task
