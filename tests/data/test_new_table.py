@@ -53,6 +53,6 @@ def test_it_is_read_in_chunks_and_written(cards):
     chunks = list(rows.chunks(("text", "label"), start=4, size=1))
     assert [chunk.kept(("label",)) for chunk in chunks] == [[{"label": "no"}], [{"label": "yes"}]]
     assert ".cards" in file_endings() and ".cards" in file_endings(written=True)
-    writer = TABLES["cards"].writer(("text",), (), packed=False, types={}, schema=None)
+    writer = TABLES["cards"].writer(("text",), ())
     whole = b"".join(writer.whole(writer.piece(chunk, [()]) for chunk in chunks))
     assert whole.decode() == "text: text 4\n\ntext: text 5\n\n"

@@ -2,36 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from polyhead.data.tables import Chunk, NewColumn, Numbered, TableFormat, Word, Writer, register_table
-
-
-class Cards(TableFormat):
-    """A row a block; every value is a string."""
-
-    name = "cards"
-    endings = written = (".cards",)
-    has_cells = True
-
-    def records(self) -> Iterator[Numbered]:
-        """The lines of each block by what stands before their colon."""
-        with open(self.path, encoding="utf-8") as file:
-            blocks = file.read().strip("\n").split("\n\n")
-        for number, block in enumerate(blocks, start=1):
-            lines = [line.partition(": ") for line in block.splitlines()]
-            if all(mark for _, mark, _ in lines):
-                yield number, {name: value for name, _, value in lines}
-            else:
-                yield self.bad("the row has a line without a colon", block, number, "write column: value")
-
-    @classmethod
-    def writer(
-        cls, kept: Sequence[str], columns: Sequence[NewColumn], *, packed: bool, types: Mapping[str, Word], schema: Any
-    ) -> Writer:
-        """Blocks again."""
-        return CardWriter(kept, columns)
+from polyhead.data.tables import Chunk, Numbered, TableFormat, Writer, register_table
 
 
 class CardWriter(Writer):
@@ -48,6 +22,26 @@ class CardWriter(Writer):
     def whole(self, pieces: Any) -> Iterator[bytes]:
         """One after the other."""
         yield from pieces
+
+
+class Cards(TableFormat):
+    """A row a block; every value is a string."""
+
+    name = "cards"
+    endings = written = (".cards",)
+    has_cells = True
+    writer = CardWriter
+
+    def records(self) -> Iterator[Numbered]:
+        """The lines of each block by what stands before their colon."""
+        with open(self.path, encoding="utf-8") as file:
+            blocks = file.read().strip("\n").split("\n\n")
+        for number, block in enumerate(blocks, start=1):
+            lines = [line.partition(": ") for line in block.splitlines()]
+            if all(mark for _, mark, _ in lines):
+                yield number, {name: value for name, _, value in lines}
+            else:
+                yield self.bad("the row has a line without a colon", block, number, "write column: value")
 
 
 register_table(Cards)

@@ -20,6 +20,8 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Open
 
+Owners = Sequence[str]
+"""Owners of parts, in order."""
 LIVE = Codec(name=EXACT)  # states as the trunk gives them
 
 LIVE_TRAINING = Training(epochs=10, patience=3, least_updates=300, batch=16, learning_rate=1e-3, warmup=0.1)
@@ -90,9 +92,7 @@ class Strategy(Open):
         """The name under which it is registered."""
         return kind_of_strategy(type(self))
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """The task's path over the trunk of this digest and shape; raises ConfigError where the task does not fit.
 
         `group` holds the owners of its prompt group in order, by default its own alone; `codec` is that of kept

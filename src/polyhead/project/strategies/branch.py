@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from polyhead.codecs import EXACT, HALF
@@ -11,7 +10,7 @@ from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Codec, Embed, Layers, Path, Pool
 from polyhead.project.numbers import check_least, check_positive, check_shares
 from polyhead.project.recipes import Training
-from polyhead.project.strategies.base import LIVE, Strategy, head_of, last_state
+from polyhead.project.strategies.base import LIVE, Owners, Strategy, head_of, last_state
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value
 
@@ -64,9 +63,7 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
         if len(set(self.students)) < len(self.students):
             raise ConfigError("strategy.students names a length twice", got=list(self.students))
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """The path of a branch whose depth is given; raises ConfigError where it is to be searched."""
         if self.layers is None:
             raise ConfigError(f"task '{task.name}': the depth of a branch must be decided before it has a path")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import ADDED, Codec, Delta, DeltaKind, Dense, Embed, GeluPlace, Layers, Path
 from polyhead.project.numbers import check_least, check_positive, check_shares
-from polyhead.project.strategies.base import LIVE, DeltaStart, LiveStrategy, head_of, last_state, narrowed
+from polyhead.project.strategies.base import LIVE, DeltaStart, LiveStrategy, Owners, head_of, last_state, narrowed
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value, check_unused
 
@@ -121,9 +121,7 @@ class InLayer(LiveStrategy, Value, tag="in_layer", tag_field="kind"):
         if self.hidden == 0 and self.pooler == "shared":
             raise ConfigError("strategy.pooler 'shared' needs a hidden layer", got="hidden = 0")
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed, Layers(trunk, delta)..., Pool, Head`, plain layers where no adapter sits."""
         return Path(
             nodes=(

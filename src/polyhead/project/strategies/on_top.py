@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Layers, Path
 from polyhead.project.numbers import check_least, check_shares
-from polyhead.project.strategies.base import LIVE, LiveStrategy, head_of, last_state, narrowed
+from polyhead.project.strategies.base import LIVE, LiveStrategy, Owners, head_of, last_state, narrowed
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value, check_unused
 
@@ -62,9 +61,7 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
                 do="change width or heads",
             )
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed, Layers(0, N, trunk), Layers(N, N + layers, part), Pool, Head`.
 
         Narrow layers stand between the part's `enter` and `leave`; whole ones have the trunk's shape.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -11,7 +10,7 @@ from polyhead.codecs import CODECS, HALF
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.project.numbers import check_least
-from polyhead.project.strategies.base import LIVE, HeadCandidate, Strategy
+from polyhead.project.strategies.base import LIVE, HeadCandidate, Owners, Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value
@@ -50,9 +49,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
         if self.codec is not None:
             CODECS.named(self.codec)
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed, Layers(0, N, trunk), Pool, Head`; a tagging task reads the first sub-token of each word.
 
         Positions `auto` are attention here: `candidates` makes a strategy of each head that is tried.

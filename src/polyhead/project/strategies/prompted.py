@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -13,7 +12,7 @@ from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Layers, Path, Pool, Prompt
 from polyhead.project.numbers import check_least, check_positive
 from polyhead.project.recipes import Training
-from polyhead.project.strategies.base import LIVE, LiveStrategy, Strategy, head_of
+from polyhead.project.strategies.base import LIVE, LiveStrategy, Owners, Strategy, head_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value, check_unused
@@ -77,9 +76,7 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
                 do="leave these out",
             )
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed(prompts), Layers(0, N, trunk), Pool(own rows), Head`; the output layer has no bias, as in MTOP.
 
         An isolated task has its own prompt alone. A task that is answered by words reads those of the text, which see
