@@ -3,7 +3,6 @@
 import hashlib
 import multiprocessing
 import shutil
-import sys
 import threading
 
 import msgspec
@@ -13,7 +12,8 @@ import pytest
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.store.corpus import plain, versions
-from polyhead.store.corpus.base import FeatureColumn, IdIndex, PackedRows, ResultFacts, Schema, document_id
+from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema
+from polyhead.store.corpus.ids import IdIndex, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.corpus.versions import StoreVersion
@@ -183,7 +183,7 @@ def test_a_store_that_others_write_to_without_end_says_so(kind, store, tmp_path,
     store.append(*documents(range(3)))
     name = store.fragments[0].name
     store.put_results(name, "topics", {"label": np.zeros(3)})
-    monkeypatch.setattr(sys.modules[kind.__module__], "ATTEMPTS", 0)
+    monkeypatch.setattr("polyhead.store.corpus.base.ATTEMPTS", 0)
     for change in (
         lambda: store.append(*documents(range(3, 5))),
         lambda: store.put_results(name, "topics", {"label": np.ones(3)}),

@@ -12,7 +12,8 @@ from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, UnknownTask
 from polyhead.plan import Codec, digest
-from polyhead.store.corpus.base import PackedRows, document_id
+from polyhead.store.corpus.base import PackedRows
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.open import open_corpus
 from polyhead.store.corpus.plain import PlainStore

@@ -12,7 +12,7 @@ import numpy as np
 
 from polyhead.errors import StoreError
 from polyhead.progress import counted, progress_line
-from polyhead.store.corpus.base import ID_BYTES
+from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.store.jobs.answers import Given, document_score, given_of, is_answer, surety_of
 from polyhead.store.jobs.documents import texts_by_id
 from polyhead.store.jobs.stored import AnswerSource, Numbering, StoredAnswers

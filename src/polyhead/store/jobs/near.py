@@ -26,7 +26,8 @@ from polyhead.errors import BadValue, ConfigError, StoreError
 from polyhead.plan import Path
 from polyhead.plan.coding import through
 from polyhead.progress import progress_line
-from polyhead.store.corpus.base import ID_BYTES, CorpusStore, FeatureColumn, PackedRows
+from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows
+from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.store.corpus.open import open_corpus
 from polyhead.store.fill import batch_values, entry_batches
 from polyhead.store.jobs.backfill import check_store_trunk

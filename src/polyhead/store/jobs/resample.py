@@ -10,7 +10,8 @@ import numpy as np
 from polyhead.data.rows import open_rows
 from polyhead.engine.session import Session
 from polyhead.errors import DataError
-from polyhead.store.corpus.base import CorpusStore, document_id
+from polyhead.store.corpus.base import CorpusStore
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs.answers import ResultColumn, answers_at
 from polyhead.store.jobs.columns import roles_of
 from polyhead.store.jobs.documents import drawn_rows, text_in
