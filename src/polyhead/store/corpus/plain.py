@@ -261,13 +261,6 @@ class PlainStore(CorpusStore):
     def _file(self, stored: Stored, name: str) -> Path:
         return self._folder / "fragments" / stored.name / name
 
-    def _stored(self, fragment: str) -> Stored:
-        for stored in self._records:
-            if stored.name == fragment:
-                return stored
-        do = "read `fragments` again: it was joined with others since"
-        raise StoreError(f"the store has no fragment '{fragment}'", do=do)
-
     def _write(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Stored:
         """Writes a fragment that no version names yet."""
         prefixes, order = IdIndex.of(ids).arrays()
@@ -301,7 +294,7 @@ class PlainStore(CorpusStore):
             parts = [self.rows(each.name, column.digest) for each in group]
             data = np.concatenate([part.data for part in parts])
             features[column.digest] = PackedRows.of(np.concatenate([part.lengths for part in parts]), data)
-        joined = self._write(ids, features)
+        joined: Stored = self._write(ids, features)
         results = {}
         for column_name in group[0].results:
             arrays = [self.results(each.name, column_name) or {} for each in group]

@@ -187,7 +187,7 @@ def read_sealed(path: Path, kind: type[T]) -> T:
     if content is None or data != {"digest": _digest(content), "content": content}:
         raise damaged(path, "it was changed since it was written")
     try:
-        return to_value(content, kind, source=str(path))
+        return to_value(content, kind, source=str(path))  # type: ignore[type-var]  # a tuple of values too
     except PolyheadError as error:
         schema = content.get("schema") if isinstance(content, dict) else None
         missing = unregistered(error, StoreError, path, schema.get("plugins") if isinstance(schema, dict) else None)

@@ -20,11 +20,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from polyhead.data.tables.base import Survey
 from polyhead.engine.pinned import Numerics
 from polyhead.errors import ConfigError, DataError
 from polyhead.files import held, open_plain, replace_file, replacing
 from polyhead.folders import WorkFolder, claim, dissolve, sweep
-from polyhead.store.jobs.columns import Survey
 from polyhead.values import Value, from_json, to_json
 
 log = logging.getLogger(__name__)
