@@ -65,7 +65,7 @@ def _guessed(
     known = label or next((name for name in usual if name in there), None)
     if known is None and "labels" in kind.uses and not kind.per_word:
         known = _column_of_labels(task, table)
-    named = Columns(text=columns.text, text_b=columns.text_b, **({kind.label_key: known} if known else {}))
+    named = msgspec.structs.replace(Columns(text=columns.text, text_b=columns.text_b), **{kind.label_key: known})
     layout = layout_of(table, named, task.kind)
     own = {key: getattr(columns, key) or getattr(layout, key) for key in ("text", "text_b", "tokens", "choices")}
     if not has_label:

@@ -19,12 +19,13 @@ from starlette.routing import BaseRoute, Route
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.certify.certificate import Ledger
 from polyhead.errors import LONGEST_NAME
-from polyhead.serve.admin import Admin, ChangeAnswer
+from polyhead.serve.admin import Admin
 from polyhead.serve.beside import off_loop
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import HttpError, json_content, json_value
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
+from polyhead.serve.orders import ChangeResult
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowState
 from polyhead.values import Value
@@ -93,14 +94,14 @@ class AdminFormat:
         task = "/v1/tasks/{name}"
         shadow, statuses = f"{task}/shadow", {403: "No admin asks", 409: "Another change is being made"}
         rows: list[tuple[str, str, str, object, object]] = [
-            ("PUT", task, "Adds a task or replaces it by an upload.", None, ChangeAnswer),
-            ("DELETE", task, "Removes a task with all its versions.", None, ChangeAnswer),
-            ("POST", f"{task}/rollback", "Goes back to an earlier version.", RollbackRequest, ChangeAnswer),
+            ("PUT", task, "Adds a task or replaces it by an upload.", None, ChangeResult),
+            ("DELETE", task, "Removes a task with all its versions.", None, ChangeResult),
+            ("POST", f"{task}/rollback", "Goes back to an earlier version.", RollbackRequest, ChangeResult),
             ("GET", "/v1/changes", "What changed, newest first.", None, ChangesAnswer),
             ("PUT", shadow, "Asks an uploaded candidate beside the live task.", None, ShadowState),
             ("GET", shadow, "How the candidate answers so far.", None, ShadowState),
             ("DELETE", shadow, "Forgets the candidate.", None, ShadowState),
-            ("POST", f"{shadow}/promote", "Makes the candidate the live version.", None, ChangeAnswer),
+            ("POST", f"{shadow}/promote", "Makes the candidate the live version.", None, ChangeResult),
         ]
         return [
             Operation(
@@ -222,7 +223,7 @@ def _written(root: Path, name: str) -> str:
     return datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds")
 
 
-def _answered(answer: ChangeAnswer) -> Response:
+def _answered(answer: ChangeResult) -> Response:
     return json_content(answer, 201 if answer.is_changed and answer.before is None else 200)
 
 
