@@ -14,6 +14,7 @@ from polyhead.project.recipes import FineTune, Frozen, Joint, SearchGrid
 from polyhead.project.strategies import Branch, Prompted
 from support import head_search, tiny_project
 from support.commands import run
+from support.shared import made_once
 from support.tiny_project import to_toml
 
 KINDS = ("mood", "topics", "urgency", "names", "same", "alike")
@@ -31,13 +32,14 @@ def held_project(folder, *names, validation=0.25, recipe=None, **changes):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder with all kinds trained in folds; tests leave it as it is."""
-    folder = tmp_path_factory.mktemp("held")
-    path = held_project(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        head_search.shorten(patch)
-        done = run("train", path)
-    assert done.code == 0, done.err
-    return folder
+
+    def make(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            head_search.shorten(patch)
+            done = run("train", held_project(folder))
+        assert done.code == 0, done.err
+
+    return made_once(tmp_path_factory, "held", make)
 
 
 def copied(trained, folder):
