@@ -79,7 +79,7 @@ def command(
     still as sure as they are right. `polyhead train` and `polyhead calibrate` keep the summary too. It holds no text.
     """
     from polyhead.engine.session import Session
-    from polyhead.evaluate.drift import DriftRequest, drifts
+    from polyhead.evaluate.drift import drifts
 
     printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**columns)
     if keep and known is not None:
@@ -96,7 +96,7 @@ def command(
     if known is not None:
         others = _rows(session, list(rows), list(rows), known, named, seed, printer)
         standing = {name: summary.seen for name, summary in others.items()}
-    made = drifts(session, rows, standing, DriftRequest(alpha=alpha, examples=examples, seed=seed))
+    made = drifts(session, rows, standing, alpha=alpha, examples=examples, seed=seed)
     _tell(printer, data, made)
     if fail and any(drift.differs for drift in made):
         sys.exit(1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from polyhead.bundle.seen import MOST as KEPT
@@ -14,7 +15,7 @@ from polyhead.certify.beside import TITLES, Beside
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData
 from polyhead.evaluate.probabilities import LabelledOutputs, error_of, label_scores_of
-from polyhead.evaluate.profile import FileRows, ModelView, asked, seen_rows
+from polyhead.evaluate.profile import FileRows, asked, seen_rows
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.metrics import calibration_error
@@ -26,14 +27,15 @@ ENOUGH = 20  # of them as far apart as the samples are: more would not change wh
 NEAREST = 5  # rows of the other sample from which a row's distance is meant
 
 
-class SampleDistance(Value):
-    """How far two samples are apart, and how often chance alone would put them so far."""
+class Aspect(Value):
+    """One way in which rows may differ from those that are known: how far two samples are apart."""
 
     distance: float  # of 0, the same distribution, to 1, which no values in common reach
     p: float  # of a permutation test: at most so often where both are of one distribution
+    differs: bool = False  # by the tests of a whole run together
 
 
-def sample_distance(first: np.ndarray, second: np.ndarray, *, level: float, rng: np.random.Generator) -> SampleDistance:
+def sample_distance(first: np.ndarray, second: np.ndarray, *, level: float, rng: np.random.Generator) -> Aspect:
     """The energy distance of two samples (rows, width), with its permutation test (Székely and Rizzo 2004).
 
     It is 2 E|X - Y| - E|X - X'| - E|Y - Y'|, of means over pairs of distinct rows, divided by 2 E|X - Y|. Rows are
@@ -64,7 +66,7 @@ def sample_distance(first: np.ndarray, second: np.ndarray, *, level: float, rng:
         np.put_along_axis(members, rng.random((count, BATCH)).argsort(axis=0)[:n], 1, axis=0)
         beyond += int((energies(members) >= measured - 1e-9).sum())
         tried += BATCH
-    return SampleDistance(distance=_share(measured, between), p=(beyond + 1) / (tried + 1))
+    return Aspect(distance=_share(measured, between), p=(beyond + 1) / (tried + 1))
 
 
 def distance(first: np.ndarray, second: np.ndarray) -> float:
@@ -121,14 +123,6 @@ DRAWS = 200  # of labels, where answers were as sure as they say
 ASPECTS = {"texts": "other texts", "lengths": "other lengths", "answers": "other answers"}
 
 
-class Aspect(Value):
-    """One way in which rows may differ from those that are known."""
-
-    distance: float  # 0 to 1, see `samples.difference`
-    p: float
-    differs: bool
-
-
 class UnlikeRow(Value):
     """A row that is unlike the known ones."""
 
@@ -168,7 +162,7 @@ class TaskDrift(Value):
 
 def compare_profiles(
     task: str, known: Seen, rows: Seen, *, level: float, rng: np.random.Generator
-) -> dict[str, SampleDistance]:
+) -> dict[str, Aspect]:
     """How rows differ from the known ones, by aspect. Raises EmptyData for too few of either."""
     for what, seen in (("the summary of the task", known), ("the file", rows)):
         if len(seen.lengths) < LEAST:
@@ -206,14 +200,12 @@ def unlike_rows(known: Seen, rows: Seen) -> tuple[float, np.ndarray, np.ndarray]
     return float((distances > usual).mean()), distances, np.argsort(-distances, kind="stable")
 
 
-def drift_verdict(differences: dict[str, dict[str, SampleDistance]], alpha: float) -> dict[str, dict[str, Aspect]]:
+def drift_verdict(differences: dict[str, dict[str, Aspect]], alpha: float) -> dict[str, dict[str, Aspect]]:
     """What differs, by task and aspect: all tests of the run together are wrong with a chance of `alpha` at most."""
     values = {f"{task}\0{name}": d.p for task, several in differences.items() for name, d in several.items()}
     held = holm(values, alpha)
     return {
-        task: {
-            name: Aspect(distance=d.distance, p=d.p, differs=f"{task}\0{name}" in held) for name, d in several.items()
-        }
+        task: {name: msgspec.structs.replace(d, differs=f"{task}\0{name}" in held) for name, d in several.items()}
         for task, several in differences.items()
     }
 
@@ -251,49 +243,47 @@ def drift_facts(drift: TaskDrift) -> dict[str, Any]:
     return {"differs": drift.differs, **{name: getattr(drift, name) for name in drift.__struct_fields__}}
 
 
-class DriftRequest(Value):
-    """How rows are compared."""
-
-    alpha: float = ALPHA
-    examples: int = 5  # unlike rows that are named
-    seed: int = 0
-
-
 class Summarized(Value, eq=False):
     """Rows of a task: what it gave for them, and what they look like."""
 
     rows: FileRows
-    answers: ModelView
+    outputs: list[np.ndarray]
     seen: Seen
 
 
 def summarized(session: Session, name: str, rows: FileRows, *, show: Callable[[str], None]) -> Summarized:
     """What a task sees in these rows."""
     answers = asked(session, name, rows.inputs, rows.words, show=show)
-    return Summarized(rows=rows, answers=answers, seen=seen_rows(session.tasks[name], rows.inputs, answers))
+    return Summarized(rows=rows, outputs=answers.outputs, seen=seen_rows(session.tasks[name], rows.inputs, answers))
 
 
 def drifts(
-    session: Session, rows: Mapping[str, Summarized], known: Mapping[str, Seen], wish: DriftRequest
+    session: Session,
+    rows: Mapping[str, Summarized],
+    known: Mapping[str, Seen],
+    *,
+    alpha: float = ALPHA,
+    examples: int = 5,
+    seed: int = 0,
 ) -> list[TaskDrift]:
     """What each task sees beside what it knows; the chance that any of them is named wrongly is at most `alpha`."""
-    rng = np.random.default_rng(wish.seed)
-    level = wish.alpha / (len(ASPECTS) * max(len(rows), 1))
-    differences: dict[str, dict[str, SampleDistance]] = {
+    rng = np.random.default_rng(seed)
+    level = alpha / (len(ASPECTS) * max(len(rows), 1))
+    differences: dict[str, dict[str, Aspect]] = {
         name: compare_profiles(name, known[name], each.seen, level=level, rng=rng) for name, each in rows.items()
     }
-    aspects = drift_verdict(differences, wish.alpha)
+    aspects = drift_verdict(differences, alpha)
     made = []
     for name, each in rows.items():
         share, distances, order = unlike_rows(known[name], each.seen)
         task, record = session.tasks[name], session.records[name]
         sure = None
         if each.rows.targets is not None and has_sureness(task):
-            labelled = label_scores_of(task, each.answers.outputs, each.rows.targets)
+            labelled = label_scores_of(task, each.outputs, each.rows.targets)
             sure = sureness(labelled, record.calibration, rng=rng)
-        examples = tuple(
+        unlike = tuple(
             UnlikeRow(row=each.rows.rows[place], text=each.rows.text(place), distance=float(distances[place]))
-            for place in order[: wish.examples].tolist()
+            for place in order[:examples].tolist()
         )
         made.append(
             TaskDrift(
@@ -302,7 +292,7 @@ def drifts(
                 known=len(known[name].lengths),
                 aspects=aspects[name],
                 unlike=share,
-                examples=examples,
+                examples=unlike,
                 sureness=sure,
                 notes=_notes(each.rows),
             )

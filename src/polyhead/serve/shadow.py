@@ -158,6 +158,7 @@ class ShadowCandidate:
             flips = tuple(self._flips)
             shown = flips if has_texts else tuple(msgspec.structs.replace(flip, texts=None) for flip in flips)
             equal = self._compared - self._flipped
+            low, high = wilson(equal, max(1, self._compared))
             return ShadowState(
                 task=self.staged.name,
                 version=self._version,
@@ -167,7 +168,7 @@ class ShadowCandidate:
                 failure=self._failure,
                 compared=self._compared,
                 agreement=equal / self._compared if self._compared else None,
-                interval=tuple(map(float, wilson(equal, self._compared))) if self._compared else None,
+                interval=(float(low), float(high)) if self._compared else None,
                 flips=self._flipped,
                 mean_difference=self._sum / self._differences if self._differences else None,
                 largest_difference=self._largest if self._differences else None,

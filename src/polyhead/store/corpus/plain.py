@@ -55,7 +55,6 @@ from polyhead.store.corpus.base import (
 from polyhead.store.corpus.ids import ID_BYTES, IdIndex
 from polyhead.store.corpus.versions import (
     Stored,
-    StoreVersion,
     check_content,
     damaged,
     disk_errors,
@@ -70,8 +69,8 @@ from polyhead.store.corpus.versions import (
     read_schema,
     read_version,
     results_facts,
+    sealed,
 )
-from polyhead.values import to_json
 
 FOLDERS = ("versions", "fragments", "results")
 FORGETTING, PATIENCE = 64, 3600.0  # every 64th commit empties versions replaced an hour ago
@@ -129,7 +128,7 @@ class PlainStore(CorpusStore):
             path = self._path(number)
             if is_forgotten(path) and max(numbers_in(self._folder)) > number:  # since it was listed
                 continue
-            self._turn_to(read_version(path).fragments)
+            self._turn_to(read_version(path))
             self._number = number
             return
         raise StoreError(f"{self._folder} changes faster than it can be read", do="wait for its writers")
@@ -228,7 +227,7 @@ class PlainStore(CorpusStore):
         paths = list(map(self._path, numbers_in(self._folder)))
         forget(paths, age, root=self._folder)
         versions = [read_version(path) for path in paths if not is_forgotten(path)]
-        stored = [each for version in versions for each in version.fragments]
+        stored = [each for version in versions for each in version]
         fragments = {each.name for each in stored}
         results = {(column, file) for each in stored for column, (file, _) in each.results.items()}
         freed, now = 0, time.time()
@@ -261,13 +260,6 @@ class PlainStore(CorpusStore):
 
     def _file(self, stored: Stored, name: str) -> Path:
         return self._folder / "fragments" / stored.name / name
-
-    def _stored(self, fragment: str) -> Stored:
-        for stored in self._records:
-            if stored.name == fragment:
-                return stored
-        do = "read `fragments` again: it was joined with others since"
-        raise StoreError(f"the store has no fragment '{fragment}'", do=do)
 
     def _write(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Stored:
         """Writes a fragment that no version names yet."""
@@ -302,7 +294,7 @@ class PlainStore(CorpusStore):
             parts = [self.rows(each.name, column.digest) for each in group]
             data = np.concatenate([part.data for part in parts])
             features[column.digest] = PackedRows.of(np.concatenate([part.lengths for part in parts]), data)
-        joined = self._write(ids, features)
+        joined: Stored = self._write(ids, features)
         results = {}
         for column_name in group[0].results:
             arrays = [self.results(each.name, column_name) or {} for each in group]
@@ -316,14 +308,13 @@ class PlainStore(CorpusStore):
 
     def _commit(self, records: Sequence[Stored], about: None = None) -> bool:
         """Puts a version under the next number; False where another writer was first."""
-        number, version = self._number + 1, StoreVersion(fragments=tuple(records)).sealed()
-        content = to_json(version)
+        number, content = self._number + 1, sealed(records)
         with disk_errors(self._folder, "a version cannot be written", needed=len(content)):
             try:
                 put_if_absent(self._path(number), content, root=self._folder)
             except FileExistsError:
                 return False
-        self._number, self._records = number, version.fragments
+        self._number, self._records = number, tuple(records)
         if number % FORGETTING == 0:
             forget(list(map(self._path, numbers_in(self._folder))), PATIENCE, root=self._folder)
         return True
