@@ -41,9 +41,7 @@ def sources_of(
             do="name the task: --task NAME --label COLUMN",
         )
     if None in labels and len(chosen) > 1:
-        raise ConfigError(
-            "several tasks are scored, and a column of labels names no task", do="say --label TASK=COLUMN"
-        )
+        raise ConfigError("several tasks are scored", do="say --label TASK=COLUMN", argument="labels")
     if len(chosen) == 1 and there:
         (name,) = chosen
         columns, label = _guessed(tasks[name], file, there, columns, labels.get(name, labels.get(None)), say)
