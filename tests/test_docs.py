@@ -519,8 +519,8 @@ def test_the_version_is_the_same_everywhere():
     assert declared is not None and declared[1] == polyhead.__version__
 
 
-def test_readme_tree_is_the_source_tree():
-    (tree,) = [block.body for block in blocks_of(ROOT / "README.md") if block.body.startswith("src/polyhead/")]
+def test_tree_of_rooms_is_the_source_tree():
+    (tree,) = [block.body for block in blocks_of(ROOT / "docs/project/rooms.md") if block.body.startswith("src/")]
     listed = re.findall(r"^  (\S+) +\S", tree, re.MULTILINE)
     there = {
         path.name + ("/" if path.is_dir() else "")

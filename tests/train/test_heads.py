@@ -171,7 +171,7 @@ def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_compute
         return module_outputs(*given)
 
     monkeypatch.setattr(heads, "rounds_of", rounds)
-    monkeypatch.setattr("polyhead.deep.heads.folds.outputs_of", outputs)
+    monkeypatch.setattr("polyhead.deep.heads.folds.module_outputs", outputs)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from polyhead.check.finding import Finding
-from polyhead.check.part import SplitRows, names_text
+from polyhead.check.part import Finding, SplitRows, names_text
 from polyhead.data.guess import is_number, looks_like_labels
 from polyhead.data.guess_table import LABELS, LIKE_LABELS, Table
 from polyhead.data.guess_texts import is_asked

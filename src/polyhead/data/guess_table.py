@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from polyhead.data.columns import Columns
@@ -19,7 +19,8 @@ from polyhead.data.guess import (
     plain,
 )
 from polyhead.data.guess_texts import CONTEXTS, in_roles, is_asked, named_texts, one_text, pair_of, text_columns
-from polyhead.data.rows import Row, Rows
+from polyhead.data.rows import Rows
+from polyhead.data.tables import Row
 from polyhead.errors import ConfigError
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.kinds.multiple_choice import MultipleChoice
@@ -53,7 +54,6 @@ class Table(Value, eq=False):
 
 Seen = tuple[str | None, str, str]
 """The kind of which a column is the label, the reason, and the key that names the column."""
-Test = Callable[[str, list[Any]], Seen | None]
 
 
 class _Candidate(Value):
@@ -200,53 +200,30 @@ def _candidates(table: Table, tokens: str | None, choices: str | None, texts: se
             continue
         if _rank(name) == 2 and 2 * len(values) < len(table.rows) and len(set(map(str, values))) == len(values):
             continue  # remarks on a few rows
-        for test in (_answers, _spans, _tags(table, tokens), _choice(table, choices), _plain_label):
-            if (seen := test(name, values)) is not None:
-                kind, why, key = seen
-                kept.append(_Candidate(columns=(name,), kind=kind, rank=_rank(name), why=why, key=key))
-                break
+        if (seen := _seen(table, name, values, tokens, choices)) is not None:
+            kind, why, key = seen
+            kept.append(_Candidate(columns=(name,), kind=kind, rank=_rank(name), why=why, key=key))
     if choices and any(candidate.kind == CHOICE for candidate in kept):
         kept = [candidate for candidate in kept if candidate.kind == CHOICE]
     return kept
 
 
-def _answers(name: str, values: list[Any]) -> Seen | None:
+def _seen(table: Table, name: str, values: list[Any], tokens: str | None, choices: str | None) -> Seen | None:
+    """What a column is, if it may be a label."""
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
-    if items and all(isinstance(i, dict) and "text" in i and ("start" in i or "answer_start" in i) for i in items):
-        is_labelled = any("label" in item for item in items)
-        return None if is_labelled else (SPAN, f"answers: '{name}', each with its place in a context", "answers")
-    return None
-
-
-def _spans(name: str, values: list[Any]) -> Seen | None:
-    items = [item for value in values if isinstance(value, list) for item in value]
-    if items and all(isinstance(item, dict) and {"start", "end", "label"} <= set(item) for item in items):
-        return TAGGING, f"spans: '{name}', labelled spans of the text", "spans"
-    return None
-
-
-def _tags(table: Table, tokens: str | None) -> Test:
-    def test(name: str, values: list[Any]) -> Seen | None:
-        if tokens is None or not _are_lists(values, str):
-            return None
-        lengths = [len(value) for value in table.values[tokens]]
-        if lengths == [len(value) for value in values]:
-            return TAGGING, f"tags: '{name}', one for each of '{tokens}'", "label"
-        return None
-
-    return test
-
-
-def _choice(table: Table, choices: str | None) -> Test:
-    def test(name: str, values: list[Any]) -> Seen | None:
-        options = table.values.get(choices, []) if choices else []
-        if len(options) != len(values) or not options:
-            return None
-        if all(_is_option(value, several) for value, several in zip(values, options, strict=True)):
-            return CHOICE, f"label: '{name}', one of '{choices}'", "label"
-        return None
-
-    return test
+    objects = [item for item in items if isinstance(item, dict)]
+    if objects and len(objects) == len(items):
+        if all({"start", "end", "label"} <= set(item) for item in objects):
+            return (TAGGING, f"spans: '{name}', labelled spans of the text", "spans")
+        are_answers = all("text" in item and ("start" in item or "answer_start" in item) for item in objects)
+        if are_answers and not any("label" in item for item in objects):
+            return SPAN, f"answers: '{name}', each with its place in a context", "answers"
+    if tokens and _are_lists(values, str) and list(map(len, table.values[tokens])) == list(map(len, values)):
+        return TAGGING, f"tags: '{name}', one for each of '{tokens}'", "label"
+    options = table.values.get(choices, []) if choices else []
+    if options and len(options) == len(values) and all(map(_is_option, values, options)):
+        return CHOICE, f"label: '{name}', one of '{choices}'", "label"
+    return _plain_label(name, values)
 
 
 def _is_option(value: object, options: list[str]) -> bool:

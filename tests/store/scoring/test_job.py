@@ -24,8 +24,7 @@ from polyhead.files import held
 from polyhead.folders import claim, dissolve
 from polyhead.plan import Pool
 from polyhead.store import jobs as scoring
-from polyhead.store.jobs.pieces import Pieces, work_folder
-from polyhead.store.jobs.score import ScoreJob
+from polyhead.store.jobs.pieces import WORKING, Pieces, ScoreJob
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle
 from polyhead.values import to_json
@@ -225,7 +224,7 @@ def test_a_task_that_was_replaced_in_between_is_refused(tmp_path, monkeypatch):
 def test_a_damaged_job_file_is_named_and_fresh_helps(session, tmp_path, monkeypatch):
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    claim(folder, work_folder(ScoreJob))
+    claim(folder, WORKING)
     (folder / "job.json").write_text("{")
     (folder / "00000000.piece").write_text("not ours\n")
     with pytest.raises(ConfigError, match="job.json.*--fresh"):
@@ -238,7 +237,7 @@ def test_pieces_without_a_job_are_nobodys(session, tmp_path, monkeypatch):
     """As a kill leaves them right after OUT was whole."""
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    claim(folder, work_folder(ScoreJob))
+    claim(folder, WORKING)
     (folder / "00000000.piece").write_text("old\n")
     (folder / "00000000.json").write_text('{"rows": 3}')
     stopping(monkeypatch, session, 0)
@@ -344,7 +343,7 @@ def test_a_task_that_fails_is_named_and_the_others_are_answered(session, tmp_pat
 def test_two_processes_do_not_write_one_file(session, tmp_path):
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    claim(folder, work_folder(ScoreJob))
+    claim(folder, WORKING)
     with (
         held(folder / "lock", patience=0.0, busy=RuntimeError()),
         pytest.raises(ConfigError, match="another process is writing"),

@@ -21,11 +21,9 @@ from polyhead.plan import Path
 from polyhead.progress import progress_line, stopped_with
 from polyhead.store.corpus.base import CorpusStore, Fragment
 from polyhead.store.corpus.open import open_corpus
-from polyhead.store.jobs.answering import Answering, Results, Unit, has
-from polyhead.store.jobs.answers import ResultColumn, answer_columns, column_facts, concatenate_columns
-from polyhead.store.jobs.calibrated import calibrations_of
+from polyhead.store.jobs.answers import ResultColumn, answer_columns, calibrations_of, column_facts, concatenate_columns
 from polyhead.store.jobs.executors import EXECUTORS, HERE, SEVERAL, Executor
-from polyhead.store.jobs.price import Price, priced
+from polyhead.store.jobs.workers import Answering, Price, Results, Unit, has, priced
 from polyhead.store.packed import PackedTasks, check_packed
 from polyhead.values import Value
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from polyhead.errors import StoreError
 from polyhead.progress import counted, progress_line
-from polyhead.store.corpus.base import ID_BYTES
+from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.store.jobs.answers import Given, document_score, given_of, is_answer, surety_of
 from polyhead.store.jobs.documents import texts_by_id
-from polyhead.store.jobs.resample import NEAR, wilson
 from polyhead.store.jobs.stored import AnswerSource, Numbering, StoredAnswers
+from polyhead.tasks.agreement import is_close, wilson
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
@@ -224,13 +224,12 @@ class _Pair:
         self._values += int(has_both.sum())
         self._sum += float(difference[has_both].sum())
         self._distances += float(distance[has_both].sum())
-        low, high = task.range or (0.0, 1.0)
-        return distance <= NEAR * (high - low), distance
+        return has_both & is_close(task, old.astype(np.float64), new.astype(np.float64)), distance
 
     def result(self) -> TaskComparison:
         """What was counted."""
         labels = (*self._numbering.labels, None)  # -1 is none
-        low, high = wilson(self._equal, self._compared) if self._compared else (0.0, 1.0)
+        low, high = map(float, wilson(self._equal, self._compared)) if self._compared else (0.0, 1.0)
         return TaskComparison(
             old=self._old.source(self._name),
             new=self._new.source(self._name),

@@ -26,7 +26,8 @@ from polyhead.machine import one_blas_thread, processors
 from polyhead.plan import Path
 from polyhead.plan.coding import encode
 from polyhead.progress import UNIT_SECONDS, UnitSize, progress_line, stopped_with
-from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema, as_ids, document_id, window_id
+from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
+from polyhead.store.corpus.ids import as_ids, document_id, window_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.fill import BatchValues, batch_values, entry_batches, sample_values
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of

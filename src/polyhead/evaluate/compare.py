@@ -10,9 +10,8 @@ from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import version_on_disk
 from polyhead.errors import BundleError, CorruptFile, DataError
-from polyhead.evaluate.bootstrap import Interval, differences, mcnemar
 from polyhead.evaluate.details import shortened, texts_shown
-from polyhead.evaluate.scores import SplitOutputs, decoded_answers
+from polyhead.evaluate.scores import Interval, SplitOutputs, decoded_answers, differences, mcnemar
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Kind, Mistake, Task
 from polyhead.text.question import TaskInput

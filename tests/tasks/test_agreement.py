@@ -9,7 +9,6 @@ from bundle.test_write import contents
 from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
 from polyhead.certify import ProbeRunner
-from polyhead.engine.agreement import Agreement, agreement_of
 from polyhead.engine.pinned import (
     FILE,
     Numerics,
@@ -21,6 +20,7 @@ from polyhead.engine.pinned import (
 )
 from polyhead.engine.session import Session
 from polyhead.errors import CorruptFile
+from polyhead.tasks.agreement import Agreement, agreement_of
 from support.cases import cases
 
 HOW = Numerics(backend="openvino", precision="bfloat16", version="1")

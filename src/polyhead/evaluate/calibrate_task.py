@@ -12,22 +12,13 @@ from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
-from polyhead.evaluate.asked import asked, seen_rows
 from polyhead.evaluate.calibrate import CalibrateRequest, check_kind, fit_calibration
+from polyhead.evaluate.profile import asked, seen_rows
 from polyhead.progress import counted
 from polyhead.tasks.calibration import Calibration, calibrated_kinds
 from polyhead.tasks.task import Task
-from polyhead.values import Value
 
 SEED = 0  # of the rows that are kept
-
-
-class CalibratedTask(Value, eq=False):
-    """A task's calibration, and what its rows looked like."""
-
-    task: str
-    calibration: Calibration
-    beside: Beside
 
 
 def calibrated_task(
@@ -38,8 +29,8 @@ def calibrated_task(
     *,
     check: Source | None = None,
     show: Callable[[str], None] = lambda line: None,
-) -> CalibratedTask:
-    """The calibration of a task on all labelled rows of a file, `check` being one of rows of their own that check.
+) -> Beside:
+    """The calibration of a task on all labelled rows of a file, and what these look like; those of `check` check.
 
     Nothing is written. Raises what `calibrate.calibrated` and reading the files raise.
     """
@@ -59,9 +50,7 @@ def calibrated_task(
     calibration = msgspec.structs.replace(calibration, measured={**facts, **calibration.measured})
     seen = seen_rows(task, files[-1].inputs, several[-1])
     card = {TITLES[0]: "\n".join(f"- {line}" for line in measure_lines(task, calibration))}
-    return CalibratedTask(
-        task=name, calibration=calibration, beside=Beside(calibration=calibration, seen=seen.sample(SEED), card=card)
-    )
+    return Beside(calibration=calibration, seen=seen.sample(SEED), card=card)
 
 
 def measure_lines(task: Task, calibration: Calibration) -> list[str]:

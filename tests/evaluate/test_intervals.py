@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyhead.evaluate.bootstrap import differences, intervals, mcnemar
+from polyhead.evaluate.scores import differences, intervals, mcnemar
 from polyhead.tasks.judging import from_sums
 
 
@@ -46,7 +46,7 @@ def test_rows_are_drawn_from_the_seed():
 def test_pieces_of_resamples_are_drawn_as_one(monkeypatch):
     recount = mean_of(np.random.default_rng(2).random(30))
     whole = intervals(recount, 30)
-    monkeypatch.setattr("polyhead.evaluate.bootstrap.PIECE", 64)
+    monkeypatch.setattr("polyhead.evaluate.scores.PIECE", 64)
     assert intervals(recount, 30) == whole
 
 
