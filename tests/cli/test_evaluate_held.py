@@ -246,6 +246,7 @@ def test_every_way_of_training_keeps_what_it_answered_rows_held_out(work, change
         assert score["scores"] == pytest.approx(bundle.split_scores(score["task"])["validation"])
 
 
+@pytest.mark.slow
 def test_summaries_that_training_wrote_are_scored(work):
     pytest.importorskip("rouge_score")
     from polyhead.encoder.summarizer import Summarizer

@@ -226,6 +226,7 @@ def test_removing_the_only_task_restores_the_empty_bundle(tmp_path, other):
     assert tree(root) == before
 
 
+@pytest.mark.slow
 def test_every_order_of_adding_gives_the_same_files_and_the_same_bits(tmp_path, unflushed):
     names = ("mood", "names", "same", "alike")
     for name in names:

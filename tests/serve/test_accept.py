@@ -43,6 +43,7 @@ def callers(listening, count):
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_many_callers_are_taken_in_a_turn_of_the_loop(loop, monkeypatch):
     """A busy server's turns are long, and libuv's own listener takes one caller in each."""

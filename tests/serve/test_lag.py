@@ -67,6 +67,7 @@ def test_what_a_late_loop_takes_is_not_there_for_the_queue(root, monkeypatch, ag
     assert asked(root, monkeypatch, 5.0, age=age, late=late, is_idle=True) == (429 if age else 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("port_of_task", [False, True])
 def test_a_connection_says_when_the_whole_request_was_there(root, port_of_task):
     """Not when it began: a caller that sends slowly has its own time for it. Ports of a task pass this on."""

@@ -63,6 +63,7 @@ def trained(home, root, *names, strategy=AUTO, training=QUICK, **changes):
     return Bundle.open(root), lines, project
 
 
+@pytest.mark.slow
 def test_scores_of_heads_are_said_while_others_still_learn(home, tmp_path, monkeypatch):
     """With 50,000 rows nobody saw for a quarter of an hour what the linear heads score, nor the one that learned."""
     monkeypatch.setattr(choosing, "TOLD_FROM", 1)
@@ -159,6 +160,7 @@ def test_folds_in_several_threads_are_those_of_one_that_draws_from_torchs_genera
     assert in_turn.setting == at_once.setting and np.array_equal(np.stack(in_turn.outputs), np.stack(at_once.outputs))
 
 
+@pytest.mark.slow
 def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_computes_in_one(home, monkeypatch):
     prepared, extractor, _, _, paths = attention_of(home)
     seen = []

@@ -30,6 +30,7 @@ from polyhead.train.run import train_project
 from support import head_search, tiny_project
 from support.disk_failures import run_forking
 from support.pooled_features import of_torch
+from support.tiers import first_of
 
 ALL = tuple(tiny_project.ENTRIES)
 
@@ -494,7 +495,7 @@ def test_each_task_keeps_its_own_way_of_uint8_constants(home, tmp_path):
     assert len(codecs["mood"].scale) == 1 and len(codecs["urgency"].scale) == 16
 
 
-@pytest.mark.parametrize("codec", ["float16", "uint8", "sign", "pca1", "token1"])
+@pytest.mark.parametrize("codec", first_of(["float16", "uint8", "sign", "pca1", "token1"]))
 @pytest.mark.parametrize("before", [False, True], ids=["after the mean", "before the mean"])
 def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, monkeypatch, codec, before):
     head_search.shorten(monkeypatch)
