@@ -156,7 +156,7 @@ class JointLoss(nn.Module):
         self._tasks, self._recipe = dict(tasks), recipe
 
     def forward(self, task: str, batch: TrainingBatch, *, drawn: Collection[str] = ()) -> Tensor:
-        """The loss with its smoothing; `drawn` as `devices.Learner` has it."""
+        """The loss with its smoothing; `drawn` as `devices_of` has it."""
         (texts,) = batch.arguments
         assert isinstance(texts, TextBatch)
         outputs, added = self.model(task, texts), None
