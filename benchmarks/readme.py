@@ -290,7 +290,7 @@ def _plan(tasks: Sequence[Task], way: strategy.Strategy) -> Plan:
 
 
 def key_table(kind: type[msgspec.Struct], old: str) -> list[str]:
-    """Key, type and default of every field, required ones first; meanings are taken over from the table as it stands."""
+    """Key, type and default of every field, required ones first; meanings are those of the table as it stands."""
     known = dict(re.findall(r"^\| `(\w+)` \|(?:(?:[^|]|\\\|)*\|){2} (.*?) \|$", old, re.MULTILINE))
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     hints = typing.get_type_hints(kind)
