@@ -24,7 +24,7 @@ from polyhead.data.read import read
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.session import Session
 from polyhead.evaluate.int8 import CalibrationText, calibrated_scales
-from polyhead.evaluate.scores import evaluate_bundle
+from polyhead.evaluate.scores import evaluations
 from polyhead.project.tables import DataFile, Project, read_project
 from studies.results import Claim, Study
 from studies.settings import ROOT, RUNS, parsed, report, say, study_arguments
@@ -62,7 +62,7 @@ def run(seed: int, precision: str, task: str, project: Project) -> dict[str, obj
 
 
 def scored(session: Session, project: Project, task: str) -> dict[str, object]:
-    (result,) = evaluate_bundle(session, project, folder=FOLDER, only=[task])
+    result = evaluations(session, project, folder=FOLDER, only=[task])[0].score
     return {"metric": result.metric, "score": result.scores[result.metric], "test_rows": result.rows}
 
 

@@ -355,7 +355,7 @@ class Cheap:
 
 
 def extracting(location: str, file: str) -> Row:
-    from polyhead.store.jobs.taps import Tap
+    from polyhead.store.taps import Tap
 
     encoder = trunk()
     began = time.perf_counter()
