@@ -108,13 +108,14 @@ def command(
     from polyhead.engine.quantize.files import read_scales, write_changes, write_scales
     from polyhead.evaluate import int8 as calibrate
     from polyhead.machine import processor
+    from polyhead.store.jobs.columns import RowInput
 
     printer, opened, bits = Printer(json_to), Bundle.open(bundle), processor().weight_bits
     name = backend or default_runtime()
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
     labelled = None if data is None else _labelled(opened, data, labels)
-    read = [calibrate.CalibrationText(input=line.input, words=line.words) for line in read_texts(texts, text)]
+    read = [RowInput(input=line.input, words=line.words) for line in read_texts(texts, text)]
     calibration_rows, measured_rows = calibrate.halves(read, rows)
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
