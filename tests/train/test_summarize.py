@@ -23,7 +23,6 @@ from polyhead.deep.summarizer_training import SummaryExamples, smoothed_loss, tr
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, MissingExtra, TrunkError, UnknownTask
-from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice, read_project
 from polyhead.train.data.prepare import prepare
@@ -31,6 +30,7 @@ from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import summarizers, tiny_project
 from support.commands import run
+from support.split_scores import split_scores
 from support.tiny_project import to_toml
 
 pytest.importorskip("rouge_score")
@@ -154,7 +154,7 @@ def test_fifty_documents_are_learned_by_heart(home):
 
 def test_live_answers_score_what_training_said(home):
     folder, outcome, _ = home
-    (found,) = evaluate_bundle(Session(folder / "bundle"), project(folder), folder=folder)
+    (found,) = split_scores(Session(folder / "bundle"), project(folder), folder=folder)
     assert found.rows == 50 and found.metric == "rouge_l"
     assert found.scores == outcome.trained["brief"]["test"]
 

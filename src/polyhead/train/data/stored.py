@@ -27,7 +27,7 @@ from polyhead.project.tables import Project
 from polyhead.store.corpus.base import FeatureColumn, PackedRows
 from polyhead.store.corpus.ids import window_id
 from polyhead.store.corpus.open import open_corpus
-from polyhead.store.jobs.taps import kept_in_words, path_text
+from polyhead.store.taps import kept_in_words, path_text
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepared import Prepared
