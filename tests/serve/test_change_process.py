@@ -185,6 +185,7 @@ def opens(process, path):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system has no /proc")
 def test_it_ends_with_a_server_that_is_killed_and_changes_nothing_after(tmp_path):
     """The true process waits for the bundle's lock, which this test holds until the server is gone."""
