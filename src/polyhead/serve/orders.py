@@ -32,10 +32,13 @@ NICENESS = 15  # of the process that makes a change: answers come first
 AUTOGROUP = FilePath("/proc/self/autogroup")
 
 
+ChangeOperation = Literal["put", "remove", "rollback"]
+
+
 class Order(Value):
     """A change that is asked for."""
 
-    operation: Literal["put", "remove", "rollback"]
+    operation: ChangeOperation
     root: str  # the bundle
     name: str  # the task
     source: str = ""  # put: the folder of the staged upload, a bundle of one task
