@@ -96,11 +96,13 @@ def test_families_lie_in_folders_of_their_own_with_a_line_each(bundle):
         assert owner_at(*place_of(owner)) == owner
 
 
-def test_families_that_come_and_go_leave_no_trace(tmp_path):
+def test_a_family_that_came_and_went_leaves_no_trace(tmp_path):
     root = tmp_path / "b"
     trunk = write_bundle(root, golden_trunk()).digest
     add_tasks(root, [draft("alone", plain("alone", trunk))])
     assert set(json.loads((root / "bundle.json").read_text())) == {"format", "trunk", "tasks"}
+    written = json.loads((root / "tasks/alone/v0001/task.json").read_text())
+    assert set(written) == set(TaskRecord.__struct_fields__)
     before = contents(root)
     add(root, group(trunk))
     add(root, adapters(trunk))
@@ -125,7 +127,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("name", LATER)
-def test_every_field_of_a_node_is_read_back(name):
+def test_every_field_of_a_node_is_written_and_read_back(name):
     value, path = LATER[name], plain("x", "0" * 64)
     embed, layers, pool, head = path.nodes
     if isinstance(value, plan.Delta):
@@ -136,7 +138,12 @@ def test_every_field_of_a_node_is_read_back(name):
     record = msgspec.structs.replace(
         draft("x", path).record, path=plan.Path(nodes=tuple(nodes.values())), needs={"family:adapters": "0" * 64}
     )
-    assert from_json(to_json(record), TaskRecord, source="task.json") == record
+    raw = to_json(record)
+    assert from_json(raw, TaskRecord, source="task.json") == record
+    written = json.loads(raw)["path"]["nodes"]
+    found = next(node for node in written if node["type"] == {"embed": "embed", "head": "head"}.get(name, "layers"))
+    found = found["delta"] if isinstance(value, plan.Delta) else found
+    assert set(found) - {"type"} == set(type(value).__struct_fields__)
 
 
 BROKEN = {

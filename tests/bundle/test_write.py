@@ -252,6 +252,7 @@ def test_full_disk_at_any_step_leaves_the_bundle_as_it_was(tmp_path, change):
     assert failures >= {"add": 20, "several": 40, "replace": 20, "remove": 4}[change]
 
 
+@pytest.mark.slow
 def test_full_disk_while_a_bundle_is_created_leaves_a_folder_in_which_it_works_later(tmp_path):
     failures = 0
     for failing in range(1, 200):

@@ -76,6 +76,7 @@ def told_after(port, service, texts, *, tasks=("mood", "urgency", "names")):
         return gauges(answer.read().decode())
 
 
+@pytest.mark.slow
 def test_a_server_tells_texts_like_the_known_ones_from_others(home):
     service = service_of(home / "bundle")
     with listening(service) as port:

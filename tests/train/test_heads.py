@@ -110,6 +110,7 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
     assert whole.scores(bundle.tasks["mood"].task, outputs)["accuracy"] >= notes["splits"]["validation"]["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("far", "rounds"), [(0, 3), (1e9, 9)], ids=["far behind", "not far"])
 @pytest.mark.parametrize(
     "changes", [{"validation": 0.3}, {"validation": "data/messages-test.jsonl"}], ids=["folds", "a file"]

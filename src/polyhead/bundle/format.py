@@ -1,7 +1,9 @@
-"""The number of the bundle format, and the names and limits of its files.
+"""The number of the bundle format, the names of its files, and how to change either.
 
-A change of files, keys or digests that a reader of before would not understand adds one to FORMAT, and a golden bundle
-in `tests/formats/v<number>/`; `docs/project/bundle-format.md` says what changed. A reader refuses other numbers.
+To change the format: (1) keep a golden bundle of the number that ends in `tests/formats/v<number>/`; (2) move what
+reads that number into a file of its own; (3) add one to FORMAT; (4) say in `docs/project/bundle-format.md` what
+changed and why. A new digest rule, key or default is a change of format. A reader refuses numbers that it does not
+know; it never guesses.
 """
 
 from __future__ import annotations

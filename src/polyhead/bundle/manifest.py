@@ -120,7 +120,7 @@ def read_bundle_file(root: FilePath) -> BundleFile:
     path = root / BUNDLE
     if not root.is_dir() or not (path.is_file() or path.is_symlink()):
         raise BundleError(f"there is no bundle at {root}", do="give the folder that holds bundle.json")
-    content = read_list(path, BundleFile, number=FORMAT, again="write the bundle again")
+    content = read_list(path, BundleFile, again="write the bundle again")
     for owner in content.families:
         check_family(owner)
     check_lines(path, content.lines, content.removed)
@@ -128,18 +128,18 @@ def read_bundle_file(root: FilePath) -> BundleFile:
     return content
 
 
-def read_list(path: FilePath, kind: type[ValueT], *, number: int, again: str) -> ValueT:
-    """A list of live versions, its format number looked at first; raises UnknownFormat for any other number.
+def read_list(path: FilePath, kind: type[ValueT], *, again: str) -> ValueT:
+    """A list of live versions, its format number looked at first; raises UnknownFormat for another one.
 
     `again` says how the list is made anew.
     """
     raw = read_inside(path.parent, path.name, limit=LARGEST_JSON)
     written = decoded(raw, _Numbered, path).format
-    if written != number:
+    if written != FORMAT:
         raise UnknownFormat(
             f"{path} was written by another version of polyhead",
             got=f"format {written}",
-            allowed=[f"format {number}"],
+            allowed=[f"format {FORMAT}"],
             do=f"install the version that wrote it, or {again}",
         )
     return decoded(raw, kind, path)

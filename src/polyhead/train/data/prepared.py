@@ -13,9 +13,8 @@ from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task, kind_of
-from polyhead.train.data.windows import reads_windows
 
-TRAINER = 2  # counted up when the same declaration and data would train another part
+TRAINER = 1  # counted up when the same declaration and data would train another part
 
 
 FOLDED_BELOW = 1000  # labelled rows
@@ -82,7 +81,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         columns = {"columns": list(self.columns)} if self.columns else {}
         words = {"label_words": True} if self.reads_label_words else {}
         return (donor | columns | words) | {
-            "trainer": TRAINER + reads_windows(self.task),  # at first it read the first window alone
+            "trainer": TRAINER,
             "task": msgspec.to_builtins(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),
             "training": msgspec.to_builtins(self.training),
