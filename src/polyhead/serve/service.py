@@ -18,7 +18,7 @@ from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
-from polyhead.memory import trim
+from polyhead.machine import trim
 from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
 from polyhead.serve.checks import Failures, characters_of, check_characters, check_cut, check_options, check_tokens
