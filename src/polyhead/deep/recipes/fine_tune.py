@@ -127,14 +127,12 @@ def refine(
 ) -> RecipeResult:
     """Fine-tunes `data` for the task once a candidate, and keeps the best on validation (ties: the first).
 
-    The rule for stopping is that of all training here: a candidate stops after `patience` epochs without a better
-    validation score, at `epochs` at the latest, and its best epoch counts. Epochs, patience, batch and seed are the
+    A candidate stops as all training here does, and its best epoch counts. Epochs, patience, batch and seed are the
     task's own; the test split is read once, by the candidate that is chosen. `head` are the arrays of a part that
-    every candidate starts from (`JointResult.arrays`, `Bundle.part`); without them heads are fresh. Given ones have
-    their start: they learn with the trunk at once, without the recipe's `head_epochs`, whatever `init` a prompt has.
-    `checkpoints` is a folder where a search that was stopped goes on; files of other data, numbers, trunks and heads
-    may lie there too. A candidate whose numbers do not stay finite has failed, and the search goes on; raises
-    NotFinite if all fail.
+    every candidate starts from (`JointResult.arrays`, `Bundle.part`): they learn with the trunk at once, without the
+    recipe's `head_epochs`, whatever `init` a prompt has. Without them heads are fresh. `checkpoints` is a folder where
+    a search that was stopped goes on; files of others may lie there too. A candidate whose numbers do not stay finite
+    has failed, and the search goes on; raises NotFinite if all fail.
     """
     best: tuple[SearchPoint, JointCourse, JointResult] | None = None
     tried: list[CandidateResult] = []
@@ -142,10 +140,7 @@ def refine(
         name = candidate_name(candidate)
         tuned = _with_candidate(prepared, candidate)
         recipe = msgspec.structs.replace(recipe, layer_dropout=candidate.dropout)
-        checkpoint = None
-        if checkpoints is not None:
-            tag = _tag(fingerprint_of([tuned], recipe, data), head, candidate.epsilon, precision)
-            checkpoint = checkpoints / f"{name.replace(' ', '-')}-{tag}{SUFFIX}"
+        tag = _tag(fingerprint_of([tuned], recipe, data), head, candidate.epsilon, precision)
         course = JointCourse(
             [tuned],
             joint_paths([tuned], data, recipe),
@@ -153,7 +148,7 @@ def refine(
             recipe,
             training=tuned.training,
             precision=precision,
-            checkpoint=checkpoint,
+            checkpoint=checkpoints / f"{name.replace(' ', '-')}-{tag}{SUFFIX}" if checkpoints else None,
             events=None if events is None else events.within(name),
             place=place,
             epsilon=candidate.epsilon,
@@ -174,15 +169,19 @@ def refine(
         if best is None or score > best[2].fitted.score:
             best = (candidate, course, learned)
     if best is None:
-        failures = "; ".join(f"{candidate_name(result.candidate)}: {result.error}" for result in tried)
-        raise NotFinite(
-            f"no candidate of the search for task '{prepared.task.name}' could be trained: {failures}",
-            do="search among lower learning rates",
-            tried=tuple(tried),
-        )
+        raise _all_failed(prepared, tried)
     candidate, course, learned = best
     training, scores = _with_candidate(prepared, candidate).training, course_scores(course, prepared)
     return RecipeResult(learned=learned, training=training, chosen=candidate, tried=tuple(tried), scores=scores)
+
+
+def _all_failed(prepared: Prepared, tried: Sequence[CandidateResult]) -> NotFinite:
+    failures = "; ".join(f"{candidate_name(result.candidate)}: {result.error}" for result in tried)
+    return NotFinite(
+        f"no candidate of the search for task '{prepared.task.name}' could be trained: {failures}",
+        do="search among lower learning rates",
+        tried=tuple(tried),
+    )
 
 
 def _with_candidate(prepared: Prepared, candidate: SearchPoint) -> Prepared:
