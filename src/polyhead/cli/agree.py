@@ -11,7 +11,7 @@ from polyhead.cli.options import backend_option, open_session, precision_option
 from polyhead.cli.output import Printer, json_option, number, text_table
 
 if TYPE_CHECKING:
-    from polyhead.engine.agreement import Agreement
+    from polyhead.tasks.agreement import Agreement
 
 
 @click.command("agree")

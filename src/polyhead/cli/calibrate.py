@@ -15,7 +15,7 @@ from polyhead.cli.output import Printer, json_option, section, text_table
 from polyhead.errors import DataError
 
 if TYPE_CHECKING:
-    from polyhead.evaluate.run import CalibratedTask
+    from polyhead.tasks.calibration import Calibration
     from polyhead.tasks.task import Task
 
 HEAD = ("label", "threshold", "precision", "recall", "f1", "given", "rows")
@@ -86,7 +86,7 @@ def command(
     from polyhead.certify.beside import keep_beside
     from polyhead.engine.session import Session
     from polyhead.evaluate.calibrate import CalibrateRequest
-    from polyhead.evaluate.run import calibrated_task
+    from polyhead.evaluate.calibrate_task import calibrated_task
 
     printer, only = Printer(json_to), names_in(tasks)
     named = LabelledColumns(**{f: options.pop(f) for f in LabelledColumns.__struct_fields__ if f in options})
@@ -98,27 +98,28 @@ def command(
     known = {name: session.tasks[name] for name in session.task_names(only or None)}
     sources = labelled_sources(known, only, data, named)
     checks = labelled_sources(known, list(sources), check, named) if check is not None else {}
-    made = [
-        calibrated_task(session, name, source, wish, check=checks.get(name), show=printer.show)
+    made = {
+        name: calibrated_task(session, name, source, wish, check=checks.get(name), show=printer.show)
         for name, source in sources.items()
-    ]
+    }
     printer.show("")
-    for each in made:
-        printer.lines(section(each.task, _lines(known[each.task], each)))
-    facts = {"calibrations": {each.task: each.calibration for each in made}}
+    calibrations = {name: each.calibration for name, each in made.items() if each.calibration is not None}
+    for name, calibration in calibrations.items():
+        printer.lines(section(name, _lines(known[name], calibration)))
+    facts = {"calibrations": calibrations}
     if dry_run:
         printer.line("nothing was changed: --dry-run")
         return printer.json({"bundle": bundle, "certificate": None, **facts})
-    certificate = keep_beside(bundle, {each.task: each.beside for each in made}, read=session.bundle, actor=actor)
+    certificate = keep_beside(bundle, made, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"calibrated {name}: {old} -> {new}; its raw outputs are the same bits")
     return end(printer, bundle, certificate, **facts)
 
 
-def _lines(task: Task, made: CalibratedTask) -> list[str]:
-    from polyhead.evaluate.run import measure_lines
+def _lines(task: Task, calibration: Calibration) -> list[str]:
+    from polyhead.evaluate.calibrate_task import measure_lines
 
-    calibration, lines = made.calibration, measure_lines(task, made.calibration)
+    lines = measure_lines(task, calibration)
     if not calibration.thresholds:
         return lines
     scores = calibration.measured["check"]["labels"]

@@ -13,7 +13,7 @@ import msgspec
 from polyhead.cli.output import check_writable, writing_file
 
 if TYPE_CHECKING:
-    from polyhead.check.finding import Finding
+    from polyhead.check.part import Finding
 
 WRITTEN = (".csv", ".jsonl")
 NAMES = ("task", "kind", "level", "split", "file", "row", "label", "other", "text")

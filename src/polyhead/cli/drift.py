@@ -20,8 +20,7 @@ from polyhead.errors import DataError, EmptyData, MissingColumn
 if TYPE_CHECKING:
     from polyhead.bundle.seen import Seen
     from polyhead.engine.session import Session
-    from polyhead.evaluate.drift import TaskDrift
-    from polyhead.evaluate.watch import Summarized
+    from polyhead.evaluate.drift import Summarized, TaskDrift
 
 WIDTH = 100  # characters of an example
 
@@ -80,7 +79,7 @@ def command(
     still as sure as they are right. `polyhead train` and `polyhead calibrate` keep the summary too. It holds no text.
     """
     from polyhead.engine.session import Session
-    from polyhead.evaluate.watch import DriftRequest, drifts
+    from polyhead.evaluate.drift import drifts
 
     printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**columns)
     if keep and known is not None:
@@ -97,7 +96,7 @@ def command(
     if known is not None:
         others = _rows(session, list(rows), list(rows), known, named, seed, printer)
         standing = {name: summary.seen for name, summary in others.items()}
-    made = drifts(session, rows, standing, DriftRequest(alpha=alpha, examples=examples, seed=seed))
+    made = drifts(session, rows, standing, alpha=alpha, examples=examples, seed=seed)
     _tell(printer, data, made)
     if fail and any(drift.differs for drift in made):
         sys.exit(1)
@@ -107,7 +106,7 @@ def command(
 def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> dict[str, Seen]:
     """The summaries of the tasks that have one; an error where a named task or every task lacks it."""
     from polyhead.bundle.format import SEEN
-    from polyhead.evaluate.watch import known_of
+    from polyhead.evaluate.drift import known_of
 
     lacking = [name for name in names if SEEN not in session.records[name].files]
     if only or len(lacking) == len(names):
@@ -127,9 +126,8 @@ def _rows(
     printer: Printer,
 ) -> dict[str, Summarized]:
     """What each task sees in the file; a task that was not named and cannot read it is left out, and said."""
-    from polyhead.evaluate.drift import MOST
-    from polyhead.evaluate.rows import labelled_rows, plain_rows
-    from polyhead.evaluate.watch import summarized
+    from polyhead.evaluate.drift import MOST, summarized
+    from polyhead.evaluate.profile import labelled_rows, plain_rows
 
     tasks, there = {name: session.tasks[name] for name in names}, first_columns(data)
     labelled = [name for name in names if name in there] if not named.labels else list(names)
@@ -158,7 +156,7 @@ def _rows(
 
 def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
     from polyhead.certify.beside import keep_beside
-    from polyhead.evaluate.watch import profile_of
+    from polyhead.evaluate.drift import profile_of
 
     wanted = {name: profile_of(session.tasks[name], summary.seen) for name, summary in rows.items()}
     certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)

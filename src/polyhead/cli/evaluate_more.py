@@ -20,7 +20,7 @@ from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
-    from polyhead.evaluate.against import Comparison
+    from polyhead.evaluate.compare import Comparison
     from polyhead.evaluate.details import Details
     from polyhead.evaluate.explain import Explanation
     from polyhead.evaluate.scores import Evaluation, SplitOutputs
@@ -114,7 +114,7 @@ def details_of_all(scored: Sequence[EvaluatedTask], more: More, show: Callable[[
 def _columns(
     evaluation: Evaluation, names: Sequence[str], lacking: dict[str, list[MissingColumn]]
 ) -> dict[str, list[object]]:
-    from polyhead.evaluate.slices import columns_read
+    from polyhead.evaluate.scores import columns_read
 
     columns: dict[str, list[object]] = {}
     for name in names:
@@ -156,7 +156,7 @@ def comparisons(
     Answers to rows held out are compared with the other version's, on the rows that both held out. Raises
     BundleError where no task is compared.
     """
-    from polyhead.evaluate.against import compare_versions
+    from polyhead.evaluate.compare import compare_versions
 
     if against is None:
         return []
@@ -204,7 +204,7 @@ def _both(
 
 
 def _version(session: Session, task: str, version: str) -> Any:
-    from polyhead.evaluate.against import version_view
+    from polyhead.evaluate.compare import version_view
 
     if task not in session.records:
         raise BundleError(f"task '{task}' owns its model", do="name another bundle to compare with")

@@ -13,6 +13,7 @@ import msgspec
 from polyhead.cli.output import check_writable, note, writing_file
 from polyhead.data import labelled
 from polyhead.data.columns import Columns, Source
+from polyhead.errors import ConfigError
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, texts_of
 
@@ -80,7 +81,12 @@ def labelled_sources(
         task, mark, column = value.partition("=")
         is_named = bool(mark) and task in (names or tasks)
         labels[task if is_named else None] = column if is_named else value
-    return labelled.sources_of(tasks, names, file, columns, labels, say=note)
+    try:
+        return labelled.sources_of(tasks, names, file, columns, labels, say=note)
+    except ConfigError as error:
+        if "argument" in error.facts:
+            raise click.BadParameter(f"{error.what}: {error.do}", param_hint="'--label'") from None
+        raise
 
 
 def check_errors_file(path: str | None) -> None:

@@ -76,7 +76,7 @@ class JointModel(nn.Module):
         owned = {task: parts[path.head.part] for task, path in paths.items()}
         self.model = MultiTaskModel(trunk, owned, families, narrow=True)
         # tasks whose steps leave other tasks' prompts alone
-        self._alone = {task for task, strategy in strategies.items() if strategy.stops_gradient}
+        self._alone = {task for task, strategy in strategies.items() if strategy.stop_gradient}
         self.plans = {task: merge({task: path}) for task, path in paths.items()}
         self.depths = {  # of the trunk's own layers that a task's path runs
             task: max((node.stop for node in path.layers if node.weights == TRUNK), default=0)

@@ -17,11 +17,18 @@ from polyhead.encoder.data import arrays_digest
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import vector_path
 from polyhead.errors import TrainError
-from polyhead.evaluate.asked import ModelView, as_texts, asked, directions, reads_one_text, seen_rows, seen_texts
-from polyhead.evaluate.drift import LEAST
+from polyhead.evaluate.drift import LEAST, profile_of
 from polyhead.evaluate.held import held_file, held_of
-from polyhead.evaluate.rows import sample
-from polyhead.evaluate.watch import profile_of
+from polyhead.evaluate.profile import (
+    ModelView,
+    as_texts,
+    asked,
+    directions,
+    reads_one_text,
+    sample,
+    seen_rows,
+    seen_texts,
+)
 from polyhead.files import make_folder, remove_leftovers, replace_file
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
