@@ -27,7 +27,7 @@ from polyhead.deep.branch.task import (
 )
 from polyhead.deep.features import wanted_taps
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.numerics import has_native_bfloat16
+from polyhead.deep.nn.runtime import has_native_bfloat16
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, TrainError
 from polyhead.plan import Embed, Head, Layers, Path, Pool

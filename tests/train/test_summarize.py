@@ -14,12 +14,12 @@ from transformers.trainer_pt_utils import LabelSmoother
 from polyhead.bundle.models import MODELS, Models, remove_models, set_models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import checked
+from polyhead.deep import summaries as summarize
 from polyhead.deep import summaries as summarize_run
-from polyhead.deep import summarizer_training as summarize
 from polyhead.deep.loop import fit
 from polyhead.deep.loop.loss import LOSSES
+from polyhead.deep.summaries import SummaryExamples, smoothed_loss, train_summarizer
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
-from polyhead.deep.summarizer_training import SummaryExamples, smoothed_loss, train_summarizer
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, MissingExtra, TrunkError, UnknownTask

@@ -32,8 +32,8 @@ from polyhead.tasks.kinds.tagged import parts_of
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
+from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import TRAINER, Prepared, Split
-from polyhead.train.data.wanted import wanted
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import tiny_project
