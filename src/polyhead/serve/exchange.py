@@ -7,7 +7,7 @@ from time import monotonic, time
 
 from starlette.types import Scope
 
-from polyhead.engine.queue import Ticket
+from polyhead.engine.tickets import Ticket
 
 UNKNOWN_ROUTE = "unmatched"  # of paths that no route has: they would be labels without end
 ARRIVED = "polyhead.arrived"  # in a scope: when the last byte of the request could be read (monotonic clock)

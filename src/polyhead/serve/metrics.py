@@ -10,8 +10,9 @@ from time import monotonic
 
 from polyhead.engine.answers import Result
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue import BatchFacts, Ticket
+from polyhead.engine.queue import BatchFacts
 from polyhead.engine.request import TaskResults
+from polyhead.engine.tickets import Ticket
 from polyhead.serve.exchange import Exchange
 
 SECONDS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
