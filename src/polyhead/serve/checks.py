@@ -108,8 +108,8 @@ def _check_read(
         raise _too_many_words(f"{count:,} words", tokens)
     if count * len(tagging) <= answers and sum(map(_bound, inputs)) <= tokens:
         return
-    reading = loaded.summaries.apart({name: loaded.tasks[name] for name in tasks})[0]
-    readings = readings_of(inputs, {name: loaded.tasks[name] for name in reading}, loaded.tokenizer, words)
+    reading, _ = loaded.summaries.split(tasks)
+    readings = readings_of(inputs, loaded.readers(reading), loaded.tokenizer, words)
     read = sum(int(each.lengths.sum()) for each in readings)
     if read > tokens:
         raise BadValue(

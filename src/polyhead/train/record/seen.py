@@ -9,8 +9,7 @@ from polyhead.bundle.write import Draft
 from polyhead.certify.beside import with_sections
 from polyhead.codecs import EXACT, HALF
 from polyhead.data.read import Examples
-from polyhead.engine.session import Session
-from polyhead.engine.vectors import vector_path
+from polyhead.engine.session import Session, vector_path
 from polyhead.evaluate.drift import LEAST, profile_of
 from polyhead.evaluate.profile import (
     ModelView,
