@@ -29,9 +29,9 @@ from polyhead.engine.loaded import (
     trained_precision,
     warn_of_precision,
 )
-from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, Stream, TaskResults
+from polyhead.engine.scale_files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Plan, Pool
