@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
-
+from polyhead.cli.command import OutputFile, option
 from polyhead.cli.evaluate_where import EvaluatedTask, keeper_of
-from polyhead.cli.output import check_writable, note, writing_file
+from polyhead.cli.output import note, writing_file
 from polyhead.data.columns import no_column
 from polyhead.data.rows import first_columns
 from polyhead.errors import BundleError, DataError, MissingColumn, PolyheadError, UnknownTask, summary_of
@@ -28,24 +27,43 @@ if TYPE_CHECKING:
 EXPLAINED, LONGEST = 5, 2000  # mistakes of a task that the report explains, characters of their texts
 
 
-class More(Value):
+class ReportOptions(Value):
     """What is asked beyond scores."""
 
-    details: bool = False
-    slices: tuple[str, ...] = ()
-    against: str | None = None
-    report: str | None = None
+    details: Annotated[
+        bool, option("Also print intervals, confusion, how right the surest answers are, and the worst mistakes.")
+    ] = False
+    slices: Annotated[
+        tuple[str, ...],
+        option(
+            "Also score the rows of each value of this column of the file; of many numbers, of each quarter.",
+            "--slice",
+            metavar="COLUMN",
+        ),
+    ] = ()
+    against: Annotated[
+        str | None,
+        option(
+            "Compare with another version of each task, such as v0001, or with the tasks of the same names of another "
+            "bundle, by its folder: which rows changed, and whether that is chance.",
+            metavar="VERSION",
+        ),
+    ] = None
+    report: Annotated[
+        str | None,
+        option(
+            "Write all of it to FILE (.html), one page that needs no network, with plots and the words that moved the "
+            "worst mistakes.",
+            metavar="FILE",
+            type=OutputFile(".html", ".htm"),
+        ),
+    ] = None
 
     def check(self, data: str | None) -> None:
-        """Raises, before any work, for a report that cannot be written, and for a column that `data` does not have."""
+        """Raises, before any work, for a column that `data` does not have."""
         for column in self.slices if data is not None and os.path.exists(data) else ():
             if (there := first_columns(str(data))) and column not in there:
                 raise no_column(str(data), column, there)
-        if self.report is None:
-            return
-        if not self.report.lower().endswith((".html", ".htm")):
-            raise click.BadParameter("it ends in .html", param_hint="'--report'")
-        check_writable(self.report)
 
     @property
     def is_detailed(self) -> bool:
@@ -53,39 +71,7 @@ class More(Value):
         return self.details or bool(self.slices) or self.report is not None
 
 
-def more_options(command: click.decorators.FC) -> click.decorators.FC:
-    """Adds the options; they come as fields of `More`."""
-    for option in (
-        click.option(
-            "--report",
-            metavar="FILE",
-            help="Write all of it to FILE (.html), one page that needs no network, with plots and the words that moved "
-            "the worst mistakes.",
-        ),
-        click.option(
-            "--against",
-            metavar="VERSION",
-            help="Compare with another version of each task, such as v0001, or with the tasks of the same names of "
-            "another bundle, by its folder: which rows changed, and whether that is chance.",
-        ),
-        click.option(
-            "--slice",
-            "slices",
-            multiple=True,
-            metavar="COLUMN",
-            help="Also score the rows of each value of this column of the file; of many numbers, of each quarter.",
-        ),
-        click.option(
-            "--details",
-            is_flag=True,
-            help="Also print intervals, confusion, how right the surest answers are, and the worst mistakes.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def details_of_all(scored: Sequence[EvaluatedTask], more: More, show: Callable[[str], None]) -> list[Details]:
+def details_of_all(scored: Sequence[EvaluatedTask], more: ReportOptions, show: Callable[[str], None]) -> list[Details]:
     """The details of every evaluation, where they are asked; slices by each column that its file has.
 
     Raises MissingColumn for a column that no file has.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import answers_changed, end, model_row, owner_rows, removed_lines, task_row
 from polyhead.cli.certificate import certificate
+from polyhead.cli.command import option, verb
 from polyhead.cli.model_tasks import (
     other_sort,
     roll_back_models,
@@ -21,7 +21,8 @@ from polyhead.cli.model_tasks import (
     update_keys,
     update_models,
 )
-from polyhead.cli.output import Printer, counted, json_option
+from polyhead.cli.options import Actor, Folder
+from polyhead.cli.output import Printer, counted
 from polyhead.cli.uploads import apply, pack
 
 if TYPE_CHECKING:
@@ -48,15 +49,13 @@ command.add_command(apply)
 command.add_command(certificate)
 
 
-@command.command("list")
-@click.argument("bundle", type=FOLDER)
-@json_option
-def list_(bundle: str, json_to: str | None) -> None:
+@verb("list", group=command)
+def list_(bundle: Folder, *, printer: Printer) -> Any:
     """Show the tasks of BUNDLE, their versions and scores."""
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
 
-    printer, opened, models = Printer(json_to), Bundle.open(bundle), Models(bundle)
+    opened, models = Bundle.open(bundle), Models(bundle)
     rows = {name: task_row(opened, name) for name in opened.tasks}
     rows |= {name: model_row(models, name) for name in models.lines}
     if not rows:
@@ -68,25 +67,23 @@ def list_(bundle: str, json_to: str | None) -> None:
     printer.lines(removed_lines(opened, models))
     shared = {"groups": groups, "families": {owner: line.version for owner, line in opened.families.items()}}
     removed = [*opened.removed, *models.removed]
-    printer.json({"bundle": bundle, "trunk": opened.digest, "tasks": rows, **shared, "removed": removed})
+    return {"bundle": bundle, "trunk": opened.digest, "tasks": rows, **shared, "removed": removed}
 
 
-@command.command("add")
-@click.argument("bundle", type=FOLDER)
-@click.argument("source", type=FOLDER, metavar="FROM")
-@click.argument("names", nargs=-1)
-@click.option(
-    "--as",
-    "new_names",
-    metavar="[NAME=]NEW",
-    multiple=True,
-    help="Add the task NAME under the name NEW. NAME may be left out if only one task is added.",
-)
-@actor_option
-@json_option
+@verb("add", group=command)
 def add(
-    bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, ...], json_to: str | None, actor: str
-) -> None:
+    bundle: Folder,
+    source: Folder = option(metavar="FROM"),
+    names: tuple[str, ...] = (),
+    *,
+    new_names: tuple[str, ...] = option(
+        "Add the task NAME under the name NEW. NAME may be left out if only one task is added.",
+        "--as",
+        metavar="[NAME=]NEW",
+    ),
+    actor: Actor,
+    printer: Printer,
+) -> Any:
     """Add tasks of the bundle FROM to BUNDLE, which has the same trunk; by default all tasks.
 
     Either all of them are added, with the families that they read, or none. Tasks of one prompt group are added
@@ -98,7 +95,7 @@ def add(
     from polyhead.bundle.read import Bundle
     from polyhead.certify import certified
 
-    printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
+    theirs, ours = Bundle.open(source), Bundle.open(bundle, verify=False)
     taken = taken_of(theirs, names or None)
     rest, own = list(taken.tasks.lines), list(taken.models.lines)
     called = _pairs(new_names, [*rest, *own], "--as")
@@ -126,29 +123,21 @@ def add(
     end(printer, bundle, certificate, models=added)
 
 
-@command.command("update")
-@click.argument("bundle", type=FOLDER)
-@click.argument("source", type=FOLDER, metavar="FROM")
-@click.argument("names", nargs=-1, required=True)
-@click.option(
-    "--from-name",
-    "from_names",
-    metavar="[NAME=]OTHER",
-    multiple=True,
-    help="Name of the task NAME in FROM, if it differs. NAME may be left out if only one task is updated.",
-)
-@click.option("--allow-lost-labels", is_flag=True, help="Update also where labels of a live version are no more.")
-@actor_option
-@json_option
+@verb("update", group=command)
 def update(
-    bundle: str,
-    source: str,
-    names: tuple[str, ...],
-    from_names: tuple[str, ...],
-    allow_lost_labels: bool,
-    json_to: str | None,
-    actor: str,
-) -> None:
+    bundle: Folder,
+    source: Folder = option(metavar="FROM"),
+    names: tuple[str, ...] = option(),
+    *,
+    from_names: tuple[str, ...] = option(
+        "Name of the task NAME in FROM, if it differs. NAME may be left out if only one task is updated.",
+        "--from-name",
+        metavar="[NAME=]OTHER",
+    ),
+    allow_lost_labels: bool = option("Update also where labels of a live version are no more."),
+    actor: Actor,
+    printer: Printer,
+) -> Any:
     """Replace NAMES in BUNDLE by the tasks of the bundle FROM; the old versions stay on disk.
 
     There may be new labels. The command prints which probes get a new answer; the certificate holds all of them. Tasks
@@ -162,7 +151,7 @@ def update(
     from polyhead.bundle.versions import next_version
     from polyhead.certify import certified_once
 
-    printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
+    theirs, ours = Bundle.open(source), Bundle.open(bundle, verify=False)
     chosen = list(dict.fromkeys(names))
     from_name = _pairs(from_names, chosen, "--from-name")
     called = {from_name.get(name, name): name for name in chosen}
@@ -199,12 +188,8 @@ def update(
     return finish(ours.root, done.begun)
 
 
-@command.command("remove")
-@click.argument("bundle", type=FOLDER)
-@click.argument("names", nargs=-1, required=True)
-@actor_option
-@json_option
-def remove(bundle: str, names: tuple[str, ...], json_to: str | None, actor: str) -> None:
+@verb("remove", group=command)
+def remove(bundle: Folder, names: tuple[str, ...], *, actor: Actor, printer: Printer) -> Any:
     """Remove tasks from BUNDLE, with all their versions; this cannot be undone.
 
     Families that no other task reads are removed too. Tasks of one prompt group must be removed together. `polyhead
@@ -216,7 +201,7 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None, actor: str)
     from polyhead.bundle.remove import unlist
     from polyhead.certify import certified
 
-    printer, root = Printer(json_to), Path(bundle)
+    root = Path(bundle)
     taken = taken_of(Bundle.open(bundle, verify=False), names)
     rest, own, certificate = list(taken.tasks.lines), taken.models, None
     if rest:
@@ -228,12 +213,10 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None, actor: str)
     end(printer, bundle, certificate, models={name: (own.version(name), None) for name in own.lines})
 
 
-@command.command("rollback")
-@click.argument("bundle", type=FOLDER)
-@click.argument("names", nargs=-1, required=True, metavar="NAMES... [VERSION]")
-@actor_option
-@json_option
-def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: str) -> None:
+@verb("rollback", group=command)
+def rollback(
+    bundle: Folder, names: tuple[str, ...] = option(metavar="NAMES... [VERSION]"), *, actor: Actor, printer: Printer
+) -> Any:
     """Go back to an earlier VERSION of NAMES; by default the one before the live version.
 
     The replaced version stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
@@ -246,7 +229,7 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: st
     from polyhead.bundle.read import Bundle
     from polyhead.certify.rollback import roll_back
 
-    printer, ours, chosen = Printer(json_to), Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
+    ours, chosen = Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
     if len(chosen) > 1 and chosen[-1] not in [*ours.lines, *model_names(ours.root)]:
         version = chosen.pop()
@@ -264,11 +247,8 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: st
     return finish(ours.root, done.begun)
 
 
-@command.command("verify")
-@click.argument("bundle", type=FOLDER)
-@actor_option
-@json_option
-def verify_tasks(bundle: str, json_to: str | None, actor: str) -> None:
+@verb("verify", group=command)
+def verify_tasks(bundle: Folder, *, actor: Actor, printer: Printer) -> Any:
     """Check every file and every answer of BUNDLE against its certificates.
 
     Hashes all files and lets all tasks answer their probes again. Names each changed file and each task that answers
@@ -277,7 +257,6 @@ def verify_tasks(bundle: str, json_to: str | None, actor: str) -> None:
     """
     from polyhead.certify import checked
 
-    printer = Printer(json_to)
     verification = checked(bundle, actor=actor)
     for finding in verification.findings:
         printer.line(f"DIFFERS  {finding.file or finding.task or bundle}: {finding.what}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from polyhead.bundle.seen import MOST as KEPT
 from polyhead.bundle.seen import Seen, seen_of
@@ -38,9 +39,11 @@ if TYPE_CHECKING:
 class DriftRequest(Value):
     """How rows are compared."""
 
-    alpha: float = ALPHA
-    examples: int = 5  # unlike rows that are named
-    seed: int = 0
+    alpha: Annotated[
+        float, Meta(description="Chance of a false alarm, for all tasks of a run together.", gt=0, le=0.5)
+    ] = ALPHA
+    examples: Annotated[int, Meta(description="Unlike rows to show a task.", ge=0)] = 5
+    seed: Annotated[int, Meta(description="Seed of the rows that are drawn of a long file.")] = 0
 
 
 class Summarized(Value, eq=False):
