@@ -12,7 +12,7 @@ import msgspec
 from click.core import ParameterSource
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Figure, File, OptionalFolder, Tokens
+from polyhead.cli.options import Figure, OptionalFolder, RequiredFile, Tokens
 from polyhead.cli.output import Printer, counted, in_bytes, number, text_table
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
@@ -47,7 +47,7 @@ class Prices(Value):
 
 @verb("allocate")
 def command(
-    options: File = option(type=click.Path(exists=True, dir_okay=False)),
+    options: RequiredFile = option(type=click.Path(exists=True, dir_okay=False)),
     *,
     rule: Literal["marginal", "greedy"] = option(
         "marginal: for each task the largest score - c x layers; greedy: add layers while each step gains c a layer.",

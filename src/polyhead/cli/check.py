@@ -162,7 +162,7 @@ def _entry(files: dict[str, Any], columns: dict[str, str | None], stem: str) -> 
     from polyhead.project.declare import InitOptions, clean_name, outlined
     from polyhead.project.init import guessed
 
-    options = InitOptions(name=clean_name(stem), **columns, **files)
+    options = InitOptions(**{"name": clean_name(stem), **columns, **files})
     entry = outlined(guessed(options, table_of(options.data, readable=True)), Path.cwd())
     entry.task()
     return entry

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from polyhead.cli.command import option, verb
 from polyhead.cli.evaluate import BASELINES
 from polyhead.cli.evaluate_lines import fact_lines
-from polyhead.cli.evaluate_where import EvaluatedTask
 from polyhead.cli.options import Folder
 from polyhead.cli.output import Printer, counted, number, text_table
+from polyhead.evaluate.on_project import EvaluatedTask
 from polyhead.text.tokenize import Input
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import msgspec
 
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, fact_lines, label_lines, slice_lines
-from polyhead.cli.evaluate_more import ReportOptions, comparisons, details_of_all, write_report
-from polyhead.cli.evaluate_where import EvaluatedTask, homes, keeper_of, scored_on_files
+from polyhead.cli.evaluate_more import ReportOptions, write_report
 from polyhead.cli.labelled import LabelledColumns, labelled_sources, write_errors
 from polyhead.cli.options import Backend, File, OptionalFolder, Precision, Tasks
 from polyhead.cli.output import Printer, check_apart, counted, note, number, text_table
 from polyhead.errors import DataError, PolyheadError, summary_of
+from polyhead.evaluate.on_project import EvaluatedTask, homes, keeper_of, scored_on_files
 from polyhead.values import Value
 
 if TYPE_CHECKING:
@@ -85,13 +85,20 @@ def command(
     printer.lines(["", *outcome.facts] if outcome.facts else [])
     if by_label or data is not None:
         printer.lines([line for each in outcome.scored for line in label_lines(each.evaluation.score)])
-    _tell_more(outcome, more, asked, printer, errors)
+    return _tell_more(outcome, more, asked, printer, errors)
 
 
-def _tell_more(outcome: _Outcome, more: ReportOptions, asked: _Asked, printer: Printer, errors: str | None) -> None:
+def _tell_more(
+    outcome: _Outcome, more: ReportOptions, asked: _Asked, printer: Printer, errors: str | None
+) -> dict[str, Any]:
     """Prints and writes what is asked beyond the table of scores."""
-    details = details_of_all(outcome.scored, more, printer.show)
-    compared = comparisons(outcome.scored, more.against, asked.session, asked.cache_of, printer.show)
+    from polyhead.evaluate.beyond_scores import comparisons, details_of_all
+
+    how: dict[str, Any] = {"say": note, "show": printer.show}
+    explains, compared = more.report is not None, []
+    details = details_of_all(outcome.scored, more.slices, explains=explains, **how) if more.is_detailed else []
+    if more.against is not None:
+        compared = comparisons(outcome.scored, more.against, asked.session, asked.cache_of, **how)
     if more.details:
         printer.lines([line for each in details for line in detail_lines(each)])
     printer.lines([line for each in details for line in slice_lines(each)])
@@ -221,7 +228,7 @@ def _on_splits(
     from_training: dict[str, dict[str, float]] = {}
     for root, names in homes(plan, folder, bundle, asked.only).items():
         session = asked.session(root)
-        outcome = scored_on_files(session, plan, folder, cache, split, names, printer)
+        outcome = scored_on_files(session, plan, folder, cache, split, names, say=note, show=printer.show)
         for each in outcome.scored:
             score = each.evaluation.score
             if data is not None:

@@ -11,7 +11,7 @@ import click
 
 from polyhead.cli.command import option, verb
 from polyhead.cli.near import near_command
-from polyhead.cli.options import Backend, Column, Precision, Store, Tasks
+from polyhead.cli.options import BackendOptions, Column, Store, Tasks
 from polyhead.cli.output import Printer, counted, in_bytes, note
 from polyhead.errors import ConfigError, NoStore
 from polyhead.progress import duration, pace
@@ -76,8 +76,7 @@ def extract_command(
         "Tokens of a text that an encoder without a bundle reads, as `max_tokens` of a project file.", ge=3
     ),
     processes: int | None = option("Processes that tokenize; 0: a thread.", ge=0),
-    backend: Backend = None,
-    precision: Precision = None,
+    how: BackendOptions,
     printer: Printer,
 ) -> Any:
     """Add the features of every text of IN to STORE, which is made if there is none.
@@ -100,7 +99,7 @@ def extract_command(
         processes=processes,
     )
     printer.show(f"opening {encoder}")
-    trunk, runs, paths = _opened(encoder, _taps(taps, tasks), tasks, backend, precision, max_tokens=max_tokens)
+    trunk, runs, paths = _opened(encoder, _taps(taps, tasks), tasks, how, max_tokens=max_tokens)
     if not tasks and Path(encoder, "bundle.json").exists():
         _tell_answerable(encoder, store, paths)
     done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
@@ -169,13 +168,7 @@ def _taps(taps: tuple[str, ...], tasks: tuple[str, ...]) -> list[Tap]:
 
 
 def _opened(
-    encoder: str,
-    taps: Sequence[Tap],
-    tasks: tuple[str, ...],
-    backend: str | None,
-    precision: str | None,
-    *,
-    max_tokens: int | None,
+    encoder: str, taps: Sequence[Tap], tasks: tuple[str, ...], how: BackendOptions, *, max_tokens: int | None
 ) -> tuple[TrunkData, Backend, list[TaskPath]]:
     """The encoder, what runs it, and what is to be kept of it."""
     from functools import partial
@@ -191,16 +184,16 @@ def _opened(
             raise ConfigError("a bundle says how many tokens its encoder reads", got=max_tokens, do="leave it out")
         bundle = Bundle.open(encoder)
         trunk, scales = bundle.trunk(), partial(scales_for, bundle)
-        trained = None if precision else trained_precision(bundle.tasks)
+        trained = None if how.precision else trained_precision(bundle.tasks)
         paths = tapped_paths(bundle.tasks, tasks)
-        runs = open_backend(backend, trunk, {}, precision=precision, trained=trained, scales=scales)
+        runs = open_backend(how.backend, trunk, {}, precision=how.precision, trained=trained, scales=scales)
     else:
         from polyhead.deep.nn.load import load_trunk
 
-        if precision == "int8":
+        if how.precision == "int8":
             raise ConfigError("an encoder without a bundle has no int8", do="give a bundle, quantized before")
         trunk, paths = load_trunk(encoder, max_tokens=max_tokens), []
-        runs = open_backend(backend, trunk, {}, precision=precision)
+        runs = open_backend(how.backend, trunk, {}, precision=how.precision)
     return trunk, runs, list(dict.fromkeys([*(tap.path(trunk) for tap in taps), *paths]))
 
 

@@ -18,7 +18,7 @@ from polyhead.cli.command import option, verb
 from polyhead.cli.explain import check_explained, explain_lines
 from polyhead.cli.given import TextInput, given_in
 from polyhead.cli.lines import InputLine, LineChunk, check_input_lines, lines_read, pieces
-from polyhead.cli.options import File, SessionOptions, Tasks
+from polyhead.cli.options import File, RequiredFile, SessionOptions, Tasks
 from polyhead.cli.output import DASH, Printer, check_kept_files, counted, json_shown, note, writing_file
 from polyhead.cli.remote import Remote
 from polyhead.cli.score import TableOptions, answer_rows
@@ -61,7 +61,7 @@ def command(
         type=click.Path(exists=True, dir_okay=False),
     ),
     how: SessionOptions,
-    output: File = option(
+    output: RequiredFile = option(
         "Write to FILE, replacing it, instead of to standard output.", DASH, "--output", "-o", show_default=False
     ),
     explain: bool = option(
