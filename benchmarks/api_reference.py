@@ -24,13 +24,13 @@ GROUPS = {
     "Errors": ("PolyheadError",),
 }
 RETURNED = {  # what public calls give, by where it lies
-    "Columns": "polyhead.engine.answers",
-    "Column": "polyhead.engine.answers",
+    "AnswerTable": "polyhead.engine.answers",
+    "AnswerColumn": "polyhead.engine.answers",
     "Stream": "polyhead.engine.request",
     "TaskResults": "polyhead.engine.request",
     "Receipt": "polyhead.engine.receipt",
     "Changes": "polyhead.engine.loaded",
-    "Outcome": "polyhead.train.training",
+    "TrainingResult": "polyhead.train.training",
     "Cost": "polyhead.plan.cost",
 }
 WIDTH = 100  # of a signature in one line

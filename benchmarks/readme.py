@@ -377,11 +377,11 @@ def _type(hint: object) -> str:
     names = {"Strategy": "a strategy table"}
     names |= {"DataFile": "a file table", "Training": "a training table", "Adapter": "adapter table"}
     names |= {"TrunkChoice": "a trunk table", "TaskEntry": "task"}
-    names |= {"Choice": "an allocation table", "Summarizer": "a model table"}
+    names |= {"AllocationRule": "an allocation table", "Summarizer": "a model table"}
     names |= {"Frozen": "a recipe table", "Joint": "a recipe table", "Sampling": "a sampling table"}
     names |= {"Weighting": "a weighting table", "Smoothing": "a smoothing table"}
     names |= dict.fromkeys(("Donors", "LeaveOut", "FineTune", "TrunkOnly"), "a recipe table")
-    names |= {"Search": "a search table"}
+    names |= {"SearchGrid": "a search table"}
     return names[typing.cast(type, hint).__name__]
 
 

@@ -31,7 +31,7 @@ KINDS = {
     "sizes, patterns, pipes": (
         "tests/formats/hostile/test_hostile_sizes.py",
         "tests/deep/nn/test_patterns.py",
-        "tests/tasks/test_limits.py",
+        "tests/data/test_limits.py",
     ),
     "forged bundles": ("tests/formats/hostile/test_hostile_bundles.py",),
     "very long texts": ("tests/text/test_prefix.py",),

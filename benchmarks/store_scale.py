@@ -14,7 +14,8 @@ from pathlib import Path
 
 from polyhead.codecs import CODECS, HALF, ONE_BIT
 from polyhead.plan import Codec
-from polyhead.store.corpus.base import ID_BYTES, FeatureColumn
+from polyhead.store.corpus.base import FeatureColumn
+from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.values import Value
 from studies.settings import RESULTS
 

@@ -29,8 +29,8 @@ from polyhead.data.read import read
 from polyhead.engine.answers import AnswerTable
 from polyhead.engine.session import Session
 from polyhead.evaluate.calibrate import CalibrateRequest, measures
-from polyhead.evaluate.measures import error_of, label_scores_of, of_truth
-from polyhead.evaluate.run import calibrated_task, measure_lines
+from polyhead.evaluate.calibrate_task import calibrated_task, measure_lines
+from polyhead.evaluate.probabilities import error_of, label_scores_of, of_truth
 from polyhead.project.strategies import Pooled
 from polyhead.tasks.calibration import KEY, Calibration
 from polyhead.values import Value

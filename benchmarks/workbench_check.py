@@ -28,9 +28,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from polyhead.check.doubt import doubts, neighbours
-from polyhead.check.doubted import all_labelled_rows
-from polyhead.check.finding import Finding
+from polyhead.check.label_errors import all_labelled_rows, doubts, neighbours
+from polyhead.check.part import Finding
 from polyhead.check.run import findings_in, read_parts
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.kinds.base import softmax

@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.workbench_rows import rows_of, shuffled, trained
 from polyhead.bundle.seen import MOST as KNOWN
 from polyhead.engine.session import Session
-from polyhead.evaluate.rows import FileRows
-from polyhead.evaluate.watch import DriftRequest, Summarized, drifts, summarized
+from polyhead.evaluate.drift import Summarized, drifts, summarized
+from polyhead.evaluate.profile import FileRows
 from polyhead.project.strategies import Pooled
 from studies.results import Claim, Study
 from studies.settings import RUNS, command, parsed, report, say, study_arguments
@@ -81,7 +81,7 @@ def run(name: str, folder: str, other: str, number: int) -> dict[str, dict]:
     outcome = {}
     for kind, texts in files.items():
         assert len(texts) == SIZE, (name, kind, len(texts))
-        (drift,) = drifts(session, {"task": summary(session, texts)}, {"task": known}, DriftRequest(seed=SEED))
+        (drift,) = drifts(session, {"task": summary(session, texts)}, {"task": known}, seed=SEED)
         aspects = {a: {"distance": v.distance, "p": v.p, "differs": v.differs} for a, v in drift.aspects.items()}
         outcome[kind] = {"alarm": drift.differs, "unlike": drift.unlike, "aspects": aspects}
     return outcome

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.one_pass_tasks import filled
-from polyhead.check.doubted import all_labelled_rows, doubted
+from polyhead.check.label_errors import all_labelled_rows, doubted
 from polyhead.check.run import read_parts
 from polyhead.deep.heads.held_out import features_for, held_out, whole_of
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice

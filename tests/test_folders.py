@@ -25,7 +25,7 @@ from polyhead.files import (
     write_file,
 )
 from polyhead.plan import Codec
-from polyhead.store.corpus.base import document_id
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.features import FeatureStore
 from polyhead.train.runs import cache_folder

@@ -9,7 +9,7 @@ import numpy as np
 
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Codec
-from polyhead.store.corpus.base import document_id
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.values import Value
 from studies.du2020.counts import CODECS, ROBERTA_LARGE, TOKENS

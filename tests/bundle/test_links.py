@@ -21,13 +21,13 @@ from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.whole import BUILDING, remove_workspace, workspace
 from polyhead.certify.certificate import Certificate, Ledger
 from polyhead.certify.change import locked
-from polyhead.engine.agreement import Agreement
 from polyhead.engine.pinned import Numerics, keep_agreements
 from polyhead.engine.quantize.files import write_scales
 from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.errors import BundleError, LockError, PolyheadError
 from polyhead.files import temporary_name
 from polyhead.folders import MARKER, claim
+from polyhead.tasks.agreement import Agreement
 from support.disk_failures import fsync
 from support.outside_files import OTHERS, PLANTS, listed, make_others, plant, untouched
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from polyhead.check.choose import first_texts, next_texts
+from polyhead.check.labelling import first_texts, next_texts
 
 SORTS, SIZE = 5, 40
 

@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 
-from polyhead.check.doubt import HITS, TIMES, doubts, doubts_of_each, neighbours, trusted
-from polyhead.check.doubted import LabelledRows, planted, trusted_up_to
+from polyhead.check.label_errors import (
+    HITS,
+    TIMES,
+    LabelledRows,
+    doubts,
+    doubts_of_each,
+    neighbours,
+    planted,
+    trusted,
+    trusted_up_to,
+)
 from polyhead.check.part import SplitRows
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, Reading, ReadReport
@@ -49,7 +58,7 @@ def test_neighbours_are_those_of_all_pairs(monkeypatch):
     cosines = unit @ unit.T - 5 * np.eye(80)
     nearest = labels[np.argsort(-cosines, axis=1)[:, :5]]
     for at_once in (2**24, 400):
-        monkeypatch.setattr("polyhead.check.doubt.AT_ONCE", at_once)
+        monkeypatch.setattr("polyhead.check.label_errors.AT_ONCE", at_once)
         result = neighbours(vectors, labels, of=5)
         assert result.agreeing.tolist() == [int((nearest[i] == labels[i]).sum()) for i in range(80)]
         assert result.count.tolist() == [np.bincount(row).max() for row in nearest]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from polyhead.check import near
+from polyhead.check import duplicates as near
 from support.labelled_files import text
 
 

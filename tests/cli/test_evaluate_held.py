@@ -92,7 +92,7 @@ def test_answers_of_folds_are_not_those_of_the_part_that_learned_from_all_rows(t
 
 
 def test_kept_answers_hold_no_text(trained):
-    raw = b"".join(file.read_bytes() for file in (trained / "bundle-cache" / "held").rglob("*.safetensors"))
+    raw = b"".join(file.read_bytes() for file in (trained / "bundle-cache" / "held").rglob("*.msgpack"))
     words = {word for row in tiny_project.messages(40, seed=0) for word in row["tokens"] if len(word) > 3}
     assert raw and words and not any(word.encode() in raw for word in words)
 

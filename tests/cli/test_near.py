@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from polyhead.store.corpus.base import document_id
+from polyhead.store.corpus.ids import document_id
 from support.backfills import make_bundle, texts
 from support.commands import run
 

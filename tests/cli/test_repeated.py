@@ -71,6 +71,7 @@ def source(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mood", "brief"])
 @pytest.mark.parametrize("verb", ["rollback", "update"])
 def test_a_command_repeated_after_a_kill_at_any_step_acts_once(root, source, tmp_path, verb, name):

@@ -11,7 +11,6 @@ pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino ex
 from polyhead import plan
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.engine.agreement import Agreement
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.pinned import numerics_of
@@ -21,6 +20,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.evaluate import int8 as calibrate
 from polyhead.project.strategies import Branch, Pooled
+from polyhead.tasks.agreement import Agreement
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_part, tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths

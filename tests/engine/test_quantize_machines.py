@@ -11,7 +11,6 @@ pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino ex
 
 from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, seen_of, silent
 from polyhead.bundle.read import Bundle
-from polyhead.engine.agreement import Agreement
 from polyhead.engine.pinned import Numerics, keep_agreements, read_agreements
 from polyhead.engine.quantize.files import (
     CACHE,
@@ -28,6 +27,7 @@ from polyhead.errors import BackendError
 from polyhead.evaluate import int8 as calibrate
 from polyhead.machine import WIDE_SUMS, Processor
 from polyhead.project.strategies import Pooled
+from polyhead.tasks.agreement import Agreement
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 from polyhead.values import to_json

@@ -5,18 +5,22 @@ import pytest
 
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.evaluate.calibrate import CalibrateRequest, fit_calibration, halved, measures
-from polyhead.evaluate.measures import (
+from polyhead.evaluate.probabilities import (
+    LENT,
+    Goal,
     LabelledOutputs,
+    best_temperature,
     conformal_quantile,
     error_of,
+    fit_scaling,
     label_scores_of,
     log_loss,
-    lower_bound,
+    of_label,
+    of_labels,
     rows_for,
 )
-from polyhead.evaluate.scaling import best_temperature, fit_scaling
-from polyhead.evaluate.thresholds import LENT, Goal, of_label, of_labels
-from polyhead.store.jobs.calibrated import calibrated_arrays
+from polyhead.store.jobs.answers import calibrated_arrays
+from polyhead.tasks.agreement import wilson
 from polyhead.tasks.calibration import Calibration, SetRule, with_calibrated
 from polyhead.tasks.metrics import calibration_error
 from polyhead.tasks.task import Task
@@ -68,8 +72,8 @@ def test_a_conformal_quantile_is_the_value_of_its_rank():
 
 def test_a_lower_bound_is_wilson_s():
     """8 of 10 at 95 % from both sides: 0.490 (Wilson 1927)."""
-    assert lower_bound(np.array(8), np.array(10), z=1.959964) == pytest.approx(0.4902, abs=1e-4)
-    assert lower_bound(np.array(3), np.array(4), z=0.0) == pytest.approx(0.75)
+    assert wilson(np.array(8), np.array(10), z=1.959964)[0] == pytest.approx(0.4902, abs=1e-4)
+    assert wilson(np.array(3), np.array(4), z=0.0)[0] == pytest.approx(0.75)
 
 
 def test_the_temperature_is_that_of_a_search_over_many():

@@ -5,9 +5,8 @@ import pytest
 
 from polyhead.bundle.seen import Seen
 from polyhead.errors import EmptyData
-from polyhead.evaluate.drift import compare_profiles, drift_verdict, sureness, unlike_rows
-from polyhead.evaluate.measures import label_scores_of
-from polyhead.evaluate.samples import SampleDistance
+from polyhead.evaluate.drift import Aspect, compare_profiles, drift_verdict, sureness, unlike_rows
+from polyhead.evaluate.probabilities import label_scores_of
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.task import Task
 
@@ -59,8 +58,8 @@ def test_a_task_without_scores_is_compared_by_its_texts():
 
 def test_several_tasks_are_decided_together():
     """A p of 0.002 holds at 0.01 for one task with three aspects, and for none of three such tasks."""
-    quiet = {name: SampleDistance(distance=0.0, p=0.5) for name in ("texts", "lengths", "answers")}
-    loud = {**quiet, "lengths": SampleDistance(distance=0.1, p=0.002)}
+    quiet = {name: Aspect(distance=0.0, p=0.5) for name in ("texts", "lengths", "answers")}
+    loud = {**quiet, "lengths": Aspect(distance=0.1, p=0.002)}
     assert drift_verdict({"a": loud}, 0.01)["a"]["lengths"].differs
     assert not drift_verdict({"a": loud, "b": quiet, "c": quiet}, 0.01)["a"]["lengths"].differs
     assert not any(aspect.differs for aspect in drift_verdict({"a": quiet}, 0.01)["a"].values())

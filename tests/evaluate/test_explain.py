@@ -6,8 +6,7 @@ import pytest
 
 from polyhead import Session
 from polyhead.engine.inputs import Passage
-from polyhead.evaluate.attention import attention_of
-from polyhead.evaluate.explain import MOST_PARTS, explained, parts_in, variants_of, without
+from polyhead.evaluate.explain import MOST_PARTS, attention_of, explained, parts_in, variants_of, without
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.words import words_of

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyhead.evaluate.reliability import BINS, reliability_of
+from polyhead.evaluate.details import BINS, reliability_of
 from polyhead.tasks.judging import Decisions
 
 

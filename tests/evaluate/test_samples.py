@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyhead.evaluate.samples import farness, holm, pairwise, sample_distance
+from polyhead.evaluate.drift import farness, holm, pairwise, sample_distance
 
 
 def test_the_distance_is_that_of_the_definition():

@@ -8,8 +8,7 @@ import pytest
 from polyhead import Session
 from polyhead.data.columns import Source
 from polyhead.errors import MissingColumn
-from polyhead.evaluate.scores import evaluation_of, outputs_of_split
-from polyhead.evaluate.slices import EMPTY, OTHERS, columns_read, grouped, sliced
+from polyhead.evaluate.scores import EMPTY, OTHERS, columns_read, evaluation_of, grouped, outputs_of_split, sliced
 from support import tiny_project
 
 

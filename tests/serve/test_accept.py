@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from polyhead.serve import accept
+from polyhead.serve import connections as accept
 from polyhead.serve import run as serving
-from polyhead.serve.accept import Acceptor
 from polyhead.serve.app import application
+from polyhead.serve.connections import Acceptor
 from polyhead.serve.run import LOOPBACK, Listener, bound
 from polyhead.serve.settings import ConnectionLimits
 from support.loopback_server import connected, listening, read_all, request_bytes, service_of, tiny_root

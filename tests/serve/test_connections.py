@@ -12,6 +12,7 @@ import pytest
 
 from polyhead.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
 from support.loopback_server import (
+    Clock,
     connected,
     held,
     listening,
@@ -23,7 +24,8 @@ from support.loopback_server import (
     until,
 )
 
-QUICK = ConnectionLimits(open=8, header_seconds=0.4, body_seconds=0.6, header_bytes=4096)
+LIMIT = 1000.0  # seconds by the server's clock, which the tests move on
+LIMITS = ConnectionLimits(open=8, header_seconds=LIMIT, body_seconds=LIMIT, header_bytes=4096)
 ASKED = {"inputs": "good lamp", "tasks": ["mood"]}
 
 
@@ -34,15 +36,20 @@ def service(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def port(service):
-    with listening(service, limits=QUICK) as own:
+def clock():
+    return Clock()
+
+
+@pytest.fixture(scope="module")
+def port(service, clock):
+    with listening(service, limits=LIMITS, clock=clock) as own:
         yield own
 
 
 @pytest.fixture(scope="module")
 def patient(service):
     """The port of a server that waits for headers, but not for more than a few thousand bytes."""
-    with listening(service, limits=ConnectionLimits(header_bytes=QUICK.header_bytes)) as own:
+    with listening(service, limits=ConnectionLimits(header_bytes=LIMITS.header_bytes)) as own:
         yield own
 
 
@@ -59,6 +66,10 @@ def answered(port):
         return read_all(own)
 
 
+def is_readable(own):
+    return bool(select.select([own], [], [], 0)[0])
+
+
 def status(content):
     return int(content.split(b" ", 2)[1])
 
@@ -67,43 +78,40 @@ def body(content):
     return json.loads(content.partition(b"\r\n\r\n")[2])
 
 
-def test_headers_that_do_not_end_in_time_are_refused(port):
+def test_headers_that_do_not_end_in_time_are_refused(port, clock):
     with connected(port) as own:
         own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\n")
+        clock.advance(LIMIT + 1)
         content = read_all(own)
     assert status(content) == 408 and "took too long" in body(content)["error"]["message"]
 
 
-def test_headers_that_drip_are_refused_as_well(port):
+def test_headers_that_drip_are_refused_as_well(port, clock):
     """Each byte comes in time, all together do not."""
     with connected(port) as own:
-        own.settimeout(0.05)
-        content = b""
-        for byte in b"GET /health HTTP/1.1\r\nX-Slow: " + b"a" * 1000:
-            with contextlib.suppress(OSError):
-                own.sendall(bytes([byte]))
-            try:
-                content += own.recv(65536)
-                if content:
-                    break
-            except TimeoutError:
-                continue
-    assert status(content) == 408
+        for byte in b"GET /":
+            assert not is_readable(own)
+            own.sendall(bytes([byte]))
+            clock.advance(LIMIT / 4.5)
+        assert status(read_all(own)) == 408
 
 
-def test_a_connection_that_says_nothing_is_closed(port, service):
+def test_a_connection_that_says_nothing_is_closed(port, service, clock):
     before = service.metrics.refused[408]
     with connected(port) as own:
+        clock.advance(LIMIT + 1)
         assert status(read_all(own)) == 408
     assert service.metrics.refused[408] == before + 1
 
 
-def test_a_body_that_does_not_come_in_time_is_refused(port):
+def test_a_body_that_does_not_come_in_time_is_refused(port, clock):
     with connected(port) as own:
         own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
+        clock.advance(LIMIT + 1)
         assert status(read_all(own)) == 408
     with connected(port) as own:
         own.sendall(b'POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"inp')
+        clock.advance(LIMIT + 1)
         assert status(read_all(own)) == 408
 
 
@@ -140,7 +148,7 @@ def test_headers_without_end_are_refused(patient):
 def test_headers_that_come_at_once_are_counted_too(patient, is_whole):
     """In one read of the socket: what came with a request's first bytes was not counted."""
     head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: "
-    room = QUICK.header_bytes - len(head)
+    room = LIMITS.header_bytes - len(head)
     with connected(patient) as own:
         own.sendall(head + b"a" * (room - 100) + b"\r\n\r\n")
         assert status(read_answer(own)) == 200
@@ -162,7 +170,7 @@ def test_a_caller_that_stops_sending_halfway_is_closed(port, sent):
 
 def test_no_more_connections_than_allowed_are_open(port):
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(connected(port)) for _ in range(QUICK.open)]
+        opened = [stack.enter_context(connected(port)) for _ in range(LIMITS.open)]
         with connected(port) as another:
             content = read_all(another)
         assert status(content) == 429 and b"retry-after: 1" in content
@@ -176,7 +184,7 @@ def test_a_request_on_a_connection_too_many_is_answered_whatever_it_sends(port):
     """The server closes after the caller has its answer: bytes that it never read would have the kernel drop it."""
     large = request_bytes({"inputs": "good lamp" * 5_000, "tasks": ["mood"]})
     with contextlib.ExitStack() as stack:
-        for _ in range(QUICK.open):
+        for _ in range(LIMITS.open):
             stack.enter_context(connected(port))
         for _ in range(20):
             with connected(port) as another:
@@ -189,9 +197,9 @@ def test_a_request_on_a_connection_too_many_is_answered_whatever_it_sends(port):
 def test_connections_too_many_are_bounded_and_are_forgotten(port, service):
     """Four times as many are answered as may be open; more are closed at once; then callers are served again."""
     with contextlib.ExitStack() as stack:
-        for _ in range(QUICK.open):
+        for _ in range(LIMITS.open):
             stack.enter_context(connected(port))
-        surplus = [stack.enter_context(connected(port)) for _ in range(4 * QUICK.open)]
+        surplus = [stack.enter_context(connected(port)) for _ in range(4 * LIMITS.open)]
         before = service.metrics.refused[0]
         beyond = stack.enter_context(connected(port))
         with contextlib.suppress(ConnectionError):
@@ -246,36 +254,40 @@ def test_a_body_is_cut_off_while_it_streams(port, service):
     assert body(content)["error"]["allowed"] == "100,000 bytes"
 
 
-def test_a_large_body_that_comes_steadily_has_its_time(tmp_path):
-    """Four parts of 64 KiB with pauses take longer than the limit for one that drips; each buys a second."""
-    limits = ConnectionLimits(body_seconds=0.5)
-    with listening(service_of(tiny_root(tmp_path / "b")), limits=limits) as port, connected(port) as own:
-        content = json.dumps(ASKED).encode().ljust(4 * 65536)
+@pytest.mark.parametrize("part", [65536 * 100, 1024], ids=["steadily", "in drips"])
+def test_a_large_body_that_comes_steadily_has_its_time(tmp_path, part):
+    """Parts with pauses take longer than the limit for a body that drips; 64 KiB buy a second."""
+    limits, clock = ConnectionLimits(body_seconds=150), Clock()
+    settings = ServeSettings(limits=RequestLimits(body_bytes=10 * part))
+    service = service_of(tiny_root(tmp_path / "b"), settings)
+    with listening(service, limits=limits, clock=clock) as port, connected(port) as own:
+        content = json.dumps(ASKED).encode().ljust(5 * part)
         own.sendall(f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode())
-        for start in range(0, len(content), 65536):
-            assert not select.select([own], [], [], 0.3)[0]
-            own.sendall(content[start : start + 65536])
-        assert status(read_answer(own)) == 200
+        for start in range(0, len(content), part):
+            clock.advance(90)
+            if is_readable(own):
+                break
+            own.sendall(content[start : start + part])
+        assert status(read_answer(own)) == (408 if part == 1024 else 200)
 
 
-def test_a_refused_body_does_not_stream_on_for_ever(tmp_path):
+def test_a_refused_body_does_not_stream_on_for_ever(port, clock):
     """Sent faster than what would buy time, were it still wanted."""
-    settings = ServeSettings(limits=RequestLimits(body_bytes=1000))
-    limits = ConnectionLimits(body_seconds=0.5)
-    with listening(service_of(tiny_root(tmp_path / "b"), settings), limits=limits) as port, connected(port) as own:
+    with connected(port) as own:
         own.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         with pytest.raises(ConnectionError):
             for _ in range(3000):
                 own.sendall(b"10000\r\n" + b"a" * 0x10000 + b"\r\n")
-                select.select([], [], [], 0.01)
+                clock.advance(LIMIT / 100)
 
 
-def test_a_request_that_drips_behind_another_spoils_no_answer(port, service, monkeypatch):
+def test_a_request_that_drips_behind_another_spoils_no_answer(port, service, clock, monkeypatch):
     """A whole request and the beginning of a second: the first is under way when the second is too late."""
     refused = service.metrics.refused[408]
     with held(monkeypatch) as (begun, go, _), connected(port) as own:
         own.sendall(request_bytes(ASKED) + b"POST /v1/predict HTTP/1.1\r\nHost")
         assert begun.wait(30)
+        clock.advance(LIMIT + 1)
         assert read_all(own) == b""  # closed, and nothing was written in the first one's place
         go.set()
     until(lambda: service.metrics.refused[408] == refused + 1)
@@ -333,8 +345,8 @@ def _is_gone(service):
 
 def test_a_caller_that_does_not_read_is_closed(tmp_path):
     """Its answers fill the kernel's buffers and then wait: not without end."""
-    service = service_of(tiny_root(tmp_path / "b"))
-    with listening(service, limits=QUICK) as port:
+    service, clock = service_of(tiny_root(tmp_path / "b")), Clock()
+    with listening(service, limits=LIMITS, clock=clock) as port:
         own = socket.socket()
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         own.settimeout(30)
@@ -342,4 +354,4 @@ def test_a_caller_that_does_not_read_is_closed(tmp_path):
         asked = request_bytes(b"", path="/v1/predict").replace(b"POST /v1/predict", b"GET /openapi.json")
         with contextlib.closing(own):
             own.sendall(asked * 2_000)  # whose answers are megabytes
-            until(lambda: service.metrics.refused == {0: 1})
+            until(lambda: clock.advance(LIMIT / 2) or service.metrics.refused == {0: 1})

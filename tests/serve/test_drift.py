@@ -14,8 +14,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
 from polyhead.client import Client
 from polyhead.engine.session import Session
-from polyhead.evaluate.asked import answer_scores, asked, scores_in, seen_rows
 from polyhead.evaluate.drift import distances, unlike_rows
+from polyhead.evaluate.profile import answer_scores, asked, scores_in, seen_rows
 from polyhead.serve import drift
 from polyhead.serve.app import application
 from polyhead.serve.service import Service
@@ -76,6 +76,7 @@ def told_after(port, service, texts, *, tasks=("mood", "urgency", "names")):
         return gauges(answer.read().decode())
 
 
+@pytest.mark.slow
 def test_a_server_tells_texts_like_the_known_ones_from_others(home):
     service = service_of(home / "bundle")
     with listening(service) as port:

@@ -10,7 +10,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.certify import verify
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.serve.settings import ServeSettings
-from polyhead.serve.shadow import FAILURES, FLIPS, difference_of, is_same, wilson_or_none
+from polyhead.serve.shadow import FAILURES, FLIPS, difference_of
+from polyhead.tasks.agreement import same_answer, wilson
 from support.admin_server import (
     TASKS,
     TEXTS,
@@ -302,19 +303,18 @@ def test_what_cannot_have_a_candidate_is_said(root, tmp_path):
 
 
 def test_the_interval_is_wilsons_by_hand():
-    assert wilson_or_none(0, 0) is None
-    low, high = wilson_or_none(
-        8, 10
-    )  # by hand: (0.8 + 0.19207) / 1.38415 -+ 1.95996 / 1.38415 * sqrt(0.016 + 0.0096036)
+    low, high = wilson(8, 10)  # by hand: (0.8 + 0.19207) / 1.38415 -+ 1.95996 / 1.38415 * sqrt(0.016 + 0.0096036)
     assert (low, high) == pytest.approx((0.49016, 0.94332), abs=1e-4)
-    assert wilson_or_none(10, 10)[1] == pytest.approx(1.0) and wilson_or_none(0, 10)[0] == 0.0
+    assert wilson(10, 10)[1] == pytest.approx(1.0) and wilson(0, 10)[0] == 0.0
 
 
 def test_answers_are_equal_by_their_kind():
     mood, urgency = TASKS["mood"], TASKS["urgency"]
-    assert is_same(mood, {"label": "bad", "scores": {"bad": 0.9}}, {"label": "bad", "scores": {"bad": 0.6}})
-    assert not is_same(mood, {"label": "bad"}, {"label": "good"})
-    assert is_same(urgency, {"value": 0.50}, {"value": 0.54}) and not is_same(urgency, {"value": 0.5}, {"value": 0.56})
+    assert same_answer(mood, {"label": "bad", "scores": {"bad": 0.9}}, {"label": "bad", "scores": {"bad": 0.6}})
+    assert not same_answer(mood, {"label": "bad"}, {"label": "good"})
+    assert same_answer(urgency, {"value": 0.50}, {"value": 0.505}) and not same_answer(
+        urgency, {"value": 0.5}, {"value": 0.52}
+    )
     assert difference_of({"value": 0.5}, {"value": 0.75}) == 0.25
     assert difference_of({"scores": {"a": 0.5, "b": 0.5}}, {"scores": {"a": 0.4, "c": 0.6}}) == pytest.approx(0.1)
     assert difference_of({"spans": []}, {"spans": []}) is None

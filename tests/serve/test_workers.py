@@ -105,6 +105,7 @@ def supervisor(listening, *arguments, workers=2, ready=lambda: None, drain_secon
     )
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_is_started_again_and_all_end_on_a_signal():
     async def scenario():
         listening, ready = bound("127.0.0.1", 0), asyncio.Event()
@@ -154,6 +155,7 @@ sys.exit(asyncio.run(own()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_each_signal_lets_workers_end_and_leaves_no_folder(tmp_path, number):
     words = [sys.executable, "-c", SUPERVISING, WORKER]
@@ -174,6 +176,7 @@ def test_each_signal_lets_workers_end_and_leaves_no_folder(tmp_path, number):
         process.communicate()
 
 
+@pytest.mark.slow
 def test_where_no_worker_can_begin_the_parent_ends_with_its_code():
     async def scenario():
         listening = bound("127.0.0.1", 0)

@@ -6,7 +6,8 @@ import pytest
 from polyhead.codecs import tables
 from polyhead.errors import NoStore, StoreError
 from polyhead.plan import Codec
-from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema, document_id
+from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
 

@@ -4,7 +4,7 @@ import pytest
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.plan.coding import calibrate, through
-from polyhead.store.corpus.base import document_id
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.features import FeatureStore
 
 LAYERS, WIDTH = 2, 16

@@ -62,7 +62,7 @@ def test_lengths_that_do_not_fit_are_named(store, monkeypatch):
         field, wrong = arrow_schema(pa, SCHEMA).field(1), pa.array(np.array([9] * len(ids), np.uint32))
         return rows_table(pa, schema, ids, features).set_column(1, field, wrong)
 
-    monkeypatch.setattr("polyhead.store.corpus.lance.table_of", longer)
+    monkeypatch.setattr("polyhead.store.corpus.lance.rows_table", longer)
     store.append(*documents(range(3, 6)))
     with pytest.raises(StoreError, match="lengths do not fit"):
         store.rows(store.fragments[1].name, "one")

@@ -6,7 +6,8 @@ import pytest
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
 from polyhead.plan.coding import decode
-from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema, document_id
+from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.corpus.readers import features_of, packed_of, results_reader

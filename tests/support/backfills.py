@@ -10,7 +10,8 @@ from polyhead.engine.backends.prefix import stored_layers, stored_paths
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Pool
 from polyhead.plan.coding import encode
-from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema, document_id
+from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.fill import batch_values, entry_batches
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_tasks, tiny_trunk

@@ -42,8 +42,38 @@ def service_of(root, settings=None, *, deterministic=False):
     return Service(Session(root, backend="reference", deterministic=deterministic), settings or ServeSettings())
 
 
+class Clock:
+    """The time of a server's event loop, which a test moves on: no limit is met or missed for a slow machine."""
+
+    def __init__(self):
+        self._ahead, self._loop = 0.0, None
+
+    def loop(self):
+        """A new event loop of this time."""
+        ahead = lambda: self._ahead  # noqa: E731
+
+        class Loop(asyncio.SelectorEventLoop):
+            def time(self):
+                return super().time() + ahead()
+
+        self._loop = Loop()
+        return self._loop
+
+    def advance(self, seconds):
+        """By so much, once the server has read what was sent, and until it has acted on the new time."""
+        self._turn()
+        self._ahead += seconds
+        self._turn()
+
+    def _turn(self, times=10):
+        for _ in range(times):
+            turned = threading.Event()
+            self._loop.call_soon_threadsafe(turned.set)
+            assert turned.wait(60)
+
+
 @contextmanager
-def listening(service, *, limits=None, wrap=None, **more):
+def listening(service, *, limits=None, wrap=None, clock=None, **more):
     """The port of a server of this service, with real sockets; `more` is of the application, which `wrap` changes."""
     started, ports, loops = threading.Event(), [], []
     app = application(service, **more)
@@ -63,7 +93,11 @@ def listening(service, *, limits=None, wrap=None, **more):
             until=until,
         )
 
-    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    def serve_until_stopped():
+        with asyncio.Runner(loop_factory=clock and clock.loop) as runner:
+            runner.run(run())
+
+    thread = threading.Thread(target=serve_until_stopped, daemon=True)
     thread.start()
     try:
         assert started.wait(60), "the server did not start"

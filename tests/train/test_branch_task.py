@@ -587,6 +587,7 @@ def contested(home, tmp_path_factory):
     pytest.fail("of a dozen seeds none has two tasks that want the same layers")
 
 
+@pytest.mark.slow
 def test_what_one_task_no_longer_needs_of_a_budget_goes_to_the_others(contested, tmp_path):
     """Another way of training one task is another choice for all, those that are trained already too."""
     base, whole = contested
@@ -597,6 +598,7 @@ def test_what_one_task_no_longer_needs_of_a_budget_goes_to_the_others(contested,
     assert layers_of(folder) == {"alike": 1, "mood": wanted}
 
 
+@pytest.mark.slow
 def test_a_budget_holds_when_one_task_alone_is_trained_anew(contested, tmp_path):
     """The choice for that task alone would spend the whole budget on it, beside what the other has already."""
     base, whole = contested
@@ -621,6 +623,7 @@ def test_a_budget_counts_branches_that_leave_no_choice(fresh):
     assert Bundle.open(fresh / "bundle").versions("urgency") == ["v0001"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [False, True], ids=["cache kept", "cache deleted"])
 def test_a_budget_is_kept_by_a_run_that_was_killed_between_two_tasks(
     home, contested, tmp_path, monkeypatch, trained, gone

@@ -12,7 +12,7 @@ from polyhead.deep.recipes.together import JointModel
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec, Pool
 from polyhead.project.recipes import Joint, Training
-from polyhead.store.corpus.base import document_id
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer

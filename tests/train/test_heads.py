@@ -110,6 +110,7 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
     assert whole.scores(bundle.tasks["mood"].task, outputs)["accuracy"] >= notes["splits"]["validation"]["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("far", "rounds"), [(0, 3), (1e9, 9)], ids=["far behind", "not far"])
 @pytest.mark.parametrize(
     "changes", [{"validation": 0.3}, {"validation": "data/messages-test.jsonl"}], ids=["folds", "a file"]
@@ -171,7 +172,7 @@ def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_compute
         return module_outputs(*given)
 
     monkeypatch.setattr(heads, "rounds_of", rounds)
-    monkeypatch.setattr("polyhead.deep.heads.folds.outputs_of", outputs)
+    monkeypatch.setattr("polyhead.deep.heads.folds.module_outputs", outputs)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:

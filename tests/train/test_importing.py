@@ -571,6 +571,7 @@ for out in outs:
 """
 
 
+@pytest.mark.slow
 def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_path):
     """Into a new bundle, and into one that there is: there at every second step."""
     new = tmp_path / "new" / "out"

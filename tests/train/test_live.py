@@ -315,8 +315,13 @@ def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
 
     before = (root / "bundle.json").read_bytes()
     with monkeypatch.context() as patched:
-        for what in ("heads.run.feature_paths", "recipes.live.JointCourse", "heads.run.train_task", "job._extract"):
-            patched.setattr(f"polyhead.train.{what}", never)
+        for what in (
+            "deep.heads.run.feature_paths",
+            "deep.recipes.live.JointCourse",
+            "deep.heads.run.train_task",
+            "train.job._extract",
+        ):
+            patched.setattr(f"polyhead.{what}", never)
         with pytest.raises(error) as caught:
             trained(home, root, strategy, *names)
     assert (root / "bundle.json").read_bytes() == before

@@ -296,6 +296,7 @@ for seconds, folder, joint in zip((0.0, 60.0, 0.0), map(Path, sys.argv[1:]), (Fa
 """
 
 
+@pytest.mark.slow
 def test_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp_path, baseline):
     """After a checkpoint, before the first one, and of a trunk that learns: that, and every part of it, to the bit."""
     after, before, cut, whole = (copied(home, tmp_path / name) for name in ("after", "before", "cut", "whole"))

@@ -11,7 +11,7 @@ from polyhead.bundle.seen import seen_of
 from polyhead.data.read import read
 from polyhead.deep.nn.load import load_trunk
 from polyhead.engine.session import Session
-from polyhead.evaluate.asked import as_texts, asked, seen_rows
+from polyhead.evaluate.profile import as_texts, asked, seen_rows
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch, Pooled, Prompted

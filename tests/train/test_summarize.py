@@ -139,6 +139,7 @@ def test_batches_hold_what_transformers_would_be_given(tmp_path):
     assert sorted(members) == list(range(12))
 
 
+@pytest.mark.slow
 def test_fifty_documents_are_learned_by_heart(home):
     folder, outcome, lines = home
     scores = outcome.trained["brief"]

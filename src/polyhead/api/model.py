@@ -69,7 +69,7 @@ class Model:
     and can `add` to them. `verbose` says on standard error what is guessed, and how far training is.
     """
 
-    keeps_rows = True
+    keeps_rows = True  # for later fits that add to them
 
     @typed
     def __init__(

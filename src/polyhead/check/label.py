@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from polyhead.check.finding import Finding, RowRef
-from polyhead.check.part import WORD, SplitRows, counted, names_text
+from polyhead.check.part import WORD, Finding, RowRef, SplitRows, counted, names_text
 from polyhead.errors import BadValue, UnknownLabel
 from polyhead.tasks.gold import widened
 from polyhead.text.letters import letters_of

@@ -1,4 +1,4 @@
-"""The rows of one split of one task as checks look at them: what was read of them, and forms that are compared."""
+"""A task's rows of one split, and what is found in them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from polyhead.check.finding import Finding, Level, RowRef, short
 from polyhead.data.columns import Source
 from polyhead.data.read import Reading
 from polyhead.progress import counted as counted
@@ -17,6 +17,44 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.letters import letters_of
 from polyhead.text.question import TaskInput, texts_of
+from polyhead.values import Value
+
+Level = Literal["fault", "hint"]
+"""A fault makes scores wrong, or stops training; a hint is worth a look."""
+
+LONGEST = 200  # characters of a text that are kept with its place
+
+
+class RowRef(Value):
+    """One row that shows what was found."""
+
+    split: str
+    file: str
+    row: int
+    text: str = ""
+    label: str = ""
+    other: str = ""  # the row, label or text that it is compared with
+
+
+class Finding(Value):
+    """One kind of fault in one task, or one file."""
+
+    kind: str
+    level: Level
+    what: str  # a sentence about the data
+    do: str
+    task: str = ""
+    split: str = ""
+    rows: int = 0  # that show it
+    of: int = 0  # rows that were looked at
+    places: tuple[RowRef, ...] = ()
+
+
+def short(text: str, longest: int = LONGEST) -> str:
+    """The text on one line, cut where it is longer."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else line[: longest - 3] + "..."
+
 
 WORD = re.compile(r"\w+")
 TRAIN = "train"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from polyhead.check import column, label, same, shift, text
-from polyhead.check.finding import Finding
-from polyhead.check.part import TRAIN, SplitRows, by_task
+from polyhead.check import column, duplicates, label, shift, text
+from polyhead.check.part import TRAIN, Finding, SplitRows, by_task
 from polyhead.data.guess_table import Table, table_of
 from polyhead.data.read import read_each
 from polyhead.errors import BadValue, DataError, MissingColumn
@@ -56,7 +55,7 @@ def findings_in(parts: Sequence[SplitRows], *, limit: int, show: Show = _silent)
     for task in by_task(parts):
         show(f"checking task '{task[0].task.name}'")
         findings += _of_task(task, limit)
-    findings += same.of_tasks(by_task(parts))
+    findings += duplicates.of_tasks(by_task(parts))
     findings += _of_files(parts, show)
     return sorted(findings, key=lambda finding: finding.level != "fault")
 
@@ -68,7 +67,7 @@ def _of_task(parts: Sequence[SplitRows], limit: int) -> Iterator[Finding]:
         for of_label in label.CHECKS:
             yield from of_label(part)
         yield from shift.small(part)
-    for of_rows in same.CHECKS:
+    for of_rows in duplicates.CHECKS:
         yield from of_rows(parts)
     train = next((part for part in parts if part.is_train), None)
     for part in parts:

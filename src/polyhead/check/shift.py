@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from polyhead.check.finding import Finding
-from polyhead.check.part import WORD, SplitRows, counted
+from polyhead.check.part import WORD, Finding, SplitRows, counted
 
 FEW = 50  # rows: of fewer nothing is said of shares, and a score is hardly one
 LABELS_APART, BY_CHANCE = 0.2, 3.0  # half the sum of differences of shares, and how far above what chance makes

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from polyhead.check.finding import Finding
-from polyhead.check.part import SplitRows, counted
+from polyhead.check.part import Finding, SplitRows, counted
 from polyhead.text.question import texts_of
 
 # What cp1252 or Latin-1 makes of the first byte of a letter in UTF-8, and of the bytes after it.

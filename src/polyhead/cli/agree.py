@@ -10,7 +10,7 @@ from polyhead.cli.options import BackendOptions, Folder
 from polyhead.cli.output import Printer, number, text_table
 
 if TYPE_CHECKING:
-    from polyhead.engine.agreement import Agreement
+    from polyhead.tasks.agreement import Agreement
 
 
 @verb("agree")

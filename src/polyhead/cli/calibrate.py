@@ -8,11 +8,11 @@ from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
 from polyhead.cli.labelled import LabelledColumns, labelled_sources
 from polyhead.cli.options import Actor, Backend, DataFile, Folder, Precision, Tasks
-from polyhead.cli.output import Printer, section, text_table
+from polyhead.cli.output import Printer, text_table
 from polyhead.evaluate.calibrate import CalibrateRequest
 
 if TYPE_CHECKING:
-    from polyhead.evaluate.run import CalibratedTask
+    from polyhead.tasks.calibration import Calibration
     from polyhead.tasks.task import Task
 
 HEAD = ("label", "threshold", "precision", "recall", "f1", "given", "rows")
@@ -52,32 +52,33 @@ def command(
     """
     from polyhead.certify.beside import keep_beside
     from polyhead.engine.session import Session
-    from polyhead.evaluate.run import calibrated_task
+    from polyhead.evaluate.calibrate_task import calibrated_task
 
     session = Session(bundle, backend=backend, precision=precision)
     known = {name: session.tasks[name] for name in session.task_names(tasks or None)}
     sources = labelled_sources(known, tasks, data, columns)
     checks = labelled_sources(known, list(sources), check, columns) if check is not None else {}
-    made = [
-        calibrated_task(session, name, source, request, check=checks.get(name), show=printer.show)
+    made = {
+        name: calibrated_task(session, name, source, request, check=checks.get(name), show=printer.show)
         for name, source in sources.items()
-    ]
-    for each in made:
-        printer.lines(section(each.task, _lines(known[each.task], each)))
-    facts = {"calibrations": {each.task: each.calibration for each in made}}
+    }
+    calibrations = {name: each.calibration for name, each in made.items() if each.calibration is not None}
+    for name, calibration in calibrations.items():
+        printer.section(name, _lines(known[name], calibration))
+    facts = {"calibrations": calibrations}
     if dry_run:
         printer.line("nothing was changed: --dry-run")
         return {"bundle": bundle, "certificate": None, **facts}
-    certificate = keep_beside(bundle, {each.task: each.beside for each in made}, read=session.bundle, actor=actor)
+    certificate = keep_beside(bundle, made, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"calibrated {name}: {old} -> {new}; its raw outputs are the same bits")
     return end(printer, bundle, certificate, **facts)
 
 
-def _lines(task: Task, made: CalibratedTask) -> list[str]:
-    from polyhead.evaluate.run import measure_lines
+def _lines(task: Task, calibration: Calibration) -> list[str]:
+    from polyhead.evaluate.calibrate_task import measure_lines
 
-    calibration, lines = made.calibration, measure_lines(task, made.calibration)
+    lines = measure_lines(task, calibration)
     if not calibration.thresholds:
         return lines
     scores = calibration.measured["check"]["labels"]

@@ -22,8 +22,7 @@ from polyhead.tasks.kinds import KINDS
 from polyhead.values import Value
 
 if TYPE_CHECKING:
-    from polyhead.check.finding import Finding
-    from polyhead.check.part import SplitRows
+    from polyhead.check.part import Finding, SplitRows
     from polyhead.project.tables import TaskEntry
 
 PROJECT = "polyhead.toml"
@@ -37,7 +36,7 @@ class Checked(Value, eq=False):
     entries: tuple[Any, ...]  # polyhead.project.tables.TaskEntry
     folder: Path
     limit: int
-    findings: tuple[Any, ...] = ()  # polyhead.check.finding.Finding
+    findings: tuple[Any, ...] = ()  # polyhead.check.part.Finding
     project: Any = None  # polyhead.project.tables.Project, where the tasks are those of one
 
 
@@ -139,7 +138,7 @@ def _limit(place: str, given: int | None) -> int:
 
 
 def _of_files(data: Sequence[str], columns: dict[str, str | None]) -> Checked:
-    from polyhead.check.finding import Finding
+    from polyhead.check.part import Finding
     from polyhead.project.init import split_groups
 
     entries, findings = list[Any](), list[Finding]()
@@ -156,7 +155,7 @@ def _of_files(data: Sequence[str], columns: dict[str, str | None]) -> Checked:
     return Checked(entries=tuple(entries), folder=Path.cwd(), limit=TOKENS, findings=tuple(findings))
 
 
-def _entry(files: dict[str, Any], columns: dict[str, str | None], stem: str) -> TaskEntry:
+def _entry(files: dict[str, Any], columns: dict[str, Any], stem: str) -> TaskEntry:
     """The task that files make, its columns guessed from the rows that can be read."""
     from polyhead.data.guess_table import table_of
     from polyhead.project.declare import InitOptions, clean_name, outlined

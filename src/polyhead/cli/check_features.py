@@ -11,8 +11,7 @@ import numpy as np
 from polyhead.cli.output import Printer, counted, note
 
 if TYPE_CHECKING:
-    from polyhead.check.finding import Finding
-    from polyhead.check.part import SplitRows
+    from polyhead.check.part import Finding, SplitRows
     from polyhead.project.tables import Project
 
 
@@ -26,7 +25,7 @@ def doubts_in(
     printer: Printer,
 ) -> list[Finding]:
     """Doubted labels of every task that labels whole texts; a note for each task that is left out says why."""
-    from polyhead.check.doubted import all_labelled_rows, can_be_doubted, doubted, planted, trusted_up_to
+    from polyhead.check.label_errors import all_labelled_rows, can_be_doubted, doubted, planted, trusted_up_to
     from polyhead.check.part import by_task
     from polyhead.deep.heads.held_out import features_for, held_out, whole_of
     from polyhead.train.events import Events

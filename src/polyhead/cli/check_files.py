@@ -12,7 +12,7 @@ import msgspec
 from polyhead.cli.output import writing_file
 
 if TYPE_CHECKING:
-    from polyhead.check.finding import Finding
+    from polyhead.check.part import Finding
 
 WRITTEN = (".csv", ".jsonl")
 NAMES = ("task", "kind", "level", "split", "file", "row", "label", "other", "text")

@@ -24,7 +24,7 @@ LEAST_SCALED = 0.001  # of a number that is given in larger units
 BOUNDS = ("ge", "gt", "le", "lt")
 
 
-class Described:
+class OptionText:
     """What is said of an option or argument: its help, names, bounds and settings of click.
 
     `rest` are names, which begin with a dash, and at most one default.
@@ -37,18 +37,18 @@ class Described:
         self.bounds = {key: settings.pop(key) for key in BOUNDS if key in settings}
         self.settings = settings
 
-    def over(self, other: Described) -> Described:
+    def over(self, other: OptionText) -> OptionText:
         """What this says, and what the other one says beyond it."""
         settings = {**other.settings, **other.bounds, **self.settings, **self.bounds}
-        return Described(self.text or other.text, *(self.names or other.names), **settings)
+        return OptionText(self.text or other.text, *(self.names or other.names), **settings)
 
 
 NONE = inspect.Parameter.empty
 
 
 def option(text: str = "", *rest: Any, **settings: Any) -> Any:
-    """The default of a parameter that describes it; see `Described`."""
-    return Described(text, *rest, **settings)
+    """The default of a parameter that describes it; see `OptionText`."""
+    return OptionText(text, *rest, **settings)
 
 
 class OutputFile(click.ParamType[str]):
@@ -87,7 +87,7 @@ class Field(Value, eq=False):
 
     name: str
     kind: Any
-    described: Any = None  # Described
+    described: Any = None  # OptionText
     default: Any = NONE
     is_argument: bool = False
 
@@ -141,8 +141,8 @@ def verb(name: str, *, group: click.Group | None = None, again: str | None = Non
 def _field(name: str, annotation: Any, default: Any, is_argument: bool) -> Field:
     """The field of an annotation, whose parts in a union may be annotated too."""
     kind, found = _bare(annotation)
-    described = default if isinstance(default, Described) else Described()
-    if isinstance(default, Described):
+    described = default if isinstance(default, OptionText) else OptionText()
+    if isinstance(default, OptionText):
         default = default.default
     for each in found:
         if isinstance(each, msgspec.Meta):
@@ -151,9 +151,9 @@ def _field(name: str, annotation: Any, default: Any, is_argument: bool) -> Field
             if "choices" in extra:
                 extra["type"] = click.Choice(list(extra.pop("choices")))
             bounds = {key: getattr(each, key) for key in BOUNDS if getattr(each, key) is not None}
-            each = Described(each.description or "", *names, **bounds, **extra)
-        elif not isinstance(each, Described):
-            each = Described(type=each)
+            each = OptionText(each.description or "", *names, **bounds, **extra)
+        elif not isinstance(each, OptionText):
+            each = OptionText(type=each)
         described = described.over(each)
     return Field(name=name, kind=kind, described=described, default=default, is_argument=is_argument)
 

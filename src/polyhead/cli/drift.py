@@ -15,13 +15,11 @@ from polyhead.cli.options import Actor, Backend, DataFile, Folder, Precision, Ta
 from polyhead.cli.output import Printer, counted, indented, note, section, text_table
 from polyhead.data.rows import first_columns
 from polyhead.errors import EmptyData, MissingColumn
-from polyhead.evaluate.watch import DriftRequest
 
 if TYPE_CHECKING:
     from polyhead.bundle.seen import Seen
     from polyhead.engine.session import Session
-    from polyhead.evaluate.drift import TaskDrift
-    from polyhead.evaluate.watch import Summarized
+    from polyhead.evaluate.drift import Summarized, TaskDrift
 
 WIDTH = 100  # characters of an example
 
@@ -35,7 +33,9 @@ def command(
     columns: LabelledColumns,
     known: DataFile | None = option("Compare with the rows of this file, not with what the bundle keeps."),
     keep: bool = option("Keep what FILE looks like with each task, for later; compare nothing."),
-    request: DriftRequest,
+    alpha: float = option("Chance of a false alarm, for all tasks of a run together.", 0.01, gt=0, le=0.5),
+    examples: int = option("Unlike rows to show a task.", 5, ge=0),
+    seed: int = option("Seed of the rows that are drawn of a long file.", 0),
     fail: bool = option("End with exit code 1 if a task sees other rows than it knows."),
     backend: Backend = None,
     precision: Precision = None,
@@ -59,20 +59,20 @@ def command(
     still as sure as they are right. `polyhead train` and `polyhead calibrate` keep the summary too. It holds no text.
     """
     from polyhead.engine.session import Session
-    from polyhead.evaluate.watch import drifts
+    from polyhead.evaluate.drift import drifts
 
     if keep and known is not None:
         raise click.UsageError("--keep compares nothing, so --known has no use beside it.")
     session = Session(bundle, backend=backend, precision=precision)
     names = [name for name in session.task_names(tasks or None) if name in session.records]
     standing = _standing(session, names, tasks) if known is None and not keep else {}
-    rows = _rows(session, list(standing) or names, tasks, data, columns, request.seed, printer)
+    rows = _rows(session, list(standing) or names, tasks, data, columns, seed, printer)
     if keep:
         return _keep(printer, bundle, session, rows, actor)
     if known is not None:
-        others = _rows(session, list(rows), list(rows), known, columns, request.seed, printer)
+        others = _rows(session, list(rows), list(rows), known, columns, seed, printer)
         standing = {name: summary.seen for name, summary in others.items()}
-    made = drifts(session, rows, standing, request)
+    made = drifts(session, rows, standing, alpha=alpha, examples=examples, seed=seed)
     printer.json(_tell(printer, data, made))
     if fail and any(drift.differs for drift in made):
         sys.exit(1)
@@ -82,7 +82,7 @@ def command(
 def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> dict[str, Seen]:
     """The summaries of the tasks that have one; an error where a named task or every task lacks it."""
     from polyhead.bundle.format import SEEN
-    from polyhead.evaluate.watch import known_of
+    from polyhead.evaluate.drift import known_of
 
     lacking = [name for name in names if SEEN not in session.records[name].files]
     if only or len(lacking) == len(names):
@@ -102,9 +102,8 @@ def _rows(
     printer: Printer,
 ) -> dict[str, Summarized]:
     """What each task sees in the file; a task that was not named and cannot read it is left out, and said."""
-    from polyhead.evaluate.drift import MOST
-    from polyhead.evaluate.rows import labelled_rows, plain_rows
-    from polyhead.evaluate.watch import summarized
+    from polyhead.evaluate.drift import MOST, summarized
+    from polyhead.evaluate.profile import labelled_rows, plain_rows
 
     tasks, there = {name: session.tasks[name] for name in names}, first_columns(data)
     labelled = [name for name in names if name in there] if not named.labels else list(names)
@@ -132,7 +131,7 @@ def _rows(
 
 def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
     from polyhead.certify.beside import keep_beside
-    from polyhead.evaluate.watch import profile_of
+    from polyhead.evaluate.drift import profile_of
 
     wanted = {name: profile_of(session.tasks[name], summary.seen) for name, summary in rows.items()}
     certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)

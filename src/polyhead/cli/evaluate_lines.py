@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from polyhead.cli.output import counted, section, text_table
 
 if TYPE_CHECKING:
-    from polyhead.evaluate.against import Comparison
-    from polyhead.evaluate.bootstrap import Interval
+    from polyhead.evaluate.compare import Comparison
     from polyhead.evaluate.details import Details
     from polyhead.evaluate.on_project import EvaluatedTask
-    from polyhead.evaluate.scores import SplitScore
+    from polyhead.evaluate.scores import Interval, SplitScore
 
 LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
 TASKS_NAMED = 4  # tasks in one line

@@ -14,7 +14,7 @@ from polyhead.data.rows import first_columns
 from polyhead.values import Value
 
 if TYPE_CHECKING:
-    from polyhead.evaluate.against import Comparison
+    from polyhead.evaluate.compare import Comparison
     from polyhead.evaluate.details import Details
 
 

@@ -181,7 +181,7 @@ class _Labelling:
 
     def chosen(self) -> list[Text]:
         """The next texts to label."""
-        from polyhead.check.choose import first_texts, next_texts
+        from polyhead.check.labelling import first_texts, next_texts
 
         done = np.array([each.row in self.known or each.row in self.skipped for each in self.texts])
         generator = np.random.default_rng([self.seed, len(self.known)])

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import click
 import msgspec
 
 from polyhead.cli.command import option
@@ -14,6 +15,7 @@ from polyhead.cli.options import Column
 from polyhead.cli.output import note, writing_file
 from polyhead.data import labelled
 from polyhead.data.columns import Columns, Source
+from polyhead.errors import ConfigError
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, texts_of
 
@@ -74,7 +76,12 @@ def labelled_sources(
         task, mark, column = value.partition("=")
         is_named = bool(mark) and task in (names or tasks)
         labels[task if is_named else None] = column if is_named else value
-    return labelled.sources_of(tasks, names, file, columns, labels, say=note)
+    try:
+        return labelled.sources_of(tasks, names, file, columns, labels, say=note)
+    except ConfigError as error:
+        if "argument" in error.facts:
+            raise click.BadParameter(f"{error.what}: {error.do}", param_hint="'--label'") from None
+        raise
 
 
 def write_errors(path: str, errors: Iterable[WrongRow]) -> None:

@@ -19,8 +19,8 @@ from polyhead.evaluate.int8 import Limits
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
+    from polyhead.data.columns import Source
     from polyhead.engine.quantize.files import Int8Change
-    from polyhead.evaluate.int8 import LabelledSources
 
 ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 """Endings of files of labelled rows."""
@@ -99,17 +99,17 @@ def command(
     return {"calibration": record, **facts, "tasks": tasks}
 
 
-def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> LabelledSources:
+def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> dict[str, Source]:
     """Where the rows are that tasks are scored on: in the files of a project, or in one that holds rows."""
-    from polyhead.evaluate.int8 import LabelledSources
+    from polyhead.evaluate.int8 import project_sources
     from polyhead.project.tables import read_project
 
     if data.lower().endswith(ROWS):
         tasks = {name: record.task for name, record in bundle.tasks.items()}
-        return LabelledSources(sources=labelled_sources(tasks, (), data, LabelledColumns(labels=labels)))
+        return labelled_sources(tasks, (), data, LabelledColumns(labels=labels))
     if labels:
         raise click.UsageError("--label is for a file of labelled rows; a project file names its own columns.")
-    return LabelledSources.of_project(read_project(data), Path(data).resolve().parent)
+    return project_sources(read_project(data), Path(data).resolve().parent)
 
 
 def change_lines(changes: Mapping[str, Int8Change]) -> list[str]:

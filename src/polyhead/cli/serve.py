@@ -18,8 +18,7 @@ from polyhead.cli.serve_changes import place_of_worker, supervise
 from polyhead.cli.serve_options import ADMIN_KEYS, PREDICT_KEYS, access_file, hosts_of, keys_of, read_config
 from polyhead.errors import MissingExtra
 from polyhead.progress import counted
-from polyhead.serve.labels import read_labels
-from polyhead.serve.settings import ServeSettings
+from polyhead.serve.settings import ServeSettings, read_labels
 
 if TYPE_CHECKING:
     from socket import socket
@@ -69,10 +68,9 @@ def command(
 ) -> None:
     """Answer all tasks of BUNDLE over HTTP."""
     try:
-        from polyhead.serve.access_log import AccessLog
+        from polyhead.serve.exchange import AccessLog, Tracing
         from polyhead.serve.keys import check_keys
         from polyhead.serve.run import bound
-        from polyhead.serve.tracing import Tracing
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "the server") from None
     from polyhead.engine.session import Session

@@ -17,7 +17,7 @@ from polyhead.values import Value
 SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between columns, by the ending of a file's name
 
 
-class Columns(Value):
+class Columns(Value, kw_only=True):
     """What the columns are called that a task reads; None: what its kind calls them.
 
     `tokens` and `tags` (lists) or `text` and `spans` (a list of {start, end, label}) are of labelled words; a question
@@ -52,7 +52,7 @@ class Columns(Value):
 RULES = ("separator", "empty", "overlaps")  # fields that say how cells are read
 
 
-class Source(Columns):
+class Source(Columns, kw_only=True):
     """A table and the columns that a task reads: a file, a folder, or an address such as `datasets:owner/name`."""
 
     path: str

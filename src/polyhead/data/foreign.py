@@ -10,7 +10,8 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 from polyhead.data.guess import looks_like_labels
-from polyhead.data.rows import Row, Rows
+from polyhead.data.rows import Rows
+from polyhead.data.tables import Row
 from polyhead.files import open_plain
 from polyhead.values import Value
 

@@ -29,9 +29,7 @@ WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0)?")  # as frames write whole numbers
 FEW_NUMBERS = 20  # of so many values or less, which recur, may be names of classes
 CODE_DIGITS = 4  # of whole numbers that all have as many: postcodes, years, codes of goods
 CODE_FRACTION = 3  # digits after the point that a code or a version may have
-CODES = set(
-    ["code", "codes", "zip", "zipcode", "postcode", "postal", "plz", "phone", "telephone", "icd", "isbn", "ean"]
-)
+CODES = {"code", "codes", "zip", "zipcode", "postcode", "postal", "plz", "phone", "telephone", "icd", "isbn", "ean"}
 CODES |= {"sku", "naics", "sic", "isco", "version", "release"}
 MEASURES = {"score", "scores", "rating", "similarity", "relatedness", "value", "price", "amount", "probability"}
 MEASURES |= {"percent", "length", "weight", "temperature"}

@@ -41,9 +41,7 @@ def sources_of(
             do="name the task: --task NAME --label COLUMN",
         )
     if None in labels and len(chosen) > 1:
-        raise ConfigError(
-            "several tasks are scored, and a column of labels names no task", do="say --label TASK=COLUMN"
-        )
+        raise ConfigError("several tasks are scored", do="say --label TASK=COLUMN", argument="labels")
     if len(chosen) == 1 and there:
         (name,) = chosen
         columns, label = _guessed(tasks[name], file, there, columns, labels.get(name, labels.get(None)), say)
@@ -65,7 +63,7 @@ def _guessed(
     known = label or next((name for name in usual if name in there), None)
     if known is None and "labels" in kind.uses and not kind.per_word:
         known = _column_of_labels(task, table)
-    named = Columns(text=columns.text, text_b=columns.text_b, **({kind.label_key: known} if known else {}))
+    named = msgspec.structs.replace(Columns(text=columns.text, text_b=columns.text_b), **{kind.label_key: known})
     layout = layout_of(table, named, task.kind)
     own = {key: getattr(columns, key) or getattr(layout, key) for key in ("text", "text_b", "tokens", "choices")}
     if not has_label:

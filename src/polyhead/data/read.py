@@ -12,8 +12,9 @@ import numpy as np
 
 from polyhead.data.columns import Source, columns_of
 from polyhead.data.read_gold import gold_of
-from polyhead.data.rows import Row, Rows, no_rows
+from polyhead.data.rows import Rows, no_rows
 from polyhead.data.shares import Stored, is_stored, shares_of, value_of
+from polyhead.data.tables import Row
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.gold import TaggedSpan, cut_words, tags_of, widened
 from polyhead.tasks.kinds import kind_of

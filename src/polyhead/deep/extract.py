@@ -24,7 +24,7 @@ from polyhead.files import open_plain, remove_leftovers, replace_file
 from polyhead.plan import Codec, Path
 from polyhead.progress import UNIT_SECONDS
 from polyhead.project.strategies.base import with_codec
-from polyhead.store.corpus.base import document_id
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.store.fill import EncodeFeatures, batch_values, entry_batches, fixed_codec, sample_values
 from polyhead.text.encodings import Encodings

@@ -51,9 +51,6 @@ class SummaryExamples(LengthSorted):
         pairs = zip(self._documents, self._summaries, strict=True)
         super().__init__(np.array([len(document.ids) + len(summary.ids) for document, summary in pairs]))
 
-    def unread(self, member: int) -> None:
-        """None: words are not read."""
-
     def batch(self, members: np.ndarray) -> TrainingBatch:
         """(rows, document tokens) ids and mask, (rows, summary tokens) labels, -100 for padding."""
         piece = next(

@@ -21,7 +21,6 @@ from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.manifest import Live, TaskRecord
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
-from polyhead.engine.agreement import Agreement, agreement_of, without_scores
 from polyhead.engine.backends import BACKENDS, TRAINING_BACKEND, default_backend, is_installed
 from polyhead.engine.backends.base import ChangingBackend
 from polyhead.engine.backends.graph import GraphBackend
@@ -32,6 +31,7 @@ from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import replace_file
 from polyhead.machine import processor
 from polyhead.plan import TRUNK, Path
+from polyhead.tasks.agreement import Agreement, agreement_of, without_scores
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import Input

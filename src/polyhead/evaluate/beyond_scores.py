@@ -10,13 +10,12 @@ from typing import Any
 
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, DataError, MissingColumn, PolyheadError, UnknownTask, summary_of
-from polyhead.evaluate.against import Comparison, compare_versions, version_view
+from polyhead.evaluate.compare import Comparison, compare_versions, version_view
 from polyhead.evaluate.details import Details, details_of, texts_shown
 from polyhead.evaluate.explain import Explanation, explained
 from polyhead.evaluate.held import answered_then, shared_rows
 from polyhead.evaluate.on_project import EvaluatedTask, keeper_of
-from polyhead.evaluate.scores import Evaluation, SplitOutputs, outputs_of_split
-from polyhead.evaluate.slices import columns_read
+from polyhead.evaluate.scores import Evaluation, SplitOutputs, columns_read, outputs_of_split
 
 EXPLAINED, LONGEST = 5, 2000  # mistakes of a task that are explained, characters of their texts
 

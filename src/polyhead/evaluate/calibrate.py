@@ -9,17 +9,21 @@ import numpy as np
 from msgspec import Meta
 
 from polyhead.errors import BadValue, ConfigError, EmptyData
-from polyhead.evaluate.measures import (
+from polyhead.evaluate.probabilities import (
+    Goal,
     LabelledOutputs,
+    Method,
     conformal_quantile,
     error_of,
+    fit_scaling,
     label_scores_of,
     log_loss,
+    of_answers,
+    of_label,
+    of_labels,
     of_truth,
     rows_for,
 )
-from polyhead.evaluate.scaling import Method, fit_scaling
-from polyhead.evaluate.thresholds import Goal, of_answers, of_label, of_labels
 from polyhead.progress import counted
 from polyhead.tasks.calibration import Calibration, SetRule, calibrated_kinds, calibrator_of, decided, in_set
 from polyhead.tasks.kinds import kind_of
@@ -63,11 +67,8 @@ class CalibrateRequest(Value):
     seed: Annotated[int, Meta(description="Seed by which the rows of FILE are halved.")] = 0
 
 
-class Halves(Value, eq=False):
-    """Rows that fit, and rows that check."""
-
-    fit: LabelledOutputs
-    check: LabelledOutputs
+Halves = tuple[LabelledOutputs, LabelledOutputs]
+"""Rows that fit, and rows that check."""
 
 
 def fit_calibration(
@@ -97,17 +98,17 @@ def fit_calibration(
     if kind_of(task).scores == "range":
         return _of_numbers(task, outputs, targets, wish, check)
     halves = _halves(task, outputs, targets, check, wish.seed)
-    calibration = fit_scaling(wish.method, halves.fit)
+    calibration = fit_scaling(wish.method, halves[0])
     notes: list[str] = []
     raw, scaled = Calibration(), calibration
-    losses = [log_loss(halves.check, made.probabilities(task, halves.check.logarithms)) for made in (raw, scaled)]
+    losses = [log_loss(halves[1], made.probabilities(task, halves[1].logarithms)) for made in (raw, scaled)]
     if losses[1] > losses[0]:
         calibration = raw
         notes.append("the scores are kept as they are: scaling did not make them better on the rows that check")
-    errors = [error_of(halves.check, c.probabilities(task, halves.check.logarithms)) for c in (raw, calibration)]
-    with_thresholds = _with_thresholds(calibration, halves.fit, wish, notes)
+    errors = [error_of(halves[1], c.probabilities(task, halves[1].logarithms)) for c in (raw, calibration)]
+    with_thresholds = _with_thresholds(calibration, halves[0], wish, notes)
     if wish.goal is not None and Goal.of(wish.goal).measure == "f1":
-        before, after = (_f1(made, halves.check, with_thresholds.positive) for made in (calibration, with_thresholds))
+        before, after = (_f1(made, halves[1], with_thresholds.positive) for made in (calibration, with_thresholds))
         if after < before:
             with_thresholds = calibration
             notes.append(f"thresholds stay as they are: those for f1 gave {after:.4f} in place of {before:.4f} checked")
@@ -115,13 +116,13 @@ def fit_calibration(
     calibration = _with_sets(calibration, halves, wish, notes)
     measured: dict[str, Any] = {
         "method": wish.method if calibration.scale else "none",
-        "rows": {"fit": len(halves.fit.targets), "check": len(halves.check.targets)},
+        "rows": {"fit": len(halves[0].targets), "check": len(halves[1].targets)},
         "log_loss": {"before": losses[0], "after": min(losses)},
         "calibration_error": {"before": errors[0], "after": errors[1]},
         **({"temperature": 1 / calibration.scale[0]} if len(calibration.scale) == 1 else {}),
         **({"goal": str(Goal.of(wish.goal))} if wish.goal else {}),
-        "check": measures(calibration, halves.check),
-        "sets": _coverages(calibration, halves.fit),
+        "check": measures(calibration, halves[1]),
+        "sets": _coverages(calibration, halves[0]),
     }
     missing = _missing(halves)
     if missing:
@@ -187,10 +188,10 @@ def _halves(
     seed: int,
 ) -> Halves:
     if check is not None:
-        return Halves(fit=label_scores_of(task, outputs, targets), check=label_scores_of(task, *check))
+        return label_scores_of(task, outputs, targets), label_scores_of(task, *check)
     rows = label_scores_of(task, outputs, targets)
     first = halved([kind_of(task).stratum(target) for target in targets], seed)
-    return Halves(fit=rows.take(first), check=rows.take(~first))
+    return rows.take(first), rows.take(~first)
 
 
 def halved(strata: list[int], seed: int) -> np.ndarray:
@@ -272,7 +273,7 @@ def _check(is_met: bool, task: Task, what: str, do: str) -> None:
 
 def _with_sets(calibration: Calibration, halves: Halves, wish: CalibrateRequest, notes: list[str]) -> Calibration:
     """Sets from the rows that check: of a row all that is true must be inside."""
-    misses = 1 - _least_of_truth(halves.check, calibration)
+    misses = 1 - _least_of_truth(halves[1], calibration)
     return _kept(calibration, misses, wish, notes, limit=lambda quantile: 1 - quantile)
 
 
@@ -347,6 +348,6 @@ def _off(outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
 
 def _missing(halves: Halves) -> list[str]:
     """The labels that no row has."""
-    labels, targets = halves.fit.task.labels, np.concatenate([halves.fit.targets, halves.check.targets])
-    there = np.any(targets, axis=0) if halves.fit.is_sigmoid else np.isin(np.arange(len(labels)), targets)
+    labels, targets = halves[0].task.labels, np.concatenate([halves[0].targets, halves[1].targets])
+    there = np.any(targets, axis=0) if halves[0].is_sigmoid else np.isin(np.arange(len(labels)), targets)
     return [label for place, label in enumerate(labels) if not there[place]]

@@ -8,20 +8,92 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.evaluate.bootstrap import Interval, intervals
 from polyhead.evaluate.explain import Explanation
-from polyhead.evaluate.reliability import Reliability, reliability_of
-from polyhead.evaluate.scores import Evaluation, SplitScore, WrongRow
-from polyhead.evaluate.slices import Sliced, sliced
-from polyhead.tasks.judging import Confusion, Judged
+from polyhead.evaluate.scores import Evaluation, Interval, Sliced, SplitScore, WrongRow, intervals, sliced
+from polyhead.tasks.judging import Confusion, Decisions, Judged
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.metrics import BINS, bins_of, calibration_error
 from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.values import Value
+
+STEPS = 20  # shares of the surest decisions
+
+
+class Bin(Value):
+    """Decisions of a confidence in (low, high]."""
+
+    low: float
+    high: float
+    decisions: int
+    confidence: float | None  # its mean; None where there are none
+    accuracy: float | None
+
+
+class Surest(Value):
+    """The surest decisions."""
+
+    share: float
+    least: float  # the least of their confidences
+    accuracy: float
+
+
+class Reliability(Value):
+    """How confidence and accuracy go together."""
+
+    of: str  # what is decided, in the plural
+    decisions: int
+    confidence: float  # mean
+    accuracy: float
+    calibration_error: float  # expected: mean over decisions of |accuracy - confidence| of their bin (Guo et al. 2017)
+    bins: tuple[Bin, ...]
+    surest: tuple[Surest, ...]
+
+
+def reliability_of(decisions: Decisions) -> Reliability | None:
+    """None where nothing was decided."""
+    confidence, is_right = decisions.confidence, decisions.is_right
+    count = len(confidence)
+    if not count:
+        return None
+    place = bins_of(confidence)
+    counts = np.bincount(place, minlength=BINS)
+    sums = [np.bincount(place, weights=values, minlength=BINS) for values in (confidence, is_right)]
+    return Reliability(
+        of=decisions.of,
+        decisions=count,
+        confidence=float(confidence.mean()),
+        accuracy=float(is_right.mean()),
+        calibration_error=calibration_error(confidence, is_right),
+        bins=tuple(
+            Bin(
+                low=number / BINS,
+                high=(number + 1) / BINS,
+                decisions=int(counts[number]),
+                confidence=float(sums[0][number] / counts[number]) if counts[number] else None,
+                accuracy=float(sums[1][number] / counts[number]) if counts[number] else None,
+            )
+            for number in range(BINS)
+        ),
+        surest=_surest(confidence, is_right),
+    )
+
+
+def _surest(confidence: np.ndarray, is_right: np.ndarray) -> tuple[Surest, ...]:
+    """The surest twentieth, two twentieths and so on; decisions as sure as the last of them count too."""
+    order = np.argsort(-confidence, kind="stable")
+    ordered, right = confidence[order], np.cumsum(is_right[order])
+    several = []
+    for step in range(1, STEPS + 1):
+        least = ordered[max(1, round(len(ordered) * step / STEPS)) - 1]
+        size = int(np.searchsorted(-ordered, -least, side="right"))
+        several.append(Surest(share=size / len(ordered), least=float(least), accuracy=float(right[size - 1] / size)))
+    return tuple(dict.fromkeys(several))
+
 
 MISTAKES = 20  # that are shown, the surest ones
 LONGEST = 600  # characters of a text that is shown
 MOST_CELLS = 10_000  # of a confusion table, the most frequent ones
-BINS = 21  # of differences of numbers
+ERROR_BINS = 21  # of differences of numbers
 
 
 class Cell(Value):
@@ -148,7 +220,7 @@ def _intervals(judged: Judged, rows: int) -> dict[str, Interval]:
 def _differences(values: np.ndarray) -> Differences:
     sizes = np.abs(values)
     most = float(sizes.max()) or 1.0
-    counts, edges = np.histogram(values, BINS, (-most, most))
+    counts, edges = np.histogram(values, ERROR_BINS, (-most, most))
     return Differences(
         mean_absolute=float(sizes.mean()),
         mean=float(values.mean()),

@@ -11,7 +11,6 @@ from msgspec import Meta
 
 from polyhead.bundle.read import Bundle
 from polyhead.data.columns import Source
-from polyhead.engine.agreement import Agreement, agreement_of
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.inputs import InputType, input_type_of
 from polyhead.engine.quantize.files import Int8Change
@@ -20,6 +19,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.evaluate.scores import evaluation_of, file_of
 from polyhead.project.tables import Project
+from polyhead.tasks.agreement import Agreement, agreement_of
 from polyhead.values import Value
 
 SAMPLE = 256  # tokens of each value that choose between scales
@@ -49,21 +49,13 @@ class Limits(Value):
     ] = False
 
 
-class LabelledSources(Value):
-    """Where tasks have rows to be scored on, by task."""
-
-    sources: dict[str, Source]
-
-    @classmethod
-    def of_project(cls, project: Project, folder: FilePath) -> LabelledSources:
-        """The test or validation files of the project's tasks, where there are any; `folder` is that of its paths."""
-        return cls(
-            sources={
-                entry.name: entry.source(file_of(entry, "test")[0], folder)
-                for entry in project.tasks
-                if entry.test is not None or not isinstance(entry.validation, float)
-            }
-        )
+def project_sources(project: Project, folder: FilePath) -> dict[str, Source]:
+    """Where tasks have rows to be scored on: the test or validation files; `folder` is that of the project's paths."""
+    return {
+        entry.name: entry.source(file_of(entry, "test")[0], folder)
+        for entry in project.tasks
+        if entry.test is not None or not isinstance(entry.validation, float)
+    }
 
 
 class Runtimes(Protocol):
@@ -119,7 +111,7 @@ def measured(
     runtimes: Runtimes,
     scales: Scales,
     *,
-    labelled: LabelledSources | None,
+    labelled: Mapping[str, Source] | None,
     show: Callable[[str], None],
 ) -> dict[str, Int8Change]:
     """Changes of each task in int8 against float32."""
@@ -189,11 +181,11 @@ def _agreements(
 
 
 def _scores(
-    session: Session, labelled: LabelledSources | None, show: Callable[[str], None]
+    session: Session, labelled: Mapping[str, Source] | None, show: Callable[[str], None]
 ) -> dict[str, tuple[str, float]]:
     """By task its metric and score, of those that have a file to be scored on."""
     scored = {}
-    for name, source in ({} if labelled is None else labelled.sources).items():
+    for name, source in (labelled or {}).items():
         if name in session.bundle.tasks:
             score = evaluation_of(session, name, source, show=show).score
             scored[name] = (score.metric, score.scores[score.metric])

@@ -1,23 +1,90 @@
-"""Metrics of a bundle's live answers on whole splits."""
+"""Metrics of answers on whole splits, with their intervals over resampled rows, in all and for slices of the rows."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from polyhead.data.columns import Source
+from polyhead.data.columns import Source, no_column
 from polyhead.data.read import Examples, read
+from polyhead.data.rows import Rows
 from polyhead.engine.session import Session
 from polyhead.errors import UnknownTask
 from polyhead.project.tables import DataFile, Project, TaskEntry
+from polyhead.tasks.judging import Recount
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Example, Task
 from polyhead.text.question import TaskInput
 from polyhead.values import Value
+
+RESAMPLES, LEVEL = 1000, 0.95
+COUNTS_AT_ONCE = 2**22  # counts that are drawn at a time: 32 MB
+
+
+class Interval(Value):
+    """The middle 95 % of a number over resampled rows (percentile bootstrap, Efron 1979)."""
+
+    low: float
+    high: float
+
+
+def intervals(recount: Recount, rows: int, *, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Interval]:
+    """Of each metric of a split of so many rows."""
+    return {name: _middle(values) for name, values in _resampled(recount, rows, seed, resamples).items()}
+
+
+def differences(
+    recount: Recount, other: Recount, rows: int, *, seed: int = 0, resamples: int = RESAMPLES
+) -> dict[str, Interval]:
+    """Of each metric less that of other answers to the same rows, both resampled alike (paired bootstrap)."""
+
+    def less(counts: np.ndarray) -> dict[str, np.ndarray]:
+        ours, theirs = recount(counts), other(counts)
+        return {name: values - theirs[name] for name, values in ours.items() if name in theirs}
+
+    return intervals(less, rows, seed=seed, resamples=resamples)
+
+
+def mcnemar(one: int, other: int) -> float:
+    """The two-sided exact probability of McNemar's test (1947): of `one` + `other` fair coins, so few on a side.
+
+    `one` counts rows that only one side has right, `other` those that only the other has. 1 where both are 0.
+    """
+    flips, fewer = one + other, min(one, other)
+    if not flips:
+        return 1.0
+    logs = [_log_choices(flips, heads) - flips * math.log(2) for heads in range(fewer + 1)]
+    return min(1.0, 2.0 * math.fsum(map(math.exp, logs)))
+
+
+def _log_choices(of: int, chosen: int) -> float:
+    return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
+
+
+def _resampled(recount: Recount, rows: int, seed: int, resamples: int) -> dict[str, np.ndarray]:
+    parts = [recount(counts) for counts in _counts(rows, seed, resamples)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _counts(rows: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
+    """How often each row stands in each resample, float64 (some, rows), piece by piece."""
+    rng, size = np.random.default_rng(seed), max(1, COUNTS_AT_ONCE // max(rows, 1))
+    for start in range(0, resamples, size):
+        several = range(start, min(start + size, resamples))
+        yield np.stack([np.bincount(rng.integers(rows, size=rows), minlength=rows) for _ in several]).astype(np.float64)
+
+
+def _middle(values: np.ndarray) -> Interval:
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+    return Interval(low=low, high=high)
+
 
 PIECE = 512  # inputs answered at a time: bounds memory
 
@@ -182,3 +249,98 @@ def _errors(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> tu
                 )
             )
     return tuple(sorted(errors, key=lambda error: -1.0 if error.score is None else error.score, reverse=True))
+
+
+MOST_VALUES = 20  # values of a column, the most frequent ones
+PARTS = 4  # of numbers, as many rows in each
+FEW_NUMBERS = 12  # different numbers that are values like any other
+EMPTY, OTHERS = "(empty)", "(other values)"
+LONGEST_VALUE = 200  # characters of a value that are shown
+
+
+class Slice(Value):
+    """The rows of one value, or of one range of numbers."""
+
+    value: str
+    rows: int
+    score: float
+    interval: Interval | None
+
+
+class Sliced(Value):
+    """A column's slices, by the task's metric."""
+
+    column: str
+    metric: str
+    slices: tuple[Slice, ...]
+
+
+def columns_read(path: str, columns: Sequence[str], rows: Sequence[int]) -> dict[str, list[object]]:
+    """What stands in columns of some rows of a file; raises MissingColumn for a column that it does not have."""
+    wanted, read, values = set(rows), Rows(path, columns), dict[int, list[object]]()
+    for row in read:
+        if row.number in wanted:
+            values[row.number] = [row.values.get(column) for column in columns]
+    for column in columns:
+        if column not in read.columns:
+            raise no_column(path, column, list(read.columns))
+    return {column: [values[row][place] for row in rows] for place, column in enumerate(columns)}
+
+
+def sliced(answered: SplitOutputs, column: str, values: Sequence[object]) -> Sliced:
+    """The task's score on the rows of each value of a column, the most frequent first; numbers in ascending parts."""
+    task, examples = answered.task, answered.examples
+    kind, each, slices = kind_of(task), examples.each(), []
+    metric = kind.default_metric(task)
+    for name, rows in grouped(values).items():
+        members = rows.tolist()
+        outputs, targets, own = ([of[row] for row in members] for of in (answered.outputs, examples.targets, each))
+        recount = kind.judged(task, outputs, targets, own).recount
+        slices.append(
+            Slice(
+                value=name,
+                rows=len(rows),
+                score=kind.evaluate(task, outputs, targets, own)[metric],
+                interval=None if recount is None else intervals(recount, len(rows))[metric],
+            )
+        )
+    return Sliced(column=column, metric=metric, slices=tuple(slices))
+
+
+def grouped(values: Sequence[object]) -> dict[str, np.ndarray]:
+    """The places of each value, int64 (rows,): by name, or in PARTS where there are many numbers."""
+    names = [_name(value) for value in values]
+    numbers = np.array([_number(name) for name in names])
+    is_number = np.isfinite(numbers)
+    if (is_number | (np.array(names) == EMPTY)).all() and len(np.unique(numbers[is_number])) > FEW_NUMBERS:
+        return _parts(numbers, is_number)
+    frequent = [name for name, _ in Counter(names).most_common(MOST_VALUES)]
+    places: dict[str, list[int]] = {name: [] for name in (*frequent, OTHERS)}
+    for place, name in enumerate(names):
+        places[name if name in places else OTHERS].append(place)
+    return {name: np.array(several, np.int64) for name, several in places.items() if several}
+
+
+def _parts(numbers: np.ndarray, is_number: np.ndarray) -> dict[str, np.ndarray]:
+    edges = np.unique(np.quantile(numbers[is_number], np.linspace(0, 1, PARTS + 1)))
+    part = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, max(len(edges) - 2, 0))
+    groups = {}
+    for number, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        groups[f"{low:.6g} to {high:.6g}"] = np.flatnonzero((part == number) & is_number)
+    groups[EMPTY] = np.flatnonzero(~is_number)
+    return {name: places for name, places in groups.items() if len(places)}
+
+
+def _name(value: object) -> str:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return EMPTY
+    name = spelled(value)
+    name = str(value) if name is None else name
+    return name if len(name) <= LONGEST_VALUE else f"{name[:LONGEST_VALUE]}…"
+
+
+def _number(name: str) -> float:
+    try:
+        return float(name)
+    except ValueError:
+        return math.nan

@@ -29,7 +29,7 @@ MOST_LABELS = 1000
 POINT_ZERO = re.compile(r"-?[0-9]+\.0")  # a whole number as frames write it in a column of floats
 
 
-class InitOptions(Columns):
+class InitOptions(Columns, kw_only=True):
     """Files, and what is known of the task that they are; None: to be guessed."""
 
     data: str

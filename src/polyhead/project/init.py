@@ -29,7 +29,7 @@ SPLIT = re.compile(rf"(?:^|[-_. ])({'|'.join(SPLITS)})(?=$|[-_. ])", re.IGNORECA
 SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}")  # part of a split, as data sets of hubs are stored
 
 
-class InitTask(InitOptions):
+class InitTask(InitOptions, kw_only=True):
     """A task of a project file: its options with what was guessed, and what was found in its files."""
 
     whys: tuple[str, ...] = ()  # the reasons of what was guessed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from polyhead.data.tables import file_endings, is_address
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.errors import BadName, ConfigError
 from polyhead.project.names import MEANT
+from polyhead.project.numbers import check_least
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
 from polyhead.project.strategies import Pooled, Strategy
 from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
@@ -32,10 +32,7 @@ class TrunkChoice(Value):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.max_tokens is not None and self.max_tokens < LEAST_TOKENS:
-            raise ConfigError(
-                "trunk.max_tokens leaves no room for a text", got=self.max_tokens, allowed=f"{LEAST_TOKENS} or more"
-            )
+        check_least("trunk.", self, {"max_tokens": LEAST_TOKENS})
 
     def place(self, folder: Path) -> str:
         """The name as `load_trunk` takes it: a folder's path, relative to the project file's `folder`, or the name."""
@@ -53,15 +50,12 @@ class AllocationRule(Value):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not (self.c >= 0 and math.isfinite(self.c)):
-            raise ConfigError("allocation.c is wrong", got=self.c, allowed="0 or more")
+        check_least("allocation.", self, {"c": 0, "budget": 1})
         if (self.rule == "budget") != (self.budget is not None):
             raise ConfigError(
                 "allocation.rule 'budget' and allocation.budget belong together",
                 got=f"rule '{self.rule}', budget {self.budget}",
             )
-        if self.budget is not None and self.budget < 1:
-            raise ConfigError("allocation.budget must be positive", got=self.budget)
 
 
 class DataFile(Value):
@@ -82,7 +76,7 @@ class DataFile(Value):
             )
 
 
-class TaskEntry(Columns):
+class TaskEntry(Columns, kw_only=True):
     """One `[[tasks]]` table: what is asked, of which columns of which files, shared and trained how."""
 
     name: str

@@ -9,35 +9,24 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import ParamSpec, TypeVar
 
+import msgspec
+
 from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.models import model_names
 from polyhead.errors import PolyheadError, UnknownTask
 from polyhead.files import held
 from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError, body_of
-from polyhead.serve.orders import CertificateSummary, ChangeResult, Order, as_http, status_of_change
+from polyhead.serve.orders import ChangeResult, Order, as_http, status_of_change
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowCandidate, Shadows, ShadowState
-from polyhead.serve.uploads import Receiver, StagedTask, Staging, refused, staged, sweep_uploads
+from polyhead.serve.uploads import AT_ONCE, Receiver, StagedTask, Staging, refused, staged, sweep_uploads
 from polyhead.tasks.task import check_name
-from polyhead.values import Value
 
 LOCK = ".admin.lock"  # in the bundle: held by the server that makes a change an admin asked for
-AT_ONCE = 2**20  # bytes of an upload that are written at once
 MOST_SHADOWS = 8
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class ChangeAnswer(Value, omit_defaults=True):
-    """What became of a change: live versions before and after, and what its certificate says."""
-
-    task: str
-    before: str | None
-    after: str | None
-    is_changed: bool
-    certificate: CertificateSummary | None
-    note: str | None = None
 
 
 class Admin:
@@ -48,7 +37,7 @@ class Admin:
         self._process = ChangeProcess()
         self.service, self._make = service, make or self._process.make
         self._root = service.session.bundle.root
-        self._running: set[asyncio.Task[ChangeAnswer]] = set()
+        self._running: set[asyncio.Task[ChangeResult]] = set()
         self._promoted: set[str] = set()  # tasks whose candidates are being made live
         self.shadows = Shadows(service.session, chance=random.Random(secrets.randbits(64)), pace=service.pace)
         service.closing.append(self.close)
@@ -61,7 +50,7 @@ class Admin:
 
     async def put(
         self, name: str, body: AsyncIterator[bytes], *, encoding: str, actor: str, allow_lost_labels: bool = False
-    ) -> ChangeAnswer:
+    ) -> ChangeResult:
         """Adds a task or replaces it by what is uploaded; the same upload again changes nothing.
 
         A version that lacks labels of the live one is refused, unless `allow_lost_labels` lets them go.
@@ -76,12 +65,12 @@ class Admin:
         order = self._order("put", name, actor, source=upload.root, allow_lost_labels=allow_lost_labels)
         return await self._changed(order, staging)
 
-    async def remove(self, name: str, *, actor: str) -> ChangeAnswer:
+    async def remove(self, name: str, *, actor: str) -> ChangeResult:
         """Removes a task with all its versions."""
         await self.in_thread(self._check_there, name)
         return await self._changed(self._order("remove", name, actor))
 
-    async def roll_back(self, name: str, version: str | None, *, actor: str) -> ChangeAnswer:
+    async def roll_back(self, name: str, version: str | None, *, actor: str) -> ChangeResult:
         """Makes an earlier version live, by default the one before the live one."""
         await self.in_thread(self._check_there, name)
         return await self._changed(self._order("rollback", name, actor, version=version))
@@ -130,7 +119,7 @@ class Admin:
         await self.in_thread(self.shadows.detach, candidate)
         return candidate.state(has_texts=False)
 
-    async def promote(self, name: str, *, actor: str, allow_lost_labels: bool = False) -> ChangeAnswer:
+    async def promote(self, name: str, *, actor: str, allow_lost_labels: bool = False) -> ChangeResult:
         """Makes the candidate of a task the live version, by the certified change; then it is no candidate any more."""
         candidate = self._candidate(name)
         self._check_stays(name)
@@ -164,10 +153,8 @@ class Admin:
             check_name(name)
             if encoding != "identity":
                 raise refused("the upload is compressed", status=415, got=encoding, allowed="a plain tar")
-            receiver, waiting = (
-                Receiver(staging.root, name, most=self.service.settings.limits.upload_bytes),
-                bytearray(),
-            )
+            most, waiting = self.service.settings.limits.upload_bytes, bytearray()
+            receiver = await asyncio.to_thread(Receiver, staging.root, name, most=most)
             try:
                 async for part in body:
                     waiting += part
@@ -175,9 +162,9 @@ class Admin:
                         await asyncio.to_thread(receiver.feed, bytes(waiting))
                         waiting.clear()
                 await asyncio.to_thread(receiver.feed, bytes(waiting))
-                receiver.end()
+                await asyncio.to_thread(receiver.end)
             finally:
-                receiver.close()
+                await asyncio.to_thread(receiver.close)
             return await asyncio.to_thread(staged, staging.root, name, self._root)
 
     def _order(
@@ -202,7 +189,7 @@ class Admin:
 
     async def _changed(
         self, order: Order, staging: Staging | None = None, *, ended: Callable[[], None] = lambda: None
-    ) -> ChangeAnswer:
+    ) -> ChangeResult:
         """The change, which goes on where its caller hangs up; `ended` is called when it has ended."""
         running = asyncio.ensure_future(self._change(order, staging))
         self._running.add(running)
@@ -210,7 +197,7 @@ class Admin:
         running.add_done_callback(lambda _: ended())
         return await asyncio.shield(running)
 
-    async def _change(self, order: Order, staging: Staging | None) -> ChangeAnswer:
+    async def _change(self, order: Order, staging: Staging | None) -> ChangeResult:
         try:
             async with self._alone():
                 with self._told(staging):
@@ -220,7 +207,7 @@ class Admin:
             if staging is not None:
                 await asyncio.to_thread(staging.close)
 
-    async def _taken(self, outcome: ChangeResult) -> ChangeAnswer:
+    async def _taken(self, outcome: ChangeResult) -> ChangeResult:
         """The answer, once this server answers with what the bundle now holds."""
         try:
             with self._told():
@@ -233,14 +220,9 @@ class Admin:
                 got=str(error) if isinstance(error, HttpError) else type(error).__name__,
                 do=f"roll task '{outcome.task}' back, or remove it if it is new",
             ) from error
-        return ChangeAnswer(
-            task=outcome.task,
-            before=outcome.before,
-            after=outcome.after,
-            is_changed=outcome.is_changed,
-            certificate=outcome.certificate,
-            note=None if outcome.is_changed else "the bundle holds just this already, so nothing was changed",
-        )
+        if outcome.is_changed:
+            return outcome
+        return msgspec.structs.replace(outcome, note="the bundle holds just this already, so nothing was changed")
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:

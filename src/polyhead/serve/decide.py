@@ -13,8 +13,8 @@ from polyhead.engine.inputs import AnyInput
 from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.errors import BackendError, EmptyData, PolyheadError
-from polyhead.serve.beside import off_loop
 from polyhead.serve.checks import too_many_characters
+from polyhead.serve.event_loop import off_loop
 from polyhead.serve.questions import AnswerReading, DecisionQuestion, reading_of
 from polyhead.serve.service import Names, Served, Service, shown_tasks
 from polyhead.serve.similarity import OptionVector, Similarity, characters_read, words_read

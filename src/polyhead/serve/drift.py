@@ -23,9 +23,9 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import Ticket
 from polyhead.engine.session import Session
 from polyhead.errors import PolyheadError
-from polyhead.evaluate.asked import as_texts, directions, reads_one_text, scores_in
 from polyhead.evaluate.drift import LEAST as KNOWN
 from polyhead.evaluate.drift import distances, unlike_rows
+from polyhead.evaluate.profile import as_texts, directions, reads_one_text, scores_in
 from polyhead.tasks.task import Answer, Task
 from polyhead.values import Value
 

@@ -10,10 +10,9 @@ import numpy as np
 from polyhead.engine.inputs import AnyInput, Words
 from polyhead.engine.queue import Ticket
 from polyhead.errors import BadValue, PolyheadError
-from polyhead.evaluate.attention import WordWeights, attention_of
-from polyhead.evaluate.explain import Explanation, Variants, least_variants, variants_of
-from polyhead.serve.beside import LARGE, off_loop
+from polyhead.evaluate.explain import Explanation, Variants, WordWeights, attention_of, least_variants, variants_of
 from polyhead.serve.checks import AN_INPUT, characters_of, too_many_characters
+from polyhead.serve.event_loop import LARGE, off_loop
 from polyhead.serve.service import Names, Service
 from polyhead.tasks.kinds import kind_of
 

@@ -95,6 +95,7 @@ class ChangeResult(Value):
     after: str | None
     is_changed: bool
     certificate: CertificateSummary | None = None  # None of a task that owns its model, and where nothing changed
+    note: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChangeReply(Value):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from polyhead.errors import BadValue
-from polyhead.serve.labels import Renamed, why_no_answers
+from polyhead.serve.settings import Renamed, why_no_answers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
 from polyhead.values import Value

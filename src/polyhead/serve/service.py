@@ -19,20 +19,17 @@ from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.memory import trim
-from polyhead.serve.beside import off_loop
 from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
 from polyhead.serve.checks import Failures, characters_of, check_characters, check_cut, check_options, check_tokens
 from polyhead.serve.drift import DriftWatch
+from polyhead.serve.event_loop import LoopLag, Pace, off_loop
 from polyhead.serve.exchange import EXCHANGE
 from polyhead.serve.hidden_tasks import AddedTasks, HiddenTasks
-from polyhead.serve.labels import check_served_labels
-from polyhead.serve.lag import LoopLag
 from polyhead.serve.metrics import Metrics
-from polyhead.serve.pace import Pace
-from polyhead.serve.settings import ServeSettings
+from polyhead.serve.settings import ServeSettings, check_served_labels
 from polyhead.serve.similarity import Similarity
-from polyhead.serve.warm import every_head, every_shape
+from polyhead.serve.trial import every_head, every_shape
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import texts_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import queue
 import random
 import secrets
@@ -21,7 +20,6 @@ import numpy as np
 from polyhead.bundle.manifest import renamed
 from polyhead.bundle.owners import FAMILY_OF, is_family, owner_named
 from polyhead.bundle.read import Bundle
-from polyhead.engine.agreement import without_scores
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.loaded import LoadedTasks
@@ -29,12 +27,13 @@ from polyhead.engine.queue import Ticket
 from polyhead.engine.request import Request
 from polyhead.engine.session import Session
 from polyhead.errors import PolyheadError
+from polyhead.serve.event_loop import ALONE, Pace
 from polyhead.serve.http import HttpError
-from polyhead.serve.pace import ALONE, Pace
 from polyhead.serve.trial import built_in, pinned, trial_outputs
 from polyhead.serve.uploads import StagedTask, Staging
+from polyhead.tasks.agreement import same_answer, wilson, without_scores
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Answer, Example, Task
+from polyhead.tasks.task import Answer, Example
 from polyhead.text.question import texts_of
 from polyhead.values import Value
 
@@ -44,9 +43,7 @@ FLIPS = 200  # that are kept of one candidate, the newest
 CHARACTERS = 2000  # of a text that are kept with a flip
 WAITING = 1024  # answers that wait to be compared; more are left out, and counted
 FAILURES = 3  # in a row, after which a candidate is asked no more
-NEAR = 0.05  # numbers that differ by less than this part of the task's range are the same answer
 TIMED, ROUNDS = 16, 7  # probes of which the cost is measured, and how often
-NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
 class AddedCost(Value):
@@ -86,24 +83,6 @@ class ShadowState(Value):
     left_out: int  # answers that were not compared since too many waited
     cost: AddedCost
     newest_flips: tuple[Flip, ...]
-
-
-def wilson_or_none(equal: int, of: int) -> tuple[float, float] | None:
-    """The 95 % interval of a share (Wilson 1927); None of nothing."""
-    if not of:
-        return None
-    share, square = equal / of, NORMAL**2
-    middle = (share + square / (2 * of)) / (1 + square / of)
-    half = NORMAL / (1 + square / of) * math.sqrt(share * (1 - share) / of + square / (4 * of**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def is_same(task: Task, live: Answer, candidate: Answer) -> bool:
-    """Whether two answers are equal, their scores aside; numbers where they are near."""
-    if "value" in live and "value" in candidate:
-        low, high = task.range or (0.0, 0.0)
-        return abs(float(live["value"]) - float(candidate["value"])) <= NEAR * (high - low)
-    return bool(without_scores(live) == without_scores(candidate))
 
 
 def difference_of(live: Answer, candidate: Answer) -> float | None:
@@ -154,7 +133,7 @@ class ShadowCandidate:
         """Takes both answers to one input; `output` is the candidate's, as its head gives it."""
         example = Example(input=task_input(entry), words=words)
         (answer,) = kind_of(self._task).decode_all(self._task, [output], [example])
-        same, difference = is_same(self._task, live, answer), difference_of(live, answer)
+        same, difference = same_answer(self._task, live, answer), difference_of(live, answer)
         with self._lock:
             if version != self._version:
                 self._begin(version)
@@ -179,6 +158,7 @@ class ShadowCandidate:
             flips = tuple(self._flips)
             shown = flips if has_texts else tuple(msgspec.structs.replace(flip, texts=None) for flip in flips)
             equal = self._compared - self._flipped
+            low, high = wilson(equal, max(1, self._compared))
             return ShadowState(
                 task=self.staged.name,
                 version=self._version,
@@ -188,7 +168,7 @@ class ShadowCandidate:
                 failure=self._failure,
                 compared=self._compared,
                 agreement=equal / self._compared if self._compared else None,
-                interval=wilson_or_none(equal, self._compared),
+                interval=(float(low), float(high)) if self._compared else None,
                 flips=self._flipped,
                 mean_difference=self._sum / self._differences if self._differences else None,
                 largest_difference=self._largest if self._differences else None,

@@ -1,6 +1,6 @@
 """A task that is sent to the server: a tar of one version's files, checked member by member before anything is kept.
 
-An upload is read as it comes into a private folder beside the bundle, which becomes a bundle of that one task: what
+An upload is written as it comes into a private folder beside the bundle, which becomes a bundle of that one task: what
 the bundle itself gets is copied from there by the change that is certified. The folder goes at the end.
 """
 
@@ -11,9 +11,11 @@ import hashlib
 import itertools
 import re
 import secrets
+import shutil
+import tarfile
 from collections.abc import Iterator, Mapping
-from io import BufferedWriter
 from pathlib import Path as FilePath
+from typing import BinaryIO, Self
 
 import msgspec
 
@@ -50,6 +52,8 @@ from polyhead.values import Value, to_json
 
 VERSION = "v0001"  # of the task in the staged bundle
 PREFIX = ".upload-"
+SPOOL = "upload.tar"  # in the private folder, until its members are written
+AT_ONCE = 2**20  # bytes
 MOST_FAMILIES = 16
 _FAMILY_MEMBER = re.compile(rf"{FAMILIES}/([A-Za-z0-9+._-]{{1,200}})/({FAMILY}|{PART})".replace(".json", r"\.json"))
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -79,19 +83,31 @@ def refused(what: str, *, status: int = 422, got: object = None, allowed: object
     return HttpError(status, what, got=got, allowed=allowed, do=do)
 
 
+class PlainFile(tarfile.TarInfo):
+    """A member of an upload; a header of anything but a plain file is refused before more of the tar is read."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Reads a header; raises HttpError 422."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            allowed = "plain files: no links or folders"
+            raise refused("the upload holds what is no plain file", got=repr(member.name), allowed=allowed)
+        if member.size < 0:
+            raise refused("the upload is no tar", got="a negative size")
+        return member
+
+
 class Receiver:
-    """Takes the bytes of a tar as they come, and writes its members below a folder; nothing else is written.
+    """Takes the bytes of a tar as they come, and writes its members below a folder once all are there.
 
     Plain files alone, each once, of the names that a version has, within their sizes. Every error is an HttpError.
     """
 
     def __init__(self, folder: FilePath, task: str, *, most: int) -> None:
         """`most` bytes in all."""
-        self._folder, self._task, self._most = folder, task, most
-        self._waiting = bytearray()
-        self._file: BufferedWriter | None = None
-        self._left = self._filling = self._read = 0  # of the member: bytes to come, and those that fill its last block
-        self._is_ended = False
+        self._folder, self._task, self._most, self._read = folder, task, most, 0
+        self._file: BinaryIO = open(folder / SPOOL, "xb+")  # noqa: SIM115 - closed by `close`
         self.members: set[str] = set()
 
     def feed(self, data: bytes) -> None:
@@ -99,100 +115,55 @@ class Receiver:
         self._read += len(data)
         if self._read > self._most:
             raise refused("the upload is too large", status=413, got=f"over {self._read:,} bytes", allowed=self._most)
-        if not self.members and self._file is None and not self._waiting and data[:2] == b"\x1f\x8b":
-            raise refused("the upload is compressed", status=415, allowed="a plain tar")
-        self._waiting += data
-        while self._step():
-            pass
+        self._file.write(data)
 
     def end(self) -> None:
-        """The last byte has come; raises where the tar or a file of a version is not whole."""
-        if self._file is not None or not self._is_ended or self._left or self._filling:
+        """The last byte has come: writes the members; raises where the tar or a file of a version is not whole."""
+        self._file.seek(0)
+        if self._file.read(2) == b"\x1f\x8b":
+            raise refused("the upload is compressed", status=415, allowed="a plain tar")
+        self._file.seek(0)
+        try:
+            with tarfile.open(fileobj=self._file, mode="r:", tarinfo=PlainFile) as tar:
+                for member in tar:
+                    self._take(tar, member)
+                self._file.seek(tar.offset)
+        except tarfile.TarError as error:
+            what = "was cut short" if self.members or not self._read else "is no tar"
+            raise refused(f"the upload {what}", got=str(error)) from None
+        rest = self._file.read(BLOCK)
+        if len(rest) < BLOCK:
             raise refused("the upload was cut short", got=f"{self._read:,} bytes, and no end of a tar")
-        lacking = [name for name in NEEDED if name not in self.members]
-        folders = {name.split("/")[1] for name in self.members if "/" in name}
-        lacking += [
-            f"{FAMILIES}/{folder}/{file}"
-            for folder in sorted(folders)
-            for file in (FAMILY, PART)
-            if f"{FAMILIES}/{folder}/{file}" not in self.members
-        ]
-        if lacking:
+        while rest:
+            if any(rest):
+                raise refused("the upload goes on after its end")
+            rest = self._file.read(AT_ONCE)
+        families = {name.rpartition("/")[0] for name in self.members if "/" in name}
+        needed = [*NEEDED, *(f"{folder}/{file}" for folder in sorted(families) for file in (FAMILY, PART))]
+        if lacking := [name for name in needed if name not in self.members]:
             raise refused("the upload lacks files of the task", got=sorted(self.members), allowed=f"also {lacking}")
 
     def close(self) -> None:
-        """Closes what is open."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Removes what was received and not written."""
+        self._file.close()
+        (self._folder / SPOOL).unlink(missing_ok=True)
 
-    def _step(self) -> bool:
-        """Takes one more piece, where enough is there."""
-        if self._left:
-            return self._content()
-        if self._file is not None:
-            self.close()
-        if self._filling:
-            taken = min(self._filling, len(self._waiting))
-            del self._waiting[:taken]
-            self._filling -= taken
-            return not self._filling
-        if len(self._waiting) < BLOCK:
-            return False
-        block = bytes(self._waiting[:BLOCK])
-        del self._waiting[:BLOCK]
-        if not any(block):
-            self._is_ended = True
-        elif self._is_ended:
-            raise refused("the upload goes on after its end")
-        else:
-            self._begin(block)
-        return True
-
-    def _content(self) -> bool:
-        taken = min(self._left, len(self._waiting))
-        if self._file is not None and taken:
-            self._file.write(self._waiting[:taken])
-            del self._waiting[:taken]
-        self._left -= taken
-        return bool(taken)
-
-    def _begin(self, block: bytes) -> None:
-        """A member's header."""
-        name, size = _header(block)
+    def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        name, size = member.name, member.size
         place, most = member_place(name, self._task)
         if name in self.members:
             raise refused("the upload holds a file twice", got=name)
-        if size > min(most, self._most):
-            raise refused(
-                f"{name} is too large", status=413, got=f"{size:,} bytes", allowed=f"{min(most, self._most):,}"
-            )
-        if len({member.split("/")[1] for member in {*self.members, name} if "/" in member}) > MOST_FAMILIES:
-            raise refused("the upload holds too many families", allowed=MOST_FAMILIES)
+        if size > (allowed := min(most, self._most)):
+            raise refused(f"{name} is too large", status=413, got=f"{size:,} bytes", allowed=f"{allowed:,}")
         self.members.add(name)
+        if len({each.split("/")[1] for each in self.members if "/" in each}) > MOST_FAMILIES:
+            raise refused("the upload holds too many families", allowed=MOST_FAMILIES)
         path = self._folder.joinpath(*place)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "xb")  # noqa: SIM115 - closed when its last byte has come
-        self._left, self._filling = size, -size % BLOCK
-
-
-def _header(block: bytes) -> tuple[str, int]:
-    """The name and size of a plain file; raises HttpError for anything else that a tar may hold."""
-    try:
-        told = int(block[148:156].split(b"\0")[0].strip() or b"-", 8)
-        size = int(block[124:136].split(b"\0")[0].strip() or b"-", 8)
-        name = block[:100].split(b"\0")[0].decode("ascii")
-    except ValueError:
-        raise refused("the upload is no tar", got="a header that cannot be read") from None
-    if told != sum(block[:148]) + 8 * ord(" ") + sum(block[156:]) or size < 0:
-        raise refused("the upload is no tar", got="a header with a wrong sum")
-    if block[156:157] not in (b"0", b"\0"):
-        raise refused(
-            "the upload holds what is no plain file", got=repr(name), allowed="plain files: no links or folders"
-        )
-    if block[257:262] == b"ustar" and any(block[345:500]):
-        raise refused("the upload holds a file whose name is too long", got=repr(name))
-    return name, size
+        content = tar.extractfile(member)
+        assert content is not None  # of a plain file
+        with content, open(path, "xb") as file:
+            shutil.copyfileobj(content, file, AT_ONCE)
 
 
 class StagedTask(Value):

@@ -8,7 +8,7 @@ import pytest
 
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, ReadReport
-from polyhead.evaluate.against import compare_versions
+from polyhead.evaluate.compare import compare_versions
 from polyhead.evaluate.details import details_of
 from polyhead.evaluate.explain import Explanation, Phrase, Said
 from polyhead.evaluate.report.evaluation import Reported, page_of

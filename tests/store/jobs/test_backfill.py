@@ -12,12 +12,13 @@ from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, StoreError, UnknownTask
 from polyhead.plan import Codec, digest
-from polyhead.store.corpus.base import PackedRows, document_id
+from polyhead.store.corpus.base import PackedRows
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.open import open_corpus
 from polyhead.store.corpus.plain import PlainStore
-from polyhead.store.jobs import answering
 from polyhead.store.jobs import backfill as backfills_of
+from polyhead.store.jobs import workers as answering
 from polyhead.store.jobs.answers import answer_columns, column_arrays
 from polyhead.store.jobs.backfill import Backfill, BackfillRequest, backfill
 from polyhead.tasks.calibration import Calibration, SetRule
@@ -130,10 +131,10 @@ def during(monkeypatch, change):
     """Makes a change right before the first column is put."""
     put, changes = Backfill._put, [change]
 
-    def changed(self, fragment, opened):
+    def changed(self, *filled):
         while changes:
             changes.pop()()
-        put(self, fragment, opened)
+        put(self, *filled)
 
     monkeypatch.setattr(Backfill, "_put", changed)
 

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, StoreError, UnknownTask
-from polyhead.store.corpus.base import document_id
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.answers import answer_columns
 from polyhead.store.jobs.backfill import BackfillRequest, backfill

@@ -2,8 +2,7 @@
 
 import pytest
 
-from polyhead.store.jobs.answering import Unit, UnitResults
-from polyhead.store.jobs.price import priced, spaced_parts
+from polyhead.store.jobs.workers import Unit, UnitResults, priced, spaced_parts
 
 
 class Column:
@@ -38,7 +37,7 @@ def units(fragments, *, rows=1000, size=500):
 
 @pytest.mark.parametrize(("workers", "seconds"), [(1, 10 * (1.0 + 0.1 + 0.02)), (2, 10 * (1.0 + 2 * 0.1) / 2)])
 def test_a_price_adds_what_rows_and_fragments_take_and_shares_it_between_workers(workers, seconds, monkeypatch):
-    monkeypatch.setattr("polyhead.store.jobs.price.row_bytes", lambda column, task: 8)
+    monkeypatch.setattr("polyhead.store.jobs.workers.row_bytes", lambda column, task: 8)
     price = priced(units(10), Trials(Work(), workers), Work(), dollars_an_hour=36.0)
     assert price.seconds == pytest.approx(seconds)
     assert (price.documents, price.read_bytes, price.written_bytes) == (10_000, 1_000_000, 80_000)
@@ -47,7 +46,7 @@ def test_a_price_adds_what_rows_and_fragments_take_and_shares_it_between_workers
 
 
 def test_a_price_without_a_rate_names_no_dollars(monkeypatch):
-    monkeypatch.setattr("polyhead.store.jobs.price.row_bytes", lambda column, task: 8)
+    monkeypatch.setattr("polyhead.store.jobs.workers.row_bytes", lambda column, task: 8)
     price = priced(units(1), Trials(Work(), 1), Work(), dollars_an_hour=None)
     assert price.dollars is None and "dollars" not in price.lines()[0]
 

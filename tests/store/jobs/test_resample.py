@@ -11,7 +11,8 @@ from polyhead.engine.session import Session
 from polyhead.errors import DataError
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
-from polyhead.store.jobs.resample import resampled, wilson
+from polyhead.store.jobs.resample import resampled
+from polyhead.tasks.agreement import wilson
 from support.backfills import append, make_bundle, schema, texts
 
 

@@ -10,7 +10,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.certify.beside import Beside, keep_beside
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
-from polyhead.store.jobs.calibrated import calibrated_arrays, probability_of
+from polyhead.store.jobs.answers import calibrated_arrays, probability_of
 from polyhead.tasks.calibration import Calibration, SetRule, with_calibrated
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task

@@ -24,8 +24,7 @@ from polyhead.files import held
 from polyhead.folders import claim, dissolve
 from polyhead.plan import Pool
 from polyhead.store import jobs as scoring
-from polyhead.store.jobs.pieces import Pieces, work_folder
-from polyhead.store.jobs.score import ScoreJob
+from polyhead.store.jobs.pieces import WORKING, Pieces, ScoreJob
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle
 from polyhead.values import to_json
@@ -74,6 +73,7 @@ print(kills)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "rows"), [(".jsonl", 8), (".parquet", 4)])
 def test_a_kill_at_any_step_leaves_every_row_once_and_the_bytes_of_a_run_that_was_not(bundle, tmp_path, ending, rows):
     write(tmp_path / "in.jsonl", texts(rows))
@@ -81,6 +81,7 @@ def test_a_kill_at_any_step_leaves_every_row_once_and_the_bytes_of_a_run_that_wa
     assert [row["id"] for row in read(tmp_path / f"out{ending}")] == list(range(rows))
 
 
+@pytest.mark.slow
 def test_runs_that_are_killed_again_and_again_come_to_the_end(bundle, tmp_path):
     """Each gets through one piece, and dies at the next."""
     write(tmp_path / "in.jsonl", texts(20))
@@ -225,7 +226,7 @@ def test_a_task_that_was_replaced_in_between_is_refused(tmp_path, monkeypatch):
 def test_a_damaged_job_file_is_named_and_fresh_helps(session, tmp_path, monkeypatch):
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    claim(folder, work_folder(ScoreJob))
+    claim(folder, WORKING)
     (folder / "job.json").write_text("{")
     (folder / "00000000.piece").write_text("not ours\n")
     with pytest.raises(ConfigError, match="job.json.*--fresh"):
@@ -238,7 +239,7 @@ def test_pieces_without_a_job_are_nobodys(session, tmp_path, monkeypatch):
     """As a kill leaves them right after OUT was whole."""
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    claim(folder, work_folder(ScoreJob))
+    claim(folder, WORKING)
     (folder / "00000000.piece").write_text("old\n")
     (folder / "00000000.json").write_text('{"rows": 3}')
     stopping(monkeypatch, session, 0)
@@ -344,7 +345,7 @@ def test_a_task_that_fails_is_named_and_the_others_are_answered(session, tmp_pat
 def test_two_processes_do_not_write_one_file(session, tmp_path):
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    claim(folder, work_folder(ScoreJob))
+    claim(folder, WORKING)
     with (
         held(folder / "lock", patience=0.0, busy=RuntimeError()),
         pytest.raises(ConfigError, match="another process is writing"),

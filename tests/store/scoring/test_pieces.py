@@ -7,8 +7,7 @@ import pytest
 
 from polyhead.errors import ConfigError, DataError, PolyheadError
 from polyhead.folders import MARKER, claim
-from polyhead.store.jobs.pieces import Counts, JobRecord, Pieces, work_folder
-from polyhead.store.jobs.score import ScoreJob
+from polyhead.store.jobs.pieces import WORKING, Pieces
 from store.scoring.test_job import stopping
 from support.disk_failures import fsync
 from support.outside_files import PLANTS, listed, make_others, plant, untouched
@@ -55,7 +54,7 @@ def test_pieces_that_an_earlier_version_began_are_refused_and_left(session, sour
 
 def test_a_marker_of_another_content_is_none(session, source, tmp_path):
     (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / MARKER).write_text(work_folder(ScoreJob).marker.decode() + " ")
+    (tmp_path / FOLDER / MARKER).write_text(WORKING.marker.decode() + " ")
     with untouched(tmp_path), pytest.raises(ConfigError, match="something else has its name"):
         run(session, source, tmp_path / "out.jsonl", tasks=("mood",))
 
@@ -64,7 +63,7 @@ def test_a_marker_of_another_content_is_none(session, source, tmp_path):
 @pytest.mark.parametrize("name", [*OURS, *OTHERS])
 def test_what_lies_in_a_folder_of_ours_is_not_followed(session, source, tmp_path, name, kind):
     out, others = tmp_path / "out.jsonl", make_others(tmp_path, *OURS)
-    claim(tmp_path / FOLDER, work_folder(ScoreJob))
+    claim(tmp_path / FOLDER, WORKING)
     plant(tmp_path / FOLDER / name, kind, others)
     with untouched(others):
         try:
@@ -79,7 +78,7 @@ def test_what_lies_in_a_folder_of_ours_is_not_followed(session, source, tmp_path
 
 def test_what_others_put_into_a_folder_of_ours_stays(session, source, tmp_path):
     out, notes = tmp_path / "out.jsonl", tmp_path / FOLDER / "notes.txt"
-    claim(tmp_path / FOLDER, work_folder(ScoreJob))
+    claim(tmp_path / FOLDER, WORKING)
     notes.write_text("mine")
     run(session, source, out, tasks=("mood",))
     assert notes.read_text() == "mine" and listed(tmp_path / FOLDER).keys() == {"notes.txt", MARKER}
@@ -87,50 +86,6 @@ def test_what_others_put_into_a_folder_of_ours_stays(session, source, tmp_path):
     notes.unlink()
     run(session, source, out, tasks=("mood",))
     assert not (tmp_path / FOLDER).exists() and len(read(out)) == 4
-
-
-# jobs of any kind
-
-
-class Squares(JobRecord):
-    """Numbers to square, two a piece."""
-
-    purpose, why_other = "pieces of squares", {"version": "another version", "numbers": "other numbers"}
-
-    numbers: tuple[int, ...]
-
-    @property
-    def total(self):
-        return len(self.numbers)
-
-
-class Sums(Counts):
-    sum: int = 0
-
-
-def square(target, job, *, until):
-    """Works on the job until so many pieces are done; the numbers squared now."""
-    squared = []
-    with Pieces.held(target, Squares, Sums) as pieces:
-        pieces.go_on(job)
-        while pieces.counts.rows < job.total:
-            if len(pieces.done) == until:
-                return squared
-            part = job.numbers[pieces.counts.rows :][:2]
-            squared += part
-            pieces.add(f"{[number**2 for number in part]}\n".encode(), Sums(rows=len(part), sum=sum(part)))
-        assert pieces.counts == Sums(rows=job.total, sum=sum(job.numbers))
-        pieces.finish(pieces.contents())
-    return squared
-
-
-def test_a_job_that_knows_no_rows_or_tasks_goes_on_where_it_stopped(tmp_path):
-    target, job = tmp_path / "squares.txt", Squares(version="1", numbers=(1, 2, 3, 4, 5))
-    assert square(target, job, until=1) == [1, 2] and not target.exists()
-    with pytest.raises(ConfigError, match="another job for squares.txt: other numbers"):
-        square(target, Squares(version="1", numbers=(1, 2)), until=9)
-    assert square(target, job, until=9) == [3, 4, 5]
-    assert target.read_text() == "[1, 4]\n[9, 16]\n[25]\n" and list(tmp_path.iterdir()) == [target]
 
 
 # what was written

@@ -77,8 +77,18 @@ class Chunk:
 class Writer(ABC):
     """Writes kept and new columns in one format. Equal rows give equal bytes."""
 
-    def __init__(self, kept: Sequence[str], columns: Sequence[NewColumn]) -> None:
-        self.kept, self.columns = tuple(kept), tuple(columns)
+    def __init__(
+        self,
+        kept: Sequence[str],
+        columns: Sequence[NewColumn],
+        *,
+        packed: bool = False,
+        types: Mapping[str, Word] | None = None,
+        schema: Any = None,
+    ) -> None:
+        """`types` and `schema` (of pyarrow, where the table that is read has one) are those of the kept columns."""
+        self.kept, self.columns, self.packed = tuple(kept), tuple(columns), packed
+        self.types, self.kept_schema = dict(types or {}), schema
 
     @abstractmethod
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
@@ -99,6 +109,7 @@ class TableFormat(ABC):
     place: ClassVar[str] = ""  # what follows an address, for messages
     has_cells: ClassVar[bool] = False  # every value is a string
     written: ClassVar[tuple[str, ...]] = ()  # endings of files that `writer` makes
+    writer: ClassVar[type[Writer]]
 
     def __init__(self, path: str, wanted: Sequence[str] | None) -> None:
         self.path = path
@@ -132,13 +143,6 @@ class TableFormat(ABC):
     def schema(self, names: Sequence[str]) -> Any:
         """These columns as a schema of pyarrow; None where the table has no types beyond those of its survey."""
         return None
-
-    @classmethod
-    def writer(
-        cls, kept: Sequence[str], columns: Sequence[NewColumn], *, packed: bool, types: Mapping[str, Word], schema: Any
-    ) -> Writer:
-        """A writer of the format; `types` and `schema` are those of the columns that are kept."""
-        raise NotImplementedError(f"tables of format {cls.name} are not written")
 
     def begin(self, names: Sequence[str], what: str, do: str) -> None:
         """Takes the columns; raises DataError where two have one name. Some may have none."""
@@ -185,6 +189,12 @@ def file_endings(*, written: bool = False) -> tuple[str, ...]:
         for form in (table.written if written else table.endings)
         for packed in ("", *([".gz"] if table.is_packable else ()))
     )
+
+
+def written_ending(path: str) -> str:
+    """The ending of a file that takes the rows of this one with answers: of its own format if that is written."""
+    table = table_format(path)
+    return next(iter(table.written), ".csv") if table else ".csv"
 
 
 def word_of(value: object) -> Met:

@@ -6,12 +6,12 @@ import csv
 import io
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from polyhead.data.formats.lines import unpacked
 from polyhead.data.tables import dialect
-from polyhead.data.tables.base import Chunk, NewColumn, Numbered, TableFormat, Word
+from polyhead.data.tables.base import Chunk, Numbered, TableFormat
 from polyhead.data.tables.written import LineWriter, is_null, text_of_cell
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks.limits import LONGEST_LINE
@@ -23,13 +23,26 @@ CELL_LIMIT = LONGEST_TEXT
 UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")  # how a file of UTF-16 begins, as bytes that are not UTF-8 come out
 
 
+class CsvWriter(LineWriter):
+    """Comma-separated values under a header; null is an empty cell, lists and objects are JSON."""
+
+    def head(self) -> bytes:
+        """The names of all columns."""
+        return record_bytes([*self.kept, *(column.name for column in self.columns)])
+
+    def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:
+        """A record a row."""
+        rows = zip(chunk.kept(self.kept), answers, strict=True)
+        return [record_bytes([*(_cell(row.get(n)) for n in self.kept), *map(_cell, cells)]) for row, cells in rows]
+
+
 class Delimited(TableFormat):
     """Text between separators under a header; in TSV a quote is a plain character, as its registration says."""
 
-    name = "csv"
+    name = "CSV"
     endings = (".csv", ".tsv")
     is_packable = has_cells = True
-    written = (".csv",)
+    written, writer = (".csv",), CsvWriter
 
     def records(self) -> Iterator[Numbered]:
         """The cells of each record by column."""
@@ -59,13 +72,6 @@ class Delimited(TableFormat):
             self._check_header(header)
             for number, record in enumerate(records, start=1):
                 yield record if isinstance(record, BadValue) else self.by_column(header, record, number)
-
-    @classmethod
-    def writer(
-        cls, kept: Sequence[str], columns: Sequence[NewColumn], *, packed: bool, types: Mapping[str, Word], schema: Any
-    ) -> CsvWriter:
-        """Records under a header."""
-        return CsvWriter(kept, columns, packed=packed)
 
     def _sample(self) -> tuple[str, bool]:
         """How the file begins, and whether that is all of it."""
@@ -118,19 +124,6 @@ class Delimited(TableFormat):
             got = "UTF-16" if header[0].startswith(UTF_16) else header
             raise DataError(f"{what} is not UTF-8", got=got, do="save the file as UTF-8")
         self.begin(header, what, "fix the first line")
-
-
-class CsvWriter(LineWriter):
-    """Comma-separated values under a header; null is an empty cell, lists and objects are JSON."""
-
-    def head(self) -> bytes:
-        """The names of all columns."""
-        return record_bytes([*self.kept, *(column.name for column in self.columns)])
-
-    def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:
-        """A record a row."""
-        rows = zip(chunk.kept(self.kept), answers, strict=True)
-        return [record_bytes([*(_cell(row.get(n)) for n in self.kept), *map(_cell, cells)]) for row, cells in rows]
 
 
 class _Lines:

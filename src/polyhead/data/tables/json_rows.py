@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from polyhead.data.formats.lines import unpacked
 from polyhead.data.tables import documents
-from polyhead.data.tables.base import Chunk, NewColumn, Numbered, TableFormat, Word
+from polyhead.data.tables.base import Chunk, Numbered, TableFormat
 from polyhead.data.tables.written import LineWriter, json_bytes
 from polyhead.errors import BadValue
 from polyhead.tasks.limits import LONGEST_LINE, MOST_VALUES, SHORTEN, every_line, too_many_values
 
 
+class JsonWriter(LineWriter):
+    """A JSON object a line; numbers that are not finite are null."""
+
+    def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:
+        """An object a row: kept columns, then the answers."""
+        lines_out = []
+        for row, cells in zip(chunk.kept(self.kept), answers, strict=True):
+            for column, cell in zip(self.columns, cells, strict=True):
+                if cell is not None or not column.sparse:
+                    row[column.name] = cell
+            lines_out.append(json_bytes(row) + b"\n")
+        return lines_out
+
+
 class JsonRows(TableFormat):
     """JSON Lines, an array, or an object that holds records."""
 
-    name = "json"
+    name = "JSON"
     endings = (".jsonl", ".json")
     is_packable = True
-    written = (".jsonl",)
+    written, writer = (".jsonl",), JsonWriter
 
     def head(self) -> list[Any]:
         """All values of a document, else those of the first lines."""
@@ -47,13 +61,6 @@ class JsonRows(TableFormat):
                 except BadValue as error:
                     yield error
 
-    @classmethod
-    def writer(
-        cls, kept: Sequence[str], columns: Sequence[NewColumn], *, packed: bool, types: Mapping[str, Word], schema: Any
-    ) -> JsonWriter:
-        """Objects, a line each."""
-        return JsonWriter(kept, columns, packed=packed)
-
     def _text(self, line: bytes, number: int) -> str:
         try:
             return line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -67,17 +74,3 @@ class JsonRows(TableFormat):
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise self.bad("the line is not JSON", error, number, "fix the line") from None
-
-
-class JsonWriter(LineWriter):
-    """A JSON object a line; numbers that are not finite are null."""
-
-    def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:
-        """An object a row: kept columns, then the answers."""
-        lines_out = []
-        for row, cells in zip(chunk.kept(self.kept), answers, strict=True):
-            for column, cell in zip(self.columns, cells, strict=True):
-                if cell is not None or not column.sparse:
-                    row[column.name] = cell
-            lines_out.append(json_bytes(row) + b"\n")
-        return lines_out

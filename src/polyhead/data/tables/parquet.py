@@ -25,11 +25,51 @@ GROUP_ROWS = 2**16  # of a row group at least, but for the last: pieces are join
 METADATA = b"huggingface"  # of a file's schema: the features of its columns
 
 
+class ParquetWriter(Writer):
+    """Pieces and the whole as Parquet."""
+
+    def __init__(self, kept: Sequence[str], columns: Sequence[NewColumn], **about: Any) -> None:
+        """Of kept columns the types are their own, or those that their values have."""
+        super().__init__(kept, columns, **about)
+        arrow = arrow_for("writing Parquet")
+        own = _schema_of_words(self.types) if self.kept_schema is None else self.kept_schema
+        self.schema = arrow.schema([*own, *(arrow.field(column.name, _type_of(column)) for column in columns)])
+
+    def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
+        """A file of its own, with one row group."""
+        arrow = arrow_for()
+        arrays = [_array(chunk.column(name), field.type) for name, field in zip(self.kept, self.schema, strict=False)]
+        for at, column in enumerate(self.columns):
+            values = [_cell(column, row[at]) for row in answers]
+            arrays.append(arrow.array(values, _type_of(column)))
+        table = arrow.Table.from_arrays(arrays, schema=self.schema)
+        written = io.BytesIO()
+        arrow.parquet.write_table(table, written, row_group_size=max(len(table), 1))
+        return written.getvalue()
+
+    def whole(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """Pieces joined into row groups of at least GROUP_ROWS rows, which are all that is held."""
+        arrow, sink = arrow_for(), _Sink()
+        with arrow.parquet.ParquetWriter(sink, self.schema) as writer:
+            waiting: list[Any] = []
+            for piece in pieces:
+                reader = arrow.BufferReader(piece)
+                waiting.append(arrow.parquet.read_table(reader, schema=self.schema))
+                if sum(map(len, waiting)) >= GROUP_ROWS:
+                    writer.write_table(arrow.concat_tables(waiting), row_group_size=2 * GROUP_ROWS)
+                    waiting = []
+                yield from sink.taken()
+            if waiting:
+                writer.write_table(arrow.concat_tables(waiting), row_group_size=2 * GROUP_ROWS)
+        yield from sink.taken()
+
+
 class Parquet(TableFormat):
     """A Parquet file; classes by their names, where the file has them."""
 
-    name = "parquet"
+    name = "Parquet"
     endings = written = (".parquet",)
+    writer = ParquetWriter
 
     def records(self) -> Iterator[Numbered]:
         """The wanted columns of each row; of an export of annotations all, as they belong together."""
@@ -76,13 +116,6 @@ class Parquet(TableFormat):
         with self._opened() as file:
             fields = [file.schema_arrow.field(name) for name in names]
         return arrow.schema([arrow.field(field.name, _plain_type(field.type), field.nullable) for field in fields])
-
-    @classmethod
-    def writer(
-        cls, kept: Sequence[str], columns: Sequence[NewColumn], *, packed: bool, types: Mapping[str, Word], schema: Any
-    ) -> ParquetWriter:
-        """With the kept columns' own types, or those that their values have."""
-        return ParquetWriter(kept, columns, _schema_of_words(types) if schema is None else schema)
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -136,47 +169,6 @@ class ArrowChunk(Chunk):
         except (ValueError, OverflowError, arrow_for().ArrowNotImplementedError) as error:
             do = "leave the column out with --keep and --fresh, or write .parquet"
             raise DataError(f"column '{name}' of {self._path} cannot be written as text", got=error, do=do) from None
-
-
-class ParquetWriter(Writer):
-    """Pieces and the whole as Parquet."""
-
-    def __init__(self, kept: Sequence[str], columns: Sequence[NewColumn], schema: Any) -> None:
-        super().__init__(kept, columns)
-        arrow = arrow_for("writing Parquet")
-        self._kept_schema = schema
-        added = [arrow.field(column.name, _type_of(column)) for column in columns]
-        self.schema = arrow.schema([*schema, *added])
-
-    def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
-        """A file of its own, with one row group."""
-        arrow = arrow_for()
-        arrays = [
-            _array(chunk.column(name), field.type) for name, field in zip(self.kept, self._kept_schema, strict=True)
-        ]
-        for at, column in enumerate(self.columns):
-            values = [_cell(column, row[at]) for row in answers]
-            arrays.append(arrow.array(values, _type_of(column)))
-        table = arrow.Table.from_arrays(arrays, schema=self.schema)
-        written = io.BytesIO()
-        arrow.parquet.write_table(table, written, row_group_size=max(len(table), 1))
-        return written.getvalue()
-
-    def whole(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Pieces joined into row groups of at least GROUP_ROWS rows, which are all that is held."""
-        arrow, sink = arrow_for(), _Sink()
-        with arrow.parquet.ParquetWriter(sink, self.schema) as writer:
-            waiting: list[Any] = []
-            for piece in pieces:
-                reader = arrow.BufferReader(piece)
-                waiting.append(arrow.parquet.read_table(reader, schema=self.schema))
-                if sum(map(len, waiting)) >= GROUP_ROWS:
-                    writer.write_table(arrow.concat_tables(waiting), row_group_size=2 * GROUP_ROWS)
-                    waiting = []
-                yield from sink.taken()
-            if waiting:
-                writer.write_table(arrow.concat_tables(waiting), row_group_size=2 * GROUP_ROWS)
-        yield from sink.taken()
 
 
 def _schema_of_words(columns: Mapping[str, Word]) -> Any:

@@ -10,16 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from polyhead.data.tables.base import Chunk, NewColumn, Writer
+from polyhead.data.tables.base import Chunk, Writer
 from polyhead.text.tokenize import repair
 
 
 class LineWriter(Writer):
     """Writes a line for each row, under a head; packed with gzip or not."""
-
-    def __init__(self, kept: Sequence[str], columns: Sequence[NewColumn], *, packed: bool) -> None:
-        super().__init__(kept, columns)
-        self._packed = packed
 
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
         """The lines of a chunk."""
@@ -41,7 +37,7 @@ class LineWriter(Writer):
 
     def _bytes(self, lines: Sequence[bytes]) -> bytes:
         whole = b"".join(lines)
-        return gzip.compress(whole, mtime=0) if self._packed else whole
+        return gzip.compress(whole, mtime=0) if self.packed else whole
 
 
 def text_of_cell(value: object) -> str:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyhead.deep.examples import module_outputs, outputs_of_each, tell_unread
+from polyhead.deep.examples import FeatureExamples, module_outputs, outputs_of_each, tell_unread
 from polyhead.deep.extract import Extractor
-from polyhead.deep.features import OnTap, TapExamples, tap_examples
+from polyhead.deep.features import OnTap, tap_examples
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES, distilled
 from polyhead.deep.sharing.make import arrays_of_part
@@ -179,7 +179,7 @@ class Branches:
 
     def _examples(
         self, split: str, path: Path, *, soft: list[np.ndarray] | None = None, noisy: TrainedBranch | None = None
-    ) -> TapExamples:
+    ) -> FeatureExamples:
         rows = next(s for s in self.prepared.splits if s.name == split)
         teacher = None if noisy is None else _noisy(noisy.module)
         return tap_examples(

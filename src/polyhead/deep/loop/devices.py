@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import torch
@@ -178,16 +178,6 @@ class Devices:
         return nullcontext()
 
 
-class Learner(Protocol):
-    """A module that gives the loss of one task's micro-batch."""
-
-    def __call__(self, task: str, batch: Any, *, drawn: Collection[str] = ()) -> Tensor:
-        """`drawn`: tasks whose parameters all get a gradient from it, zero where the batch does not reach them."""
-
-    def shared_layers(self) -> list[nn.Module]:
-        """Layers that every task's micro-batch runs once a pass."""
-
-
 class Replicated(Devices):
     """Every process holds everything (DistributedDataParallel); gradients are averaged in the last backward pass."""
 
@@ -283,7 +273,10 @@ class Sharded(Devices):
 
 
 def devices_of(place: ProcessRank, module: nn.Module, *, parallel: str) -> Devices:
-    """The module as it learns here; it is called with a task and its batch, and gives the loss (see `Learner`)."""
+    """The module as it learns here; it is called with a task, its batch and `drawn`, and gives the loss.
+
+    `drawn` are tasks whose parameters all get a gradient, zero where the batch does not reach them.
+    """
     if place.world == 1:
         return Devices(module, module, place)
     return Sharded(module, place) if parallel == "fsdp" else Replicated(module, place)

@@ -24,7 +24,7 @@ from polyhead.deep.loop.checkpoint import (
     write_checkpoint,
 )
 from polyhead.deep.loop.devices import Devices, check_same, from_first, gathered
-from polyhead.deep.loop.feed import ExampleFeed, Feed, TaskSchedule, TrainingBatch
+from polyhead.deep.loop.feed import Feed, LengthSorted, TaskSchedule, TrainingBatch
 from polyhead.deep.loop.optimizer import adamw, clipped, rate_at
 from polyhead.deep.nn import dropout
 from polyhead.errors import NotFinite
@@ -271,7 +271,7 @@ class Course(Curriculum):
     def __init__(
         self,
         module: nn.Module,
-        examples: ExampleFeed,
+        examples: LengthSorted,
         *,
         loss: Callable[..., Tensor],
         score: Callable[[], float | None],

@@ -125,7 +125,7 @@ class JointCourse:
         if fresh:
             start_parts(self, checkpoint=self._checkpoint)
         devices = devices_of(self.place, self.loss, parallel=self.recipe.parallel)
-        is_text_plain = all(p.strategy.leaves_text_alone for p in self.prepared.values())
+        is_text_plain = all(p.strategy.isolated for p in self.prepared.values())
         if self.frozen and self.recipe.smoothing is None and is_text_plain:
             read = [*self.examples.values(), *(examples for _, examples in self._validation.values())]
             keep_texts(self.module, read, self.events)

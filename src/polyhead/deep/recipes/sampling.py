@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -61,27 +60,30 @@ class Mixture:
         mixed = recipe.scheme == "heterogeneous"
         self._draws = self.steps * (self.micro_batches if mixed else 1)  # of an epoch
         self._repeats = 1 if mixed else self.micro_batches
-        order = _order(sampling, self.tasks, counted, batches, epochs=epochs, seed=seed)
+        self._kind, self._seed, self._batches = sampling.kind, seed, batches
+        self._shares = np.stack([_shares_of(sampling, counted, batches, epoch, epochs) for epoch in range(epochs)])
+        self._run: np.ndarray | None = None  # of scheme `dataset`: all draws of one task, then all of the next
         if recipe.scheme == "dataset":
-            order = _OneAfterTheOther(order, len(self.tasks), epochs=epochs, draws=self._draws)
-        self._order = order
+            total = epochs * self._draws
+            self._run = np.repeat(np.arange(len(sizes)), apportioned(self._shares.mean(axis=0), total))
+            rows = self._run.reshape(epochs, self._draws)
+            self._shares = np.stack([np.bincount(row, minlength=len(sizes)) / self._draws for row in rows])
 
     def updates(self, epoch: int) -> Iterator[tuple[str, ...]]:
         """For each update of the epoch, from 0, the tasks of its micro-batches."""
         self._check_epoch(epoch)
-        drawn = self._order.drawn(epoch, self._draws).repeat(self._repeats)
+        drawn = self._drawn(epoch).repeat(self._repeats)
         for row in drawn.reshape(self.steps, self.micro_batches):
             yield tuple(self.tasks[index] for index in row)
 
     def shares(self, epoch: int) -> dict[str, float]:
         """Each task's expected share of the epoch's micro-batches; they sum to 1."""
         self._check_epoch(epoch)
-        return dict(zip(self.tasks, self._order.shares(epoch).tolist(), strict=True))
+        return dict(zip(self.tasks, self._shares[epoch].tolist(), strict=True))
 
     def expected(self) -> tuple[ExpectedShares, ...]:
         """The expected reading of each task over the whole run; less if patience ends the run early."""
-        shares = np.sum([self._order.shares(epoch) for epoch in range(self._epochs)], axis=0)
-        micro_batches = shares * self.steps * self.micro_batches
+        micro_batches = self._shares.sum(axis=0) * self.steps * self.micro_batches
         passes = micro_batches / [self.in_a_pass[task] for task in self.tasks]
         return tuple(
             ExpectedShares(task=task, examples=self._sizes[task], micro_batches=m, passes=p)
@@ -106,6 +108,23 @@ class Mixture:
                 f"  {share.micro_batches / updates:>6.2f} an update  {share.passes:>8.2f} passes"
             )
         return lines
+
+    def _drawn(self, epoch: int) -> np.ndarray:
+        """The tasks of an epoch's draws, by their indices: (draws,)."""
+        start, draws, tasks = epoch * self._draws, self._draws, len(self.tasks)
+        if self._run is not None:
+            return self._run[start : start + draws]
+        if self._kind in ("round_robin", "all"):  # an epoch goes on where the last one ended
+            return np.arange(start, start + draws) % tasks
+        if self._kind != "shuffled":  # every draw by itself
+            generator = np.random.default_rng(stream(self._seed, "mixture", epoch))
+            return generator.choice(tasks, size=draws, p=self._shares[epoch])
+        # Passes over a list of every task's batches; an epoch goes on in the pass that the last one ended in.
+        listed = np.repeat(np.arange(tasks), self._batches)
+        first, last = start // len(listed), (start + draws - 1) // len(listed)
+        seeds = (stream(self._seed, "mixture pass", number) for number in range(first, last + 1))
+        passes = np.concatenate([np.random.default_rng(seed).permutation(listed) for seed in seeds])
+        return passes[start - first * len(listed) :][:draws]
 
     def _check_epoch(self, epoch: int) -> None:
         assert 0 <= epoch < self._epochs, epoch
@@ -209,82 +228,6 @@ def size_shares(sizes: Mapping[str, int], exponent: float) -> np.ndarray:
     return np.asarray(powers / powers.sum())
 
 
-class _Order(Protocol):
-    """A sequence of tasks; `drawn` cuts it into epochs of `draws` tasks each, named by their indices."""
-
-    def shares(self, epoch: int) -> np.ndarray:
-        """(tasks,)."""
-
-    def drawn(self, epoch: int, draws: int) -> np.ndarray:
-        """(draws,)."""
-
-
-class _Independent:
-    """Every draw by itself, with `shares` (epochs, tasks)."""
-
-    def __init__(self, shares: np.ndarray, seed: int) -> None:
-        self._shares, self._seed = shares, seed
-
-    def shares(self, epoch: int) -> np.ndarray:
-        return np.asarray(self._shares[epoch])
-
-    def drawn(self, epoch: int, draws: int) -> np.ndarray:
-        generator = np.random.default_rng(stream(self._seed, "mixture", epoch))
-        return generator.choice(self._shares.shape[1], size=draws, p=self._shares[epoch])
-
-
-class _InTurn:
-    """The tasks in their order, again and again; an epoch goes on where the last one ended."""
-
-    def __init__(self, tasks: int) -> None:
-        self._tasks = tasks
-
-    def shares(self, epoch: int) -> np.ndarray:
-        return np.full(self._tasks, 1 / self._tasks)
-
-    def drawn(self, epoch: int, draws: int) -> np.ndarray:
-        return np.arange(epoch * draws, (epoch + 1) * draws) % self._tasks
-
-
-class _Shuffled:
-    """Passes over a list with every task's batches once, each pass in an order of its own.
-
-    Passes and epochs need not begin together: an epoch goes on in the pass that the last one ended in.
-    """
-
-    def __init__(self, batches: np.ndarray, seed: int) -> None:
-        self._shares, self._seed = batches / batches.sum(), seed
-        self._list = np.repeat(np.arange(len(batches)), batches)
-
-    def shares(self, epoch: int) -> np.ndarray:
-        return np.asarray(self._shares)
-
-    def drawn(self, epoch: int, draws: int) -> np.ndarray:
-        start, length = epoch * draws, len(self._list)
-        first, last = start // length, (start + draws - 1) // length
-        passes = np.concatenate([self._pass(number) for number in range(first, last + 1)])
-        return passes[start - first * length :][:draws]
-
-    def _pass(self, number: int) -> np.ndarray:
-        generator = np.random.default_rng(stream(self._seed, "mixture pass", number))
-        return generator.permutation(self._list)
-
-
-class _OneAfterTheOther:
-    """All of a run's draws of one task, then all of the next; as many of each as `order` is expected to draw."""
-
-    def __init__(self, order: _Order, tasks: int, *, epochs: int, draws: int) -> None:
-        shares = np.mean([order.shares(epoch) for epoch in range(epochs)], axis=0)
-        self._tasks, self._draws = tasks, draws
-        self._run = np.repeat(np.arange(tasks), apportioned(shares, epochs * draws))
-
-    def shares(self, epoch: int) -> np.ndarray:
-        return np.bincount(self.drawn(epoch, self._draws), minlength=self._tasks) / self._draws
-
-    def drawn(self, epoch: int, draws: int) -> np.ndarray:
-        return self._run[epoch * draws : (epoch + 1) * draws]
-
-
 def apportioned(shares: np.ndarray, total: int) -> np.ndarray:
     """Whole numbers that sum to `total`, by largest remainders: each is its share, rounded up or down."""
     exact = shares * (total / shares.sum())
@@ -294,29 +237,22 @@ def apportioned(shares: np.ndarray, total: int) -> np.ndarray:
     return np.asarray(whole)
 
 
-def _order(
-    sampling: Sampling, tasks: Sequence[str], counted: dict[str, int], batches: np.ndarray, *, epochs: int, seed: int
-) -> _Order:
-    match sampling.kind:
-        case "size" | "annealed" | "schedule":
-            rows = [_shares_of(sampling, tasks, counted, epoch, epochs) for epoch in range(epochs)]
-            return _Independent(np.stack(rows), seed)
-        case "round_robin" | "all":
-            return _InTurn(len(tasks))
-        case "shuffled":
-            return _Shuffled(batches, seed)
-
-
 def _shares_of(
-    sampling: Sampling, tasks: Sequence[str], counted: dict[str, int], epoch: int, epochs: int
+    sampling: Sampling, counted: Mapping[str, int], batches: np.ndarray, epoch: int, epochs: int
 ) -> np.ndarray:
-    if sampling.kind == "schedule":
-        scheduled = sampling.schedule[min(epoch, len(sampling.schedule) - 1)]
-        shares = np.array([scheduled.get(task, 0.0) for task in tasks])
-        return np.asarray(shares / shares.sum())
+    """Each task's share of an epoch's draws, (tasks,)."""
     exponent = sampling.exponent
-    if sampling.kind == "annealed":
-        exponent -= (sampling.exponent - sampling.end) * epoch / max(1, epochs - 1)
+    match sampling.kind:
+        case "round_robin" | "all":
+            return np.full(len(counted), 1 / len(counted))
+        case "shuffled":
+            return np.asarray(batches / batches.sum())
+        case "schedule":
+            scheduled = sampling.schedule[min(epoch, len(sampling.schedule) - 1)]
+            shares = np.array([scheduled.get(task, 0.0) for task in counted])
+            return np.asarray(shares / shares.sum())
+        case "annealed":
+            exponent -= (sampling.exponent - sampling.end) * epoch / max(1, epochs - 1)
     return size_shares(counted, exponent)
 
 

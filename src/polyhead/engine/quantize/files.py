@@ -17,11 +17,11 @@ from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_ins
 from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import check_finite
-from polyhead.engine.agreement import Agreement
 from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.errors import BackendError, PolyheadError
 from polyhead.files import make_folder, remove_leftovers, rename_inside, replace_file, temporary_name
 from polyhead.machine import processor
+from polyhead.tasks.agreement import Agreement
 from polyhead.values import Value, from_json, to_json
 
 log = logging.getLogger(__name__)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from polyhead.evaluate.against import AnswerDifference, Comparison
-from polyhead.evaluate.bootstrap import Interval
-from polyhead.evaluate.details import ConfusionTable, Details, Differences, ShownMistake, answer_text
+from polyhead.evaluate.compare import AnswerDifference, Comparison
+from polyhead.evaluate.details import ConfusionTable, Details, Differences, Reliability, ShownMistake, answer_text
 from polyhead.evaluate.explain import Explanation, Said
-from polyhead.evaluate.reliability import Reliability
-from polyhead.evaluate.report.charts import Axes, Bar, Dot, dots, plot
-from polyhead.evaluate.report.page import card, html_page, html_table, html_text, isolated, paragraph
-from polyhead.evaluate.slices import Sliced
+from polyhead.evaluate.report.page import (
+    Axes,
+    Bar,
+    Dot,
+    card,
+    dots,
+    html_page,
+    html_table,
+    html_text,
+    isolated,
+    paragraph,
+    plot,
+)
+from polyhead.evaluate.scores import Interval, Sliced
 from polyhead.values import Value
 
 MOST_LABELS = 24  # of a confusion table that is drawn; of more its largest mistakes are listed

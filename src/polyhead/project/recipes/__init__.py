@@ -17,6 +17,7 @@ import msgspec
 
 from polyhead.arguments import twice_in
 from polyhead.errors import ConfigError
+from polyhead.project.numbers import check_least, check_positive, check_shares
 from polyhead.project.recipes.joint import (
     ONE_TASK,
     Joint,
@@ -65,17 +66,9 @@ class Training(Value):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the frozen trunk; auto: bfloat16 where native
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "patience", "batch", "learning_rate", "clip"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"training.{name} must be positive", got=value, allowed="a number above 0")
-        if self.least_updates is not None and self.least_updates < 0:
-            raise ConfigError("training.least_updates is wrong", got=self.least_updates, allowed="0 or more")
-        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
-            raise ConfigError("training.weight_decay is wrong", got=self.weight_decay, allowed="0 or more")
-        for name in ("dropout", "warmup"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"training.{name} is a share", got=getattr(self, name), allowed="0 to below 1")
+        check_positive("training.", self, "epochs", "patience", "batch", "learning_rate", "clip")
+        check_least("training.", self, {"least_updates": 0, "weight_decay": 0})
+        check_shares("training.", self, "dropout", "warmup")
 
     @property
     def most_epochs(self) -> int:
@@ -203,12 +196,8 @@ class SearchPoint(Value):
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "epsilon"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"search: {name} must be positive", got=value, allowed="a number above 0")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError("search: dropout is a share", got=self.dropout, allowed="0 to below 1")
+        check_positive("search: ", self, "learning_rate", "epsilon")
+        check_shares("search: ", self, "dropout")
 
 
 class SearchGrid(Value):

@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 from polyhead.errors import ConfigError
+from polyhead.project.numbers import check_least, check_positive, check_shares
 from polyhead.tasks.kinds import KINDS
 from polyhead.values import Value, check_unused
 
@@ -30,13 +31,10 @@ class Sampling(Value):
     schedule: tuple[dict[str, float], ...] = ()  # of `schedule`: tasks' shares, by epoch; the last stay
 
     def __post_init__(self) -> None:
-        if not all(math.isfinite(value) and value >= 0 for value in (self.exponent, self.end)):
-            raise ConfigError("an exponent of sampling is wrong", got=[self.exponent, self.end], allowed="0 or more")
+        check_least("sampling.", self, {"exponent": 0, "end": 0, "cap": 1})
         readers = {"exponent": ("size", "annealed"), "end": ("annealed",)}
         why = f"kind '{self.kind}' does not read it"
         check_unused("sampling.", self, {name: why for name, kinds in readers.items() if self.kind not in kinds})
-        if self.cap is not None and self.cap < 1:
-            raise ConfigError("sampling.cap is too small", got=self.cap, allowed="1 or more")
         if (self.kind == "schedule") != bool(self.schedule):
             raise ConfigError("sampling.kind 'schedule' and sampling.schedule belong together", got=self.kind)
         for shares in self.schedule:
@@ -93,10 +91,7 @@ class Smoothing(Value):
     scaled: bool = True  # the term too is divided by ln n(x), where losses are
 
     def __post_init__(self) -> None:
-        for name in ("weight", "size"):
-            value = getattr(self, name)
-            if not (value >= 0 and math.isfinite(value)):
-                raise ConfigError(f"smoothing.{name} is wrong", got=value, allowed="0 or more")
+        check_least("smoothing.", self, {"weight": 0, "size": 0})
 
 
 class Joint(Value, tag="joint", tag_field="kind"):
@@ -140,16 +135,10 @@ class Joint(Value, tag="joint", tag_field="kind"):
                     got=list(self.families),
                     allowed=[kind.name for kind in KINDS.values() if kind.shares_head],
                 )
-        for name in ("micro_batches", "tokens", "steps", "validation_rows"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"recipe.{name} is too small", got=value, allowed="1 or more")
-        if not 0 <= self.layer_dropout < 1:
-            raise ConfigError("recipe.layer_dropout is a share", got=self.layer_dropout, allowed="0 to below 1")
-        for name in ("head_rate", "head_learning_rate"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"recipe.{name} must be positive", got=value)
+        check_least("recipe.", self, dict.fromkeys(("micro_batches", "tokens", "steps", "validation_rows"), 1))
+        check_least("recipe.", self, {"head_epochs": 0})
+        check_shares("recipe.", self, "layer_dropout")
+        check_positive("recipe.", self, "head_rate", "head_learning_rate")
         if not 0 < self.blend <= 1:
             raise ConfigError("recipe.blend is a share", got=self.blend, allowed="above 0 to 1")
         if self.blend < 1 and self.heads == "keep":
@@ -158,8 +147,6 @@ class Joint(Value, tag="joint", tag_field="kind"):
                 got=self.blend,
                 do="set heads to 'strip', or leave blend out",
             )
-        if self.head_epochs < 0:
-            raise ConfigError("recipe.head_epochs is too small", got=self.head_epochs, allowed="0 or more")
         if self.sampling.kind == "all" and self.scheme != "heterogeneous":
             raise ConfigError(
                 "sampling 'all' reads every task in each update", got=self.scheme, allowed="heterogeneous"

@@ -5,7 +5,7 @@ Everything here is light. A trainer stands in the torch half and is named by a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal, TypeVar
 
 import msgspec
@@ -20,6 +20,8 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Open
 
+Owners = Sequence[str]
+"""Owners of parts, in order."""
 LIVE = Codec(name=EXACT)  # states as the trunk gives them
 
 LIVE_TRAINING = Training(epochs=10, patience=3, least_updates=300, batch=16, learning_rate=1e-3, warmup=0.1)
@@ -85,14 +87,20 @@ class Strategy(Open):
     group_fields: ClassVar[tuple[str, ...]] = ()
     """Settings that all tasks of one prompt group have alike."""
 
+    # Settings that some strategies have.
+    isolated: bool = False
+    """Whether the text's states are those of the trunk without the task, though the task is live."""
+    stop_gradient: bool = False
+    """Whether a task's step leaves the other tasks' prompts alone."""
+    norm_init: Literal["one", "legacy"] = "one"
+    """How the norms of layers of a task's own start."""
+
     @property
     def kind(self) -> str:
         """The name under which it is registered."""
         return kind_of_strategy(type(self))
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """The task's path over the trunk of this digest and shape; raises ConfigError where the task does not fit.
 
         `group` holds the owners of its prompt group in order, by default its own alone; `codec` is that of kept
@@ -136,16 +144,6 @@ class Strategy(Open):
         return None
 
     @property
-    def leaves_text_alone(self) -> bool:
-        """Whether the text's states are those of the trunk without the task, though the task is live."""
-        return False
-
-    @property
-    def stops_gradient(self) -> bool:
-        """Whether a task's step leaves the other tasks' prompts alone."""
-        return False
-
-    @property
     def frequent_rows(self) -> int:
         """How many prompt rows start as word vectors of frequent tokens."""
         return 0
@@ -161,11 +159,6 @@ class Strategy(Open):
     def delta_starts(self, path: Path) -> Iterator[tuple[Delta, DeltaStart]]:
         """The deltas on a path of this strategy, each with how it starts."""
         return iter(())
-
-    @property
-    def norm_start(self) -> Literal["one", "legacy"]:
-        """How the norms of layers of a task's own start."""
-        return "one"
 
     @property
     def layer_dropout(self) -> float | None:
@@ -219,20 +212,6 @@ def prompt_groups(tasks: Sequence[tuple[Task, Strategy]]) -> dict[str, tuple[str
                 )
         owners |= dict.fromkeys((task.name for task, _ in members), tuple(owner_of(task) for task, _ in members))
     return owners
-
-
-def check_least(strategy: Strategy, leasts: Mapping[str, int]) -> None:
-    """Raises ConfigError for a setting below its least value; None is let through."""
-    for name, least in leasts.items():
-        value = getattr(strategy, name)
-        if value is not None and value < least:
-            raise ConfigError(f"strategy.{name} is too small", got=value, allowed=f"{least} or more")
-
-
-def check_dropout(dropout: float, *, table: str = "strategy.") -> None:
-    """Raises ConfigError for a dropout that is no share below one."""
-    if not 0 <= dropout < 1:
-        raise ConfigError(f"{table}dropout is a share", got=dropout, allowed="0 to below 1")
 
 
 POOLER = "family:pooler"  # owner of the hidden layer that tasks share

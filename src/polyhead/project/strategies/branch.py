@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from polyhead.codecs import EXACT, HALF
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Codec, Embed, Layers, Path, Pool
+from polyhead.project.numbers import check_least, check_positive, check_shares
 from polyhead.project.recipes import Training
-from polyhead.project.strategies.base import LIVE, Strategy, check_dropout, check_least, head_of, last_state
+from polyhead.project.strategies.base import LIVE, Owners, Strategy, head_of, last_state
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value
 
@@ -47,14 +46,13 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
     shares_head: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_least(self, {"layers": 1, "tap": 0, "least": 1, "most": 1, "seeds": 1, "hidden": 0})
+        check_least("strategy.", self, {"layers": 1, "tap": 0, "least": 1, "most": 1, "seeds": 1, "hidden": 0})
         if self.tap is not None and self.layers is None:
             raise ConfigError("strategy.tap needs strategy.layers: a search tries every tap", got=self.tap)
         if self.most is not None and self.most < self.least:
             raise ConfigError("strategy.most is below strategy.least", got=self.most, allowed=self.least)
-        check_dropout(self.dropout)
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise ConfigError("strategy.temperature must be positive", got=self.temperature)
+        check_shares("strategy.", self, "dropout")
+        check_positive("strategy.", self, "temperature")
         most = self.layers or self.most
         if any(layers < 1 or (most is not None and layers >= most) for layers in self.students):
             raise ConfigError(
@@ -65,9 +63,7 @@ class Branch(Strategy, Value, tag="branch", tag_field="kind"):
         if len(set(self.students)) < len(self.students):
             raise ConfigError("strategy.students names a length twice", got=list(self.students))
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """The path of a branch whose depth is given; raises ConfigError where it is to be searched."""
         if self.layers is None:
             raise ConfigError(f"task '{task.name}': the depth of a branch must be decided before it has a path")

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import ADDED, Codec, Delta, DeltaKind, Dense, Embed, GeluPlace, Layers, Path
-from polyhead.project.strategies.base import (
-    LIVE,
-    DeltaStart,
-    LiveStrategy,
-    check_dropout,
-    check_least,
-    head_of,
-    last_state,
-    narrowed,
-)
+from polyhead.project.numbers import check_least, check_positive, check_shares
+from polyhead.project.strategies.base import LIVE, DeltaStart, LiveStrategy, Owners, head_of, last_state, narrowed
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value, check_unused
 
@@ -47,13 +39,10 @@ class Adapter(Value):
     dropout: float = 0.1  # inside projected attention, and on prefixes, while training
 
     def __post_init__(self) -> None:
-        for name, least in (("start", 0), ("size", 0), ("heads", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"adapters: {name} is too small", got=value, allowed=f"{least} or more")
+        check_least("adapters: ", self, {"start": 0, "size": 0, "heads": 1})
         if self.stop is not None and self.stop <= self.start:
             raise ConfigError("adapters: layers must run upward", got=f"[{self.start}, {self.stop})")
-        check_dropout(self.dropout, table="adapters: ")
+        check_shares("adapters: ", self, "dropout")
         self._check_size()
         settings = {
             "tied": self.tied or False,
@@ -81,8 +70,7 @@ class Adapter(Value):
             unused |= dict.fromkeys(("alpha", "targets"), "they are of 'lora'")
         check_unused("adapters: ", self, unused)
         if self.delta == "lora":
-            if not (self.alpha > 0 and math.isfinite(self.alpha)):
-                raise ConfigError("adapters: alpha must be positive", got=self.alpha)
+            check_positive("adapters: ", self, "alpha")
             if not self.targets or len(set(self.targets)) < len(self.targets):
                 raise ConfigError(
                     "adapters: targets are dense maps, each once", got=self.targets or "none", allowed="one or more"
@@ -129,13 +117,11 @@ class InLayer(LiveStrategy, Value, tag="in_layer", tag_field="kind"):
                 "strategy.adapters: one or more, each in layers of its own",
                 got=[f"[{start}, {stop})" for start, stop in spans] or "none",
             )
-        check_least(self, {"hidden": 0})
+        check_least("strategy.", self, {"hidden": 0})
         if self.hidden == 0 and self.pooler == "shared":
             raise ConfigError("strategy.pooler 'shared' needs a hidden layer", got="hidden = 0")
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed, Layers(trunk, delta)..., Pool, Head`, plain layers where no adapter sits."""
         return Path(
             nodes=(

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Layers, Path
-from polyhead.project.strategies.base import (
-    LIVE,
-    LiveStrategy,
-    check_dropout,
-    check_least,
-    head_of,
-    last_state,
-    narrowed,
-)
+from polyhead.project.numbers import check_least, check_shares
+from polyhead.project.strategies.base import LIVE, LiveStrategy, Owners, head_of, last_state, narrowed
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value, check_unused
 
@@ -43,8 +35,10 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
     dropout: float = 0.1  # inside the layers, while training
 
     def __post_init__(self) -> None:
-        check_least(self, {"layers": 1, "width": 1, "heads": 1, "feed_forward": 1, "hidden_layers": 1, "hidden": 0})
-        check_dropout(self.dropout)
+        check_least(
+            "strategy.", self, {"layers": 1, "width": 1, "heads": 1, "feed_forward": 1, "hidden_layers": 1, "hidden": 0}
+        )
+        check_shares("strategy.", self, "dropout")
         if self.hidden == 0 and self.pooler == "shared":
             raise ConfigError("strategy.pooler 'shared' needs a hidden layer", got="hidden = 0")
         unused = dict[str, str]()
@@ -67,9 +61,7 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
                 do="change width or heads",
             )
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed, Layers(0, N, trunk), Layers(N, N + layers, part), Pool, Head`.
 
         Narrow layers stand between the part's `enter` and `leave`; whole ones have the trunk's shape.
@@ -87,11 +79,6 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
     def bonds(self) -> frozenset[str]:
         """A shared pooler."""
         return frozenset({"pooler"} if self.pooler == "shared" else ())
-
-    @property
-    def norm_start(self) -> Literal["one", "legacy"]:
-        """How the norms of its layers start."""
-        return self.norm_init
 
     @property
     def layer_dropout(self) -> float | None:

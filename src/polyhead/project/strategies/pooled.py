@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -10,7 +9,8 @@ import msgspec
 from polyhead.codecs import CODECS, HALF
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.project.strategies.base import LIVE, HeadCandidate, Strategy, check_least
+from polyhead.project.numbers import check_least
+from polyhead.project.strategies.base import LIVE, HeadCandidate, Owners, Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value
@@ -45,13 +45,11 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
     shares_head: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_least(self, {"of": 1, "heads": 1, "hidden": 0})
+        check_least("strategy.", self, {"of": 1, "heads": 1, "hidden": 0})
         if self.codec is not None:
             CODECS.named(self.codec)
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed, Layers(0, N, trunk), Pool, Head`; a tagging task reads the first sub-token of each word.
 
         Positions `auto` are attention here: `candidates` makes a strategy of each head that is tried.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -12,8 +10,9 @@ import msgspec
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Layers, Path, Pool, Prompt
+from polyhead.project.numbers import check_least, check_positive
 from polyhead.project.recipes import Training
-from polyhead.project.strategies.base import LIVE, LiveStrategy, Strategy, check_least, head_of
+from polyhead.project.strategies.base import LIVE, LiveStrategy, Owners, Strategy, head_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.values import Value, check_unused
@@ -56,9 +55,8 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
     )
 
     def __post_init__(self) -> None:
-        check_least(self, {"rows": 1, "shared": 0, "hidden": 1, "donor_epochs": 1})
-        if not (self.donor_learning_rate > 0 and math.isfinite(self.donor_learning_rate)):
-            raise ConfigError("strategy.donor_learning_rate must be positive", got=self.donor_learning_rate)
+        check_least("strategy.", self, {"rows": 1, "shared": 0, "hidden": 1, "donor_epochs": 1})
+        check_positive("strategy.", self, "donor_learning_rate")
         if not _GROUP.fullmatch(self.group) or ".." in self.group or self.group.endswith("."):
             raise ConfigError(  # the name of a folder where the group has shared rows
                 "strategy.group cannot have this name",
@@ -78,9 +76,7 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
                 do="leave these out",
             )
 
-    def path(
-        self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE
-    ) -> Path:
+    def path(self, task: Task, *, trunk: str, shape: Architecture, group: Owners = (), codec: Codec = LIVE) -> Path:
         """`Embed(prompts), Layers(0, N, trunk), Pool(own rows), Head`; the output layer has no bias, as in MTOP.
 
         An isolated task has its own prompt alone. A task that is answered by words reads those of the text, which see
@@ -118,16 +114,6 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
     def bonds(self) -> frozenset[str]:
         """The prompt group."""
         return frozenset() if self.isolated else frozenset({f"prompts {self.group}"})
-
-    @property
-    def leaves_text_alone(self) -> bool:
-        """Whether prompts are isolated: the text then sees none."""
-        return self.isolated
-
-    @property
-    def stops_gradient(self) -> bool:
-        """Whether a task's step leaves the other tasks' prompts alone."""
-        return self.stop_gradient
 
     @property
     def frequent_rows(self) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.store.corpus.base import ID_BYTES, PackedRows, Schema
+from polyhead.store.corpus.base import PackedRows, Schema
+from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.values import to_json
 
 ABOUT = b"polyhead:schema"  # metadata of an Arrow schema: the store's own as JSON

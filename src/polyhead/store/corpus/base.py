@@ -7,11 +7,10 @@ done yet, which is all that an interrupted job needs to know.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -20,21 +19,10 @@ from polyhead.errors import StoreError
 from polyhead.plan import Codec, Path
 from polyhead.plan.cost import vector_bytes
 from polyhead.plugins import packages_of
+from polyhead.store.corpus.ids import IdIndex, as_ids, first_of_each
 from polyhead.values import Value
 
-ID_BYTES = 16
-
-
-def document_id(texts: Sequence[str], extra: str = "") -> bytes:
-    """16 bytes of SHA-256 over the exact strings of one input (text or pair); `extra` tells windows apart."""
-    # The length before each string keeps ("ab", "c") and ("a", "bc") apart; lone surrogates have bytes too.
-    encoded = [text.encode("utf-8", "surrogatepass") for text in (extra, *texts)]
-    return hashlib.sha256(b"".join(len(e).to_bytes(8, "little") + e for e in encoded)).digest()[:ID_BYTES]
-
-
-def window_id(texts: Sequence[str], window: int) -> bytes:
-    """The id of a part of an input that is too long, numbered from 0; the first has that of the input."""
-    return document_id(texts, f"window:{window}" if window else "")
+ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
 def is_name(name: str) -> bool:
@@ -169,18 +157,22 @@ class ResultFacts(Value):
 class CorpusStore(ABC):
     """A store as one reader or writer sees it: the fragments of one version; `refresh` turns to the newest.
 
-    Any number of processes may append and put columns at once. Every change is a new version, made whole or not at all.
+    Any number of processes may append and put columns at once. Every change is a new version, made whole or not at all:
+    `_commit` fails where another writer was first, and the change is then made again on top of theirs.
     """
 
     schema: Schema
+    _location: str
+    _records: tuple[Any, ...]  # the fragments of this version as the store keeps them: each has a name and rows
+
+    def __init__(self) -> None:
+        self._indices: dict[str, IdIndex] = {}
+        self._rows: dict[tuple[str, str], PackedRows] = {}
 
     @classmethod
     @abstractmethod
     def create(cls, location: str, schema: Schema) -> Self:
-        """Opens the store at `location`, made where there is none.
-
-        Raises StoreError where another store is there: other features, codec, or source.
-        """
+        """Opens the store at `location`, made where there is none; raises StoreError where another one is there."""
 
     @classmethod
     @abstractmethod
@@ -202,14 +194,6 @@ class CorpusStore(ABC):
         """Turns to the newest version."""
 
     @abstractmethod
-    def append(self, ids: Sequence[bytes] | np.ndarray, features: Mapping[str, PackedRows]) -> int:
-        """Adds documents, (rows, 16) uint8 or as many bytes, as one fragment, and returns how many were new.
-
-        Documents whose id is there already, or twice in `ids`, are left out. Raises StoreError where features do not
-        fit the schema, or the disk is full; then nothing is kept.
-        """
-
-    @abstractmethod
     def ids(self, fragment: str) -> np.ndarray:
         """The ids of a fragment's documents, (rows, 16) uint8, in the order of its rows."""
 
@@ -223,10 +207,7 @@ class CorpusStore(ABC):
 
     @abstractmethod
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
-        """Adds a column of results to a fragment, or replaces it: arrays (rows, ...) by name, such as label and score.
-
-        Raises StoreError where the rows are not as many as the fragment's, or the fragment is gone (compacted away).
-        """
+        """Adds or replaces a fragment's column of results: arrays (rows, ...) by name; StoreError where it is gone."""
 
     @abstractmethod
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
@@ -245,19 +226,96 @@ class CorpusStore(ABC):
         """Removes a column of results from every fragment."""
 
     @abstractmethod
-    def compact(self, *, rows: int) -> int:
-        """Joins neighbouring fragments into some of up to about so many rows; returns how many fragments went.
-
-        Columns of results are kept: fragments are joined only where they have the same ones.
-        """
-
-    @abstractmethod
     def sweep(self, *, age: float) -> int:
         """Removes files that no version needs and that are older than `age` seconds; returns their bytes."""
 
     @abstractmethod
     def verify(self) -> None:
         """Reads every byte; raises StoreError that names a file changed since it was written."""
+
+    @abstractmethod
+    def _write(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Any:
+        """Writes a fragment that no version names yet."""
+
+    @abstractmethod
+    def _join(self, group: Sequence[Any]) -> Any:
+        """Writes one fragment of all rows of several, with their results."""
+
+    @abstractmethod
+    def _commit(self, records: Sequence[Any], about: Any = None) -> bool:
+        """Makes a version of these fragments, and what else it says; False where another writer was first."""
+
+    @abstractmethod
+    def _discard(self, record: Any) -> None:
+        """Removes a fragment that was written and that no version will name, where `sweep` need not."""
+
+    def append(self, ids: Sequence[bytes] | np.ndarray, features: Mapping[str, PackedRows]) -> int:
+        """Adds documents, (rows, 16) uint8 or as many bytes, as one fragment, and returns how many were new.
+
+        Documents whose id is there already, or twice in `ids`, are left out. Raises StoreError where features do not
+        fit the schema, or the disk is full; then nothing is kept.
+        """
+        ids = as_ids(ids)
+        check_features(self.schema, ids, features)
+        written, rows_written = None, np.empty(0, np.int64)
+        for _ in range(ATTEMPTS):
+            self.refresh()
+            rows = self.lacking(ids)
+            if not np.array_equal(rows, rows_written):  # at first, and when another writer added some of them
+                if written is not None:
+                    self._discard(written)
+                taken = {digest: each.take(rows) for digest, each in features.items()}
+                written, rows_written = self._write(ids[rows], taken) if len(rows) else None, rows
+            if written is None:
+                return 0
+            if self._commit((*self._records, written)):
+                return len(rows)
+        raise self._busy()
+
+    def compact(self, *, rows: int) -> int:
+        """Joins neighbouring fragments into some of up to about so many rows; returns how many fragments went.
+
+        Columns of results are kept: fragments are joined only where they have the same ones.
+        """
+        self.refresh()
+        gone = 0
+        for group in list(fragment_groups(self.fragments, rows)):
+            before = [self._record(fragment.name) for fragment in group]
+            joined = self._join(before)
+            for _ in range(ATTEMPTS):
+                there = with_joined(self._records, before, joined)
+                if there is None:  # another process joined them, or added a column
+                    self._discard(joined)
+                    break
+                if self._commit(there):
+                    gone += len(before) - 1
+                    break
+                self.refresh()
+        return gone
+
+    def _change(self, change: Callable[[], tuple[Sequence[Any], Any]]) -> None:
+        """Commits what `change` makes of the newest version: its fragments, and what else it says."""
+        for _ in range(ATTEMPTS):
+            self.refresh()
+            if self._commit(*change()):
+                return
+        raise self._busy()
+
+    def _turn_to(self, records: Sequence[Any]) -> None:
+        """Reads these fragments from now on, and forgets what was read of others."""
+        self._records, names = tuple(records), {record.name for record in records}
+        self._indices = {name: index for name, index in self._indices.items() if name in names}
+        self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
+
+    def _record(self, name: str) -> Any:
+        for record in self._records:
+            if record.name == name:
+                return record
+        do = "read `fragments` again: it was joined with others since"
+        raise StoreError(f"the store has no fragment '{name}'", do=do)
+
+    def _busy(self) -> StoreError:
+        return StoreError(f"{self._location} is written to by too many processes at once", do="try again later")
 
     def find(self, ids: Sequence[bytes] | np.ndarray) -> np.ndarray:
         """Where each document is, int64 (rows, 2): the number of its fragment and its row there; -1 where it is not."""
@@ -297,18 +355,6 @@ class CorpusStore(ABC):
         return PackedRows.of([len(part) for part in parts], data)
 
 
-def as_ids(ids: Sequence[bytes] | np.ndarray) -> np.ndarray:
-    """Ids as uint8 (rows, 16); raises StoreError for ids of another length."""
-    if not isinstance(ids, np.ndarray):
-        wrong = next((one for one in ids if len(one) != ID_BYTES), None)
-        if wrong is not None:
-            raise StoreError("an id has the wrong length", got=f"{len(wrong)} bytes", allowed=f"{ID_BYTES} bytes")
-        ids = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, ID_BYTES)
-    if ids.dtype != np.uint8 or ids.ndim != 2 or ids.shape[1] != ID_BYTES:
-        raise StoreError("ids have another shape", got=f"{ids.dtype} {ids.shape}", allowed=f"uint8 (rows, {ID_BYTES})")
-    return np.ascontiguousarray(ids)
-
-
 def check_features(schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows]) -> None:
     """Raises StoreError where the features are not those of the schema, or not of as many rows as there are ids."""
     wanted = {column.digest for column in schema.features}
@@ -327,51 +373,28 @@ def check_features(schema: Schema, ids: np.ndarray, features: Mapping[str, Packe
             )
 
 
-def first_of_each(ids: np.ndarray) -> np.ndarray:
-    """The first row of every different id, ascending, int64."""
-    _, first = np.unique(np.ascontiguousarray(ids).view(f"V{ID_BYTES}")[:, 0], return_index=True)
-    rows: np.ndarray = np.sort(first)
-    return rows
+def fragment_groups(fragments: Sequence[Fragment], rows: int) -> Iterator[tuple[Fragment, ...]]:
+    """Neighbouring fragments, two or more, of up to so many rows together and with the same columns of results."""
+    group: list[Fragment] = []
+    for fragment in (*fragments, None):
+        fits = fragment is not None and (
+            not group
+            or (
+                sum(each.rows for each in group) + fragment.rows <= rows
+                and set(group[0].results) == set(fragment.results)
+            )
+        )
+        if not fits:
+            if len(group) > 1:
+                yield tuple(group)
+            group = []
+        if fragment is not None:
+            group.append(fragment)
 
 
-class IdIndex:
-    """Finds rows by id: the first 8 bytes of each sorted, with the rows they belong to."""
-
-    def __init__(self, ids: np.ndarray, prefixes: np.ndarray, rows: np.ndarray) -> None:
-        """`ids` (rows, 16) uint8; `prefixes` (rows,) uint64, sorted; `rows` (rows,) uint32."""
-        self._ids, self._prefixes, self._rows = ids, prefixes, rows
-
-    @classmethod
-    def of(cls, ids: np.ndarray) -> Self:
-        """The index of these ids."""
-        prefixes = prefixes_of(ids)
-        order = np.argsort(prefixes, kind="stable")
-        return cls(ids, prefixes[order], order.astype(np.uint32))
-
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """What a store writes: sorted prefixes, and the rows they belong to."""
-        return self._prefixes, self._rows
-
-    def find(self, ids: np.ndarray) -> np.ndarray:
-        """The row of each id, int64 (rows,); -1 where it is not."""
-        places = np.full(len(ids), -1, np.int64)
-        if not len(self._ids):
-            return places
-        wanted = prefixes_of(ids)
-        at = np.searchsorted(self._prefixes, wanted)
-        open_ = np.flatnonzero(at < len(self._prefixes))
-        while len(open_):  # once, unless two ids share their first 8 bytes
-            open_ = open_[self._prefixes[at[open_]] == wanted[open_]]
-            rows = self._rows[at[open_]].astype(np.int64)
-            equal = (self._ids[rows] == ids[open_]).all(axis=1)
-            places[open_[equal]] = rows[equal]
-            open_ = open_[~equal]
-            at[open_] += 1
-            open_ = open_[at[open_] < len(self._prefixes)]
-        return places
-
-
-def prefixes_of(ids: np.ndarray) -> np.ndarray:
-    """The first 8 bytes of ids (rows, 16) as numbers, uint64 (rows,)."""
-    numbers: np.ndarray = np.ascontiguousarray(ids[:, :8]).view(">u8")[:, 0].astype(np.uint64)
-    return numbers
+def with_joined(there: Sequence[Any], before: Sequence[Any], joined: Any) -> list[Any] | None:
+    """The items with one in the place of some neighbours; None where these are not there any more as they were."""
+    at = next((number for number, each in enumerate(there) if each == before[0]), None)
+    if at is None or list(there[at : at + len(before)]) != list(before):
+        return None
+    return [*there[:at], joined, *there[at + len(before) :]]

@@ -14,7 +14,7 @@ it. Lance's own `Append` would not fail, so two writers could keep one document 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -26,52 +26,51 @@ from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, id_array,
 from polyhead.store.corpus.base import (
     CorpusStore,
     Fragment,
-    IdIndex,
     PackedRows,
     ResultFacts,
     Schema,
-    as_ids,
     check_column_name,
-    check_features,
     check_results,
     check_schema,
     checked_schema,
 )
-from polyhead.store.corpus.joins import fragment_groups, with_joined
+from polyhead.store.corpus.ids import IdIndex
 from polyhead.store.corpus.lance_files import (
     FORMAT,
     LanceFragment,
+    bring_tables,
     changed,
+    check_tables,
     check_values,
     fragments_in,
+    is_conflict,
+    is_fault,
     metadata_of,
+    modules,
+    put_tables,
     schema_in,
     with_seal,
     write_columns,
     write_fragment,
 )
-from polyhead.store.corpus.lance_library import is_conflict, is_fault, modules
-from polyhead.store.corpus.lance_tables import bring_tables, check_tables, put_tables
 from polyhead.values import from_json, to_json
 
 FACTS = b"polyhead:column:"  # how keys of the schema's metadata begin that describe columns of results
-ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
 class LanceStore(CorpusStore):
     """A store in a Lance dataset."""
 
     def __init__(self, location: str) -> None:
+        super().__init__()
         self._location = location
         self._lance, self._arrow = modules()
-        self._indices: dict[str, IdIndex] = {}
-        self._rows: dict[tuple[str, str], PackedRows] = {}
         with opening(location):
             dataset = self._lance.dataset(location)
             about = (dataset.schema.metadata or {}).get(ABOUT)
         if about is None:
             raise StoreError(f"{location} is a Lance dataset, but no store of features", do="give another location")
-        self._turn_to(dataset)
+        self._read_version(dataset)
         self.schema = schema_in(about, location)
         bring_tables(self._lance, location, (column.codec.arrays for column in self.schema.features))
 
@@ -116,34 +115,14 @@ class LanceStore(CorpusStore):
                 rows=each.rows,
                 results=tuple(column for column, names in columns.items() if each.columns & set(names.values())),
             )
-            for each in self._fragments
+            for each in self._records
         )
 
     def refresh(self) -> None:
         """Turns to the newest version."""
         with opening(self._location):
             dataset = self._lance.dataset(self._location)
-        self._turn_to(dataset)
-
-    def append(self, ids: Sequence[bytes] | np.ndarray, features: Mapping[str, PackedRows]) -> int:
-        """Adds documents as one fragment; those that are there already are left out. Returns how many were new."""
-        ids = as_ids(ids)
-        check_features(self.schema, ids, features)
-        fragment: LanceFragment | None = None
-        written = np.empty(0, np.int64)
-        for _ in range(ATTEMPTS):
-            self.refresh()
-            rows = self.lacking(ids)
-            if not len(rows):
-                return 0
-            if fragment is None or not np.array_equal(rows, written):  # when another writer added some of them
-                kept = {digest: each.take(rows) for digest, each in features.items()}
-                table = rows_table(self._arrow, self.schema, ids[rows], kept)
-                with lance_errors(self._location, table):
-                    fragment, written = write_fragment(self._location, table), rows
-            if self._commit(self._dataset.schema, (*self._fragments, fragment)):
-                return len(rows)
-        raise self._busy()
+        self._read_version(dataset)
 
     def ids(self, fragment: str) -> np.ndarray:
         """The ids of a fragment's documents, (rows, 16) uint8."""
@@ -169,25 +148,25 @@ class LanceStore(CorpusStore):
 
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
         """Adds a column of results to a fragment, or replaces it."""
-        check_results(column, results, self._fragment(fragment).rows)
+        check_results(column, results, self._record(fragment).rows)
         table = self._arrow.table({f"{column}__{name}": array_of(self._arrow, a) for name, a in results.items()})
         self._schema_with(column, table.schema)  # refused before anything is written
         with lance_errors(self._location, table):
             file = write_columns(self._location, table)
 
-        def added() -> tuple[Any, Sequence[LanceFragment]]:
+        def added() -> tuple[Sequence[LanceFragment], Any]:
             schema, old = self._schema_with(column, table.schema), list(self._columns().get(column, {}).values())
-            self._fragment(fragment)  # still there
-            return schema, [
+            self._record(fragment)  # still there
+            return [
                 msgspec.structs.replace(each, files=(*each.without(old), file)) if each.name == fragment else each
-                for each in self._fragments
-            ]
+                for each in self._records
+            ], schema
 
         self._change(added)
 
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
         """A column of results of a fragment; None where it is not done yet."""
-        held = self._fragment(fragment).columns
+        held = self._record(fragment).columns
         there = {name: full for name, full in self._columns().get(column, {}).items() if full in held}
         if not there:
             return None
@@ -199,9 +178,9 @@ class LanceStore(CorpusStore):
         check_column_name(column, "a column of results")
         told = {FACTS + column.encode(): to_json(facts, indent=0)}
 
-        def described() -> tuple[Any, Sequence[LanceFragment]]:
+        def described() -> tuple[Sequence[LanceFragment], Any]:
             schema = self._dataset.schema
-            return schema.with_metadata({**schema.metadata, **told}), self._fragments
+            return self._records, schema.with_metadata({**schema.metadata, **told})
 
         self._change(described)
 
@@ -216,29 +195,12 @@ class LanceStore(CorpusStore):
     def drop_results(self, column: str) -> None:
         """Removes a column of results from every fragment."""
 
-        def without() -> tuple[Any, Sequence[LanceFragment]]:
+        def without() -> tuple[Sequence[LanceFragment], Any]:
             schema, names = self._dataset.schema, list(self._columns().get(column, {}).values())
             left = self._arrow.schema([each for each in schema if each.name not in names], metadata=schema.metadata)
-            return left, [msgspec.structs.replace(each, files=each.without(names)) for each in self._fragments]
+            return [msgspec.structs.replace(each, files=each.without(names)) for each in self._records], left
 
         self._change(without)
-
-    def compact(self, *, rows: int) -> int:
-        """Joins neighbouring fragments into some of up to about so many rows; returns how many fragments went."""
-        self.refresh()
-        gone = 0
-        for group in list(fragment_groups(self.fragments, rows)):
-            before = [self._fragment(fragment.name) for fragment in group]
-            joined = self._join(before)
-            for _ in range(ATTEMPTS):
-                there = with_joined(self._fragments, before, joined)
-                if there is None:
-                    break  # another process joined them, or added a column
-                if self._commit(self._dataset.schema, there):
-                    gone += len(group) - 1
-                    break
-                self.refresh()
-        return gone
 
     def sweep(self, *, age: float) -> int:
         """Removes old versions, and files that are older than `age` seconds; returns their bytes.
@@ -254,24 +216,14 @@ class LanceStore(CorpusStore):
         """Reads every value; raises StoreError that names a file changed since it was written."""
         self.refresh()
         check_tables(self._lance, self._location, (column.codec.arrays for column in self.schema.features))
-        for fragment in self._fragments:
+        for fragment in self._records:
             self._read(fragment.name, sorted(fragment.columns))
 
-    def _turn_to(self, dataset: Any) -> None:
+    def _read_version(self, dataset: Any) -> None:
         """Reads this version from now on; raises StoreError where it is not as it was written."""
         with reading(self._location):
-            self._dataset, self._fragments = dataset, fragments_in(dataset, self._location)
-        names = {fragment.name for fragment in self._fragments}
-        self._indices = {name: index for name, index in self._indices.items() if name in names}
-        self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
-
-    def _fragment(self, name: str) -> LanceFragment:
-        for fragment in self._fragments:
-            if fragment.name == name:
-                return fragment
-        raise StoreError(
-            f"the store has no fragment '{name}'", do="read `fragments` again: it was joined with others since"
-        )
+            self._dataset = dataset
+            self._turn_to(fragments_in(dataset, self._location))
 
     def _columns(self) -> dict[str, dict[str, str]]:
         """Columns of results: the names of their arrays, each with the name of its field."""
@@ -298,15 +250,24 @@ class LanceStore(CorpusStore):
 
     def _read(self, fragment: str, columns: Sequence[str]) -> Any:
         """Columns of a fragment, with those that lie in one file with them; all of these are checked."""
-        there = self._fragment(fragment)
+        there = self._record(fragment)
         files = [file for file in there.files if set(columns) & set(file.columns)]
-        lance_fragment = self._dataset.get_fragments()[self._fragments.index(there)]
+        lance_fragment = self._dataset.get_fragments()[self._records.index(there)]
         with reading(self._location):
             table = lance_fragment.to_table(columns=[name for file in files for name in file.columns])
             table = table.combine_chunks()
             for file in files:
                 check_values(table, file, self._location)
         return table
+
+    def _write(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> LanceFragment:
+        """Writes a fragment that no version names yet."""
+        table = rows_table(self._arrow, self.schema, ids, features)
+        with lance_errors(self._location, table):
+            return write_fragment(self._location, table)
+
+    def _discard(self, record: LanceFragment) -> None:
+        """`sweep` removes it: an object store may list files late."""
 
     def _join(self, group: Sequence[LanceFragment]) -> LanceFragment:
         """One fragment of all rows of several, with their results in files of their own."""
@@ -321,22 +282,15 @@ class LanceStore(CorpusStore):
             ]
         return msgspec.structs.replace(joined, files=(*joined.files, *results))
 
-    def _change(self, change: Callable[[], tuple[Any, Sequence[LanceFragment]]]) -> None:
-        """Commits the schema and the fragments that `change` makes of the newest version's."""
-        for _ in range(ATTEMPTS):
-            self.refresh()
-            if self._commit(*change()):
-                return
-        raise self._busy()
-
-    def _commit(self, schema: Any, fragments: Sequence[LanceFragment]) -> bool:
-        """Commits a version of these fragments; False where another writer was first."""
+    def _commit(self, records: Sequence[LanceFragment], about: Any = None) -> bool:
+        """Commits a version of these fragments, or False where another was first; `about` is another schema."""
         number, operations = self._dataset.version, self._lance.LanceOperation
-        there = dict(zip(self._fragments, self._dataset.get_fragments(), strict=True))
+        fragments, schema = records, self._dataset.schema if about is None else about
+        there = dict(zip(self._records, self._dataset.get_fragments(), strict=True))
         numbers = {fragment.name: each.fragment_id for fragment, each in there.items()}
         for fragment in fragments:
             numbers.setdefault(fragment.name, max(numbers.values(), default=-1) + 1)
-        is_kept = {each.name for each in self._fragments} <= {each.name for each in fragments}
+        is_kept = {each.name for each in self._records} <= {each.name for each in fragments}
         grows = schema.names[: len(self._dataset.schema)] == self._dataset.schema.names
         # A Merge keeps the numbers of fragments and fields; it has to keep all, which a compaction and a drop do not.
         operation = operations.Merge if is_kept and grows else operations.Overwrite
@@ -349,11 +303,8 @@ class LanceStore(CorpusStore):
             if not is_conflict(error):
                 raise StoreError(f"{self._location}: a version cannot be written", got=error, do="try again") from None
             return False
-        self._turn_to(dataset)
+        self._read_version(dataset)
         return True
-
-    def _busy(self) -> StoreError:
-        return StoreError(f"{self._location} is written to by too many processes at once", do="try again later")
 
 
 @contextmanager

@@ -1,26 +1,85 @@
-"""Data files of a Lance store, and the seal of its versions, as Lance itself notices no changed byte.
-
-    data/NAME_LETTERS-SHA256.lance    columns of one fragment: a random name, then the digest of what they hold
-    polyhead:seal             metadata of each version's schema: the digest of all else that the version says
-
-A digest is of values, not of bytes in a file: it is checked on what a reader is about to use, in any store.
-"""
+"""Data files of a Lance store, arrays of its codecs, and the seal of its versions; Lance notices no changed byte."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from polyhead.errors import PolyheadError, StoreError
+from polyhead.codecs.tables import RESTORE, is_known, table_bytes, take_table
+from polyhead.errors import CorruptFile, MissingExtra, PolyheadError, StoreError
 from polyhead.plugins import unregistered
 from polyhead.store.corpus.arrow import id_array, plain_array
 from polyhead.store.corpus.base import Schema
 from polyhead.values import Value, from_json, to_json
+
+
+def modules() -> tuple[Any, Any]:
+    """Lance and Arrow; raises MissingExtra where they are not installed."""
+    try:
+        import lance
+        import lance.fragment
+        import lance.schema
+        import pyarrow
+    except ImportError:
+        raise MissingExtra("pylance", "lance", "a store in Lance") from None
+    return lance, pyarrow
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether a commit failed only because another came first, maybe so long ago that the version before it is gone."""
+    text = str(error).lower()
+    return "conflict" in type(error).__name__.lower() or "conflict" in text or ".manifest was not found" in text
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether an error is Lance's own, a panic of its native code among them, which is no `Exception`."""
+    return isinstance(error, (OSError, ValueError, RuntimeError, NotImplementedError)) or (
+        type(error).__name__ == "PanicException"
+    )
+
+
+def put_tables(lance: Any, arrow: Any, location: str, digests: Iterable[str], *, format: str) -> None:
+    """Writes each table named that is not there yet; "" names none."""
+    for digest in set(digests) - {""}:
+        content = arrow.table({"content": arrow.array([table_bytes(digest)], arrow.large_binary())})
+        try:
+            lance.write_dataset(content, _place(location, digest), mode="create", data_storage_version=format)
+        except OSError as error:
+            if "already exists" not in str(error):
+                do = "give a place that can be written"
+                raise StoreError(f"{location}: the store cannot be made", got=error, do=do) from None
+
+
+def bring_tables(lance: Any, location: str, digests: Iterable[str]) -> None:
+    """Makes the tables named known to this process; raises StoreError for one that is absent or was changed."""
+    check_tables(lance, location, (digest for digest in digests if not is_known(digest)))
+
+
+def check_tables(lance: Any, location: str, digests: Iterable[str]) -> None:
+    """Reads the tables named, known or not; raises StoreError for one that is absent or was changed."""
+    for digest in set(digests) - {""}:
+        place = _place(location, digest)
+        try:
+            (content,) = lance.dataset(place).to_table().column("content").to_pylist()
+            take_table(content, digest, Path(place))
+        except CorruptFile as error:
+            raise StoreError(error.what, got=error.got, do=RESTORE) from None
+        except BaseException as error:
+            if not is_fault(error) and not isinstance(error, (KeyError, TypeError)):
+                raise
+            got = (str(error).splitlines() or [""])[0]
+            raise StoreError(f"the arrays of a codec cannot be read: {place}", got=got, do=RESTORE) from None
+
+
+def _place(location: str, digest: str) -> str:
+    return f"{location.rstrip('/')}/_codecs/{digest}.lance"
+
 
 FORMAT = "2.2"  # of data files: pinned, as older versions of Lance do not read newer ones
 SEAL = b"polyhead:seal"

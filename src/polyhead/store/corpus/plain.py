@@ -21,7 +21,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -42,23 +42,19 @@ from polyhead.files import (
     write_file,
 )
 from polyhead.store.corpus.base import (
-    ID_BYTES,
+    ATTEMPTS,
     CorpusStore,
     Fragment,
-    IdIndex,
     PackedRows,
     ResultFacts,
     Schema,
-    as_ids,
-    check_features,
     check_results,
     check_schema,
     checked_schema,
 )
-from polyhead.store.corpus.joins import fragment_groups, with_joined
+from polyhead.store.corpus.ids import ID_BYTES, IdIndex
 from polyhead.store.corpus.versions import (
     Stored,
-    StoreVersion,
     check_content,
     damaged,
     disk_errors,
@@ -73,23 +69,21 @@ from polyhead.store.corpus.versions import (
     read_schema,
     read_version,
     results_facts,
+    sealed,
 )
-from polyhead.values import to_json
 
 FOLDERS = ("versions", "fragments", "results")
 FORGETTING, PATIENCE = 64, 3600.0  # every 64th commit empties versions replaced an hour ago
 LARGEST_RESULTS = 2**34  # bytes of one fragment's column
-ATTEMPTS = 1000  # at a version's number, of which each lost one means that another writer made progress
 
 
 class PlainStore(CorpusStore):
     """A store in plain files of one folder."""
 
     def __init__(self, folder: Path, schema: Schema) -> None:
-        self._folder, self.schema = folder, schema
-        self._number, self._version = 0, StoreVersion()
-        self._indices: dict[str, IdIndex] = {}
-        self._rows: dict[tuple[str, str], PackedRows] = {}
+        super().__init__()
+        self._folder, self._location, self.schema = folder, str(folder), schema
+        self._number, self._records = 0, ()
         self.refresh()
 
     @classmethod
@@ -123,9 +117,7 @@ class PlainStore(CorpusStore):
     @property
     def fragments(self) -> tuple[Fragment, ...]:
         """The fragments of this version, oldest first."""
-        return tuple(
-            Fragment(name=each.name, rows=each.rows, results=tuple(each.results)) for each in self._version.fragments
-        )
+        return tuple(Fragment(name=each.name, rows=each.rows, results=tuple(each.results)) for each in self._records)
 
     def refresh(self) -> None:
         """Turns to the newest version."""
@@ -136,40 +128,20 @@ class PlainStore(CorpusStore):
             path = self._path(number)
             if is_forgotten(path) and max(numbers_in(self._folder)) > number:  # since it was listed
                 continue
-            self._version, self._number = read_version(path), number
-            names = {each.name for each in self._version.fragments}
-            self._indices = {name: index for name, index in self._indices.items() if name in names}
-            self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
+            self._turn_to(read_version(path))
+            self._number = number
             return
         raise StoreError(f"{self._folder} changes faster than it can be read", do="wait for its writers")
 
-    def append(self, ids: Sequence[bytes] | np.ndarray, features: Mapping[str, PackedRows]) -> int:
-        """Adds documents as one fragment; those that are there already are left out. Returns how many were new."""
-        ids = as_ids(ids)
-        check_features(self.schema, ids, features)
-        written: Stored | None = None
-        rows_written = np.empty(0, np.int64)
-        for _ in range(ATTEMPTS):
-            self.refresh()
-            rows = self.lacking(ids)
-            if not np.array_equal(rows, rows_written):  # at first, and when another writer added some of them
-                self._discard(written)
-                written, rows_written = self._write(ids[rows], {k: v.take(rows) for k, v in features.items()}), rows
-            if written is None:
-                return 0
-            if self._commit(msgspec.structs.replace(self._version, fragments=(*self._version.fragments, written))):
-                return len(rows)
-        raise self._busy()
-
     def ids(self, fragment: str) -> np.ndarray:
         """The ids of a fragment's documents, (rows, 16) uint8, memory-mapped."""
-        stored = self._stored(fragment)
+        stored = self._record(fragment)
         return self._mapped(stored, "ids.bin", np.uint8, (stored.rows, ID_BYTES))
 
     def rows(self, fragment: str, digest: str) -> PackedRows:
         """The features of a fragment's documents, memory-mapped."""
         if (fragment, digest) not in self._rows:
-            stored, column = self._stored(fragment), self.schema.column(digest)
+            stored, column = self._record(fragment), self.schema.column(digest)
             tokens = stored.tokens[digest]
             lengths = self._mapped(stored, f"{digest}.lengths.bin", np.dtype("<u4"), (stored.rows,))
             data = self._mapped(stored, f"{digest}.data.bin", np.uint8, (tokens, column.token_bytes))
@@ -181,7 +153,7 @@ class PlainStore(CorpusStore):
     def index(self, fragment: str) -> IdIndex:
         """The index of a fragment's ids, memory-mapped."""
         if fragment not in self._indices:
-            stored = self._stored(fragment)
+            stored = self._record(fragment)
             index = self._mapped(stored, "index.bin", np.uint8, (12 * stored.rows,))
             prefixes, rows = index[: 8 * stored.rows].view("<u8"), index[8 * stored.rows :].view("<u4")
             if len(rows) and int(rows.max()) >= stored.rows:
@@ -191,7 +163,7 @@ class PlainStore(CorpusStore):
 
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
         """Adds a column of results to a fragment, or replaces it."""
-        stored = self._stored(fragment)
+        stored = self._record(fragment)
         check_results(column, results, stored.rows)
         file = f"{fragment}-{secrets.token_hex(4)}.safetensors"
         content = save({name: np.ascontiguousarray(array) for name, array in results.items()})
@@ -201,14 +173,19 @@ class PlainStore(CorpusStore):
             digest = write_file(path, [content])
             sync_folder(path.parent)
 
-        def added(stored: Stored) -> Stored:
-            return msgspec.structs.replace(stored, results=stored.results | {column: (file, digest)})
+        def added() -> tuple[list[Stored], None]:
+            self._record(fragment)  # still there
+            results = {column: (file, digest)}
+            return [
+                msgspec.structs.replace(each, results=each.results | results) if each.name == fragment else each
+                for each in self._records
+            ], None
 
-        self._change(fragment, added)  # where that fails the file stays: a version may name it, or `sweep` removes it
+        self._change(added)  # where that fails the file stays: a version may name it, or `sweep` removes it
 
     def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
         """A column of results of a fragment; None where it is not done yet."""
-        stored = self._stored(fragment)
+        stored = self._record(fragment)
         if column not in stored.results:
             return None
         file, digest = stored.results[column]
@@ -233,29 +210,12 @@ class PlainStore(CorpusStore):
     def drop_results(self, column: str) -> None:
         """Removes a column of results from every fragment."""
 
-        def without(stored: Stored) -> Stored:
-            left = {name: file for name, file in stored.results.items() if name != column}
-            return msgspec.structs.replace(stored, results=left)
+        def without() -> tuple[list[Stored], None]:
+            left = [{name: file for name, file in each.results.items() if name != column} for each in self._records]
+            kept = zip(self._records, left, strict=True)
+            return [msgspec.structs.replace(stored, results=results) for stored, results in kept], None
 
-        self._change(None, without)
-
-    def compact(self, *, rows: int) -> int:
-        """Joins neighbouring fragments into some of up to about so many rows; returns how many fragments went."""
-        self.refresh()
-        gone = 0
-        for group in list(fragment_groups(self.fragments, rows)):
-            stored = [self._stored(fragment.name) for fragment in group]
-            joined = self._join(stored)
-            for _ in range(ATTEMPTS):
-                there = with_joined(self._version.fragments, stored, joined)
-                if there is None:
-                    self._discard(joined)  # another process joined them, or added a column
-                    break
-                if self._commit(msgspec.structs.replace(self._version, fragments=tuple(there))):
-                    gone += len(stored) - 1
-                    break
-                self.refresh()
-        return gone
+        self._change(without)
 
     def sweep(self, *, age: float) -> int:
         """Removes files that no version needs and that are older than `age` seconds; returns their bytes."""
@@ -267,7 +227,7 @@ class PlainStore(CorpusStore):
         paths = list(map(self._path, numbers_in(self._folder)))
         forget(paths, age, root=self._folder)
         versions = [read_version(path) for path in paths if not is_forgotten(path)]
-        stored = [each for version in versions for each in version.fragments]
+        stored = [each for version in versions for each in version]
         fragments = {each.name for each in stored}
         results = {(column, file) for each in stored for column, (file, _) in each.results.items()}
         freed, now = 0, time.time()
@@ -289,7 +249,7 @@ class PlainStore(CorpusStore):
 
     def verify(self) -> None:
         """Reads every byte; raises StoreError that names a file changed since it was written."""
-        for stored in self._version.fragments:
+        for stored in self._records:
             for name in stored.files:
                 check_content(self._file(stored, name), stored.files[name])
             for column in stored.results:
@@ -301,17 +261,8 @@ class PlainStore(CorpusStore):
     def _file(self, stored: Stored, name: str) -> Path:
         return self._folder / "fragments" / stored.name / name
 
-    def _stored(self, fragment: str) -> Stored:
-        for stored in self._version.fragments:
-            if stored.name == fragment:
-                return stored
-        do = "read `fragments` again: it was joined with others since"
-        raise StoreError(f"the store has no fragment '{fragment}'", do=do)
-
-    def _write(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Stored | None:
-        """Writes a fragment that no version names yet; None for no rows."""
-        if not len(ids):
-            return None
+    def _write(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Stored:
+        """Writes a fragment that no version names yet."""
         prefixes, order = IdIndex.of(ids).arrays()
         contents = {"ids.bin": [ids], "index.bin": [prefixes.astype("<u8"), order.astype("<u4")]}
         for digest, rows in features.items():
@@ -331,9 +282,9 @@ class PlainStore(CorpusStore):
         tokens = {digest: len(rows.data) for digest, rows in features.items()}
         return Stored(name=name, rows=len(ids), tokens=tokens, files=files)
 
-    def _discard(self, stored: Stored | None) -> None:
-        if stored is not None:
-            remove_tree(self._folder / "fragments" / stored.name, root=self._folder)
+    def _discard(self, record: Stored) -> None:
+        """Removes a fragment that no version names."""
+        remove_tree(self._folder / "fragments" / record.name, root=self._folder)
 
     def _join(self, group: Sequence[Stored]) -> Stored:
         """One fragment of all rows of several, with their results."""
@@ -343,8 +294,7 @@ class PlainStore(CorpusStore):
             parts = [self.rows(each.name, column.digest) for each in group]
             data = np.concatenate([part.data for part in parts])
             features[column.digest] = PackedRows.of(np.concatenate([part.lengths for part in parts]), data)
-        joined = self._write(ids, features)
-        assert joined is not None  # fragments have rows
+        joined: Stored = self._write(ids, features)
         results = {}
         for column_name in group[0].results:
             arrays = [self.results(each.name, column_name) or {} for each in group]
@@ -356,29 +306,15 @@ class PlainStore(CorpusStore):
                 sync_folder(folder)
         return msgspec.structs.replace(joined, results=results)
 
-    def _change(self, fragment: str | None, change: Callable[[Stored], Stored]) -> None:
-        """Commits a change of one fragment, or of all; raises StoreError where the fragment is gone."""
-        for _ in range(ATTEMPTS):
-            self.refresh()
-            if fragment is not None:
-                self._stored(fragment)
-            fragments = tuple(
-                change(stored) if fragment in (None, stored.name) else stored for stored in self._version.fragments
-            )
-            if self._commit(msgspec.structs.replace(self._version, fragments=fragments)):
-                return
-        raise self._busy()
-
-    def _commit(self, version: StoreVersion) -> bool:
+    def _commit(self, records: Sequence[Stored], about: None = None) -> bool:
         """Puts a version under the next number; False where another writer was first."""
-        number, version = self._number + 1, version.sealed()
-        content = to_json(version)
+        number, content = self._number + 1, sealed(records)
         with disk_errors(self._folder, "a version cannot be written", needed=len(content)):
             try:
                 put_if_absent(self._path(number), content, root=self._folder)
             except FileExistsError:
                 return False
-        self._number, self._version = number, version
+        self._number, self._records = number, tuple(records)
         if number % FORGETTING == 0:
             forget(list(map(self._path, numbers_in(self._folder))), PATIENCE, root=self._folder)
         return True
@@ -386,6 +322,3 @@ class PlainStore(CorpusStore):
     def _mapped(self, stored: Stored, name: str, kind: type | np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         path, digest = self._file(stored, name), stored.files.get(name, "")
         return mapped(path, np.dtype(kind), shape, digest=digest, root=self._folder)
-
-    def _busy(self) -> StoreError:
-        return StoreError(f"{self._folder} is written to by too many processes at once", do="try again later")

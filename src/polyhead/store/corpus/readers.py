@@ -14,7 +14,8 @@ import numpy as np
 from polyhead.errors import MissingExtra, StoreError
 from polyhead.plan.coding import decode
 from polyhead.store.corpus.arrow import array_of, arrow_schema, rows_table
-from polyhead.store.corpus.base import ID_BYTES, CorpusStore, Fragment, ResultFacts, Schema
+from polyhead.store.corpus.base import CorpusStore, Fragment, ResultFacts, Schema
+from polyhead.store.corpus.ids import ID_BYTES
 
 ROWS = 1024  # documents of a batch of decoded features
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -27,27 +27,11 @@ MAPPED = 64 * 1024  # bytes of a file from which on it is memory-mapped
 Stamp = tuple[int, int, int]  # what changes with a file's content: its number, size and time
 
 
-class Sealed(Value, frozen=True, kw_only=True):
-    """A JSON file of a store, with the SHA-256 of all that it says beside this digest."""
-
-    digest: str = ""
-
-    def sealed(self) -> Self:
-        """The same with its digest."""
-        return msgspec.structs.replace(self, digest=_digest(msgspec.structs.replace(self, digest="")))
-
-
-class StoreFile(Sealed, frozen=True, kw_only=True):
+class StoreFile(Value):
     """`store.json`."""
 
     format: int
     schema: Schema
-
-
-class FactsFile(Sealed, frozen=True, kw_only=True):
-    """`results/COLUMN.json`."""
-
-    facts: ResultFacts
 
 
 class Stored(Value):
@@ -60,20 +44,19 @@ class Stored(Value):
     results: dict[str, tuple[str, str]] = {}  # column: file and its SHA-256
 
 
-class StoreVersion(Sealed, frozen=True, kw_only=True):
-    """One version of the store."""
-
-    fragments: tuple[Stored, ...] = ()
+T = TypeVar("T")
 
 
-SealedT = TypeVar("SealedT", bound=Sealed)
+def sealed(content: object) -> bytes:
+    """The JSON of a file of a store: what it says, and the SHA-256 of that."""
+    return to_json({"digest": _digest(msgspec.to_builtins(content)), "content": content})
 
 
 def put_schema(folder: Path, schema: Schema) -> None:
     """Writes what the store keeps, and the arrays of its codecs first, where no other process did."""
     write_tables(folder, (column.codec.arrays for column in schema.features))
     with suppress(FileExistsError):
-        content = to_json(StoreFile(format=FORMAT, schema=schema).sealed())
+        content = sealed(StoreFile(format=FORMAT, schema=schema))
         put_if_absent(folder / "store.json", content, root=folder)
 
 
@@ -128,14 +111,14 @@ def put_facts(folder: Path, column: str, facts: ResultFacts) -> None:
     check_column_name(column, "a column of results")
     path = folder / "results" / f"{column}.json"
     with disk_errors(path, "facts about a column cannot be written"):
-        replace_file(path, to_json(FactsFile(facts=facts).sealed()), root=folder)
+        replace_file(path, sealed(facts), root=folder)
 
 
 def results_facts(folder: Path) -> dict[str, ResultFacts]:
     """The facts about all columns of results, by column."""
     names = sorted(name[:-5] for name in os.listdir(folder / "results") if name.endswith(".json"))
     files = {name: folder / "results" / f"{name}.json" for name in names if is_name(name)}
-    return {name: read_sealed(path, FactsFile).facts for name, path in files.items()}
+    return {name: read_sealed(path, ResultFacts) for name, path in files.items()}
 
 
 def is_forgotten(path: Path) -> bool:
@@ -184,34 +167,35 @@ def check_content(path: Path, digest: str) -> None:
         raise damaged(path, "it was changed since it was written")
 
 
-def read_version(path: Path) -> StoreVersion:
-    """A version, of which every name stays inside the store's folder."""
-    version = read_sealed(path, StoreVersion)
-    for stored in version.fragments:
+def read_version(path: Path) -> tuple[Stored, ...]:
+    """The fragments of a version, of which every name stays inside the store's folder."""
+    fragments = read_sealed(path, tuple[Stored, ...])
+    for stored in fragments:
         names = [stored.name, *stored.tokens, *stored.results, *(file for file, _ in stored.results.values())]
         if stored.rows < 0 or not all(map(is_name, names)):
             raise damaged(path, "it names files outside the store, or fewer rows than none")
-    return version
+    return fragments
 
 
-def read_sealed(path: Path, kind: type[SealedT]) -> SealedT:
+def read_sealed(path: Path, kind: type[T]) -> T:
     """A JSON file of the store; raises StoreError that names it where it is not as it was written."""
     try:
         data = msgspec.json.decode(read_plain(path, limit=LARGEST_CONFIG))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(path, str(error)) from None
-    if not isinstance(data, dict) or data.get("digest") != _digest({**data, "digest": ""}):
+    content = data.get("content") if isinstance(data, dict) else None
+    if content is None or data != {"digest": _digest(content), "content": content}:
         raise damaged(path, "it was changed since it was written")
     try:
-        return to_value(data, kind, source=str(path))
+        return to_value(content, kind, source=str(path))  # type: ignore[type-var]  # a tuple of values too
     except PolyheadError as error:
-        schema = data.get("schema")
+        schema = content.get("schema") if isinstance(content, dict) else None
         missing = unregistered(error, StoreError, path, schema.get("plugins") if isinstance(schema, dict) else None)
         raise missing or damaged(path, str(error)) from None
 
 
-def _digest(bare: object) -> str:
-    return hashlib.sha256(to_json(bare)).hexdigest()
+def _digest(content: object) -> str:
+    return hashlib.sha256(to_json(content)).hexdigest()
 
 
 @contextmanager

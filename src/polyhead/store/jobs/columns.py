@@ -16,7 +16,7 @@ from polyhead.data.tables import Chunk, NewColumn, Row, Survey, Word
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import InputType, input_of, input_types_of
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.store.jobs.calibrated import CalibratedCell, calibrated_cells, calibrated_of
+from polyhead.store.jobs.answers import CalibratedCell, calibrated_cells, calibrated_of
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.task import Task, kind_of

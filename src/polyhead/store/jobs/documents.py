@@ -9,7 +9,7 @@ import numpy as np
 
 from polyhead.data.rows import Rows, open_rows
 from polyhead.errors import BadValue
-from polyhead.store.corpus.base import document_id
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
 from polyhead.text.tokenize import Input
 

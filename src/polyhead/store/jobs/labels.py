@@ -10,7 +10,7 @@ import numpy as np
 
 from polyhead.arguments import check_fields
 from polyhead.errors import ConfigError
-from polyhead.store.corpus.base import as_ids, document_id, prefixes_of
+from polyhead.store.corpus.ids import as_ids, document_id, prefixes_of
 from polyhead.store.jobs.answers import document_score, given_of, is_answer, surety_of
 from polyhead.store.jobs.documents import documents_of
 from polyhead.store.jobs.stored import StoredAnswers

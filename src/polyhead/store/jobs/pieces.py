@@ -18,93 +18,140 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Self
 
+from polyhead.data.tables.base import Survey
+from polyhead.engine.pinned import Numerics
 from polyhead.errors import ConfigError, DataError
 from polyhead.files import held, open_plain, replace_file, replacing
 from polyhead.folders import WorkFolder, claim, dissolve, sweep
-from polyhead.values import Value, from_json, to_json, to_value
+from polyhead.values import Value, from_json, to_json
 
 log = logging.getLogger(__name__)
 JOB, LOCK = "job.json", "lock"
 _OURS = re.compile(r"job\.json|lock|[0-9]{8,}\.(json|piece)")
 
 
-class Counts(Value):
-    """Counts of a piece, or of several: numbers, or numbers by name."""
+SUMS_OF_RECEIPTS = ("passes", "layers", "tokens", "cut", "repaired")  # counts that are sums over rows
+
+
+class ScoreCounts(Value):
+    """Counts of the rows of a file and of what answering them took."""
 
     rows: int = 0
+    errors: int = 0  # rows with a reason why they, or some task, have no answer
+    unread: int = 0  # of these, rows that could not be read
+    idle: int = 0  # of these, rows that fit no task, including rows with an empty text
+    partly: int = 0  # of these, rows that some task answered where another failed
+    # By task: rows without its answer, which are those unread, those idle, and the two that follow.
+    unanswered: dict[str, int] = {}
+    failed: dict[str, int] = {}
+    unfit: dict[str, int] = {}  # rows that it does not fit, and another task does
+    passes: int = 0
+    layers: int = 0
+    tokens: int = 0
+    cut: int = 0  # tokens that were not read
+    repaired: int = 0
+    seconds: float = 0.0
 
-    def __add__(self, other: Self) -> Self:
+    def __add__(self, other: ScoreCounts) -> ScoreCounts:
         names = self.__struct_fields__
-        return type(self)(**{name: _added(getattr(self, name), getattr(other, name)) for name in names})
+        return ScoreCounts(**{name: _added(getattr(self, name), getattr(other, name)) for name in names})
 
 
-class JobRecord(Value):
-    """Base of descriptions of jobs: everything that the bytes of a piece depend on, except the machine."""
+class ScoreJob(Value):
+    """A file to score, and how: everything that the bytes of a piece depend on, except the machine."""
 
-    purpose: ClassVar[str]  # of the folder of pieces, as its marker says it
-    why_other: ClassVar[Mapping[str, str]]  # by field: what differs where pieces are of another job
+    why_other: ClassVar[Mapping[str, str]] = {  # what differs where pieces are of another job
+        "version": "they were written by another version of polyhead",
+        "source": "what is read has changed since, or is another file",
+        "form": "what is read or written has another format",
+        "tasks": "other tasks, or other versions of them",
+        "trunk": "a bundle over another trunk",
+        "numerics": "other arithmetic: --backend, --precision, versions of packages or this machine",
+        "deterministic": "--deterministic differs",
+        "columns": "other columns are read",
+        "kept": "--keep or --only-answers differs",
+        "prefix": "--prefix differs",
+        "scores": "--scores differs",
+        "calibrated": "--calibrated differs",
+        "piece_rows": "pieces of another size",
+        "survey": "what is read was found to hold other values",
+    }
 
     version: str  # of polyhead
+    source: str  # SHA-256 of the file that is read
+    form: str  # the endings of the names of both files
+    tasks: tuple[str, ...]  # each with its live version and the SHA-256 of its task.json
+    trunk: str  # digest
+    numerics: Numerics
+    deterministic: bool
+    columns: dict[str, tuple[str, ...]]  # columns to read, by role
+    kept: tuple[str, ...]
+    prefix: str
+    scores: bool
+    calibrated: bool
+    piece_rows: int
+    survey: Survey
 
     @property
     def total(self) -> int:
-        """The rows of all pieces together."""
-        raise TypeError(f"{type(self).__name__} does not define `total`")
+        """The rows of the file."""
+        return self.survey.rows
 
 
-JobT = TypeVar("JobT", bound=JobRecord)
-CountsT = TypeVar("CountsT", bound=Counts)
+WORKING = WorkFolder(
+    purpose="pieces of a file that `polyhead score` writes", is_ours=lambda name: bool(_OURS.fullmatch(name))
+)
 
 
 class PieceRecord(Value):
     """What is kept of a piece beside it: its counts, and a digest that shows whether either was changed."""
 
-    counts: Any  # of the job's class of Counts
+    counts: ScoreCounts
     sha256: str  # over the counts and the piece
 
     @classmethod
-    def of(cls, counts: Counts, content: bytes) -> Self:
+    def of(cls, counts: ScoreCounts, content: bytes) -> Self:
         """The record of this content."""
         return cls(counts=counts, sha256=hashlib.sha256(to_json(counts) + content).hexdigest())
 
 
-class Pieces(Generic[JobT, CountsT]):
+class Pieces:
     """The pieces of one job, under its lock."""
 
-    def __init__(self, target: Path, kind: type[JobT], counts: type[CountsT]) -> None:
+    def __init__(self, target: Path) -> None:
         self.target, self.folder = target, folder_of(target)
         self.done: list[PieceRecord] = []  # in order
-        self.counts = counts()  # of the pieces that are done
-        self._kind, self._kind_of_counts, self._total = kind, counts, 0
+        self.counts = ScoreCounts()  # of the pieces that are done
+        self._total = 0
 
     @classmethod
     @contextmanager
-    def held(cls, target: Path, kind: type[JobT], counts: type[CountsT]) -> Iterator[Self]:
-        """The pieces of the job of this kind that writes `target`.
+    def held(cls, target: Path) -> Iterator[Self]:
+        """The pieces of the job that writes `target`.
 
         Raises ConfigError if another process works on it, or if their folder is not ours; it is then left as it is.
         """
-        pieces, working = cls(target, kind, counts), work_folder(kind)
+        pieces = cls(target)
         busy = ConfigError(f"another process is writing {target}", do="wait for it, or write another file")
         with ExitStack() as lock:
-            while not lock.enter_context(_lock(pieces.folder, working, busy)):
+            while not lock.enter_context(_lock(pieces.folder, busy)):
                 pass
             try:
-                sweep(pieces.folder, working)
+                sweep(pieces.folder, WORKING)
                 yield pieces
             finally:
                 if not pieces._has_any:
-                    dissolve(pieces.folder, working)
+                    dissolve(pieces.folder, WORKING)
 
-    def begun(self) -> JobT | None:
+    def begun(self) -> ScoreJob | None:
         """The job to which the pieces belong; raises ConfigError if there are pieces and it cannot be read."""
         path = self.folder / JOB
         if not os.path.lexists(path):
             return None
         try:
-            return from_json(self._read(JOB), self._kind, source=str(path))
+            return from_json(self._read(JOB), ScoreJob, source=str(path))
         except (ConfigError, OSError) as error:
             if not self._has_any:
                 return None
@@ -112,7 +159,7 @@ class Pieces(Generic[JobT, CountsT]):
             got = error.what if isinstance(error, ConfigError) else error.strerror
             raise ConfigError(what, got=got, do="start anew with --fresh") from None
 
-    def go_on(self, job: JobT) -> None:
+    def go_on(self, job: ScoreJob) -> None:
         """Finds the finished pieces; raises ConfigError if they belong to another job.
 
         A piece that was changed is made again, with those after it.
@@ -142,7 +189,7 @@ class Pieces(Generic[JobT, CountsT]):
         with suppress(IsADirectoryError):
             (self.folder / JOB).unlink(missing_ok=True)
 
-    def add(self, content: bytes, counts: CountsT) -> None:
+    def add(self, content: bytes, counts: ScoreCounts) -> None:
         """Adds the next piece, which is on disk when this returns."""
         number, piece = len(self.done), PieceRecord.of(counts, content)
         self._write(_counts_name(number), to_json(piece))
@@ -182,7 +229,7 @@ class Pieces(Generic[JobT, CountsT]):
         """Whether a piece is finished; a job without one may be replaced."""
         return all(os.path.lexists(self.folder / name) for name in (JOB, _piece_name(0)))
 
-    def _is_finished(self, begun: JobT, job: JobT) -> bool:
+    def _is_finished(self, begun: ScoreJob, job: ScoreJob) -> bool:
         """Whether the target has its content, and the process ended right before it dropped the pieces."""
         if begun.version != job.version:
             return False
@@ -195,7 +242,7 @@ class Pieces(Generic[JobT, CountsT]):
         last = (self.folder / _piece_name(number - 1)).stat().st_mtime_ns
         return self.target.stat().st_mtime_ns >= last
 
-    def _begin(self, job: JobT) -> None:
+    def _begin(self, job: ScoreJob) -> None:
         for name in os.listdir(self.folder):  # pieces without a job
             if name != LOCK and _OURS.fullmatch(name):
                 with suppress(IsADirectoryError):
@@ -207,8 +254,7 @@ class Pieces(Generic[JobT, CountsT]):
         source = str(self.folder / _counts_name(number))
         try:
             written = from_json(self._read(_counts_name(number)), PieceRecord, source=source)
-            counts = to_value(written.counts, self._kind_of_counts, source=source)
-            piece = PieceRecord.of(counts, self._read(_piece_name(number)))
+            piece = PieceRecord.of(written.counts, self._read(_piece_name(number)))
         except (OSError, ConfigError):
             return None
         return piece if piece.sha256 == written.sha256 else None
@@ -227,9 +273,9 @@ class Pieces(Generic[JobT, CountsT]):
 
 
 @contextmanager
-def _lock(folder: Path, working: WorkFolder, busy: Exception) -> Iterator[bool]:
+def _lock(folder: Path, busy: Exception) -> Iterator[bool]:
     """Whether the folder's lock is held inside; it is not if the process that had it has just removed the folder."""
-    claim(folder, working)
+    claim(folder, WORKING)
     with ExitStack() as lock:
         try:
             lock.enter_context(held(folder / LOCK, patience=0.0, busy=busy))
@@ -259,11 +305,6 @@ def _changed(path: Path, got: object) -> DataError:
 def folder_of(target: Path) -> Path:
     """The folder of the pieces of the job that writes `target`."""
     return target.with_name(f".{target.name}.pieces")
-
-
-def work_folder(kind: type[JobRecord]) -> WorkFolder:
-    """What a folder of pieces is for, and what lies in it."""
-    return WorkFolder(purpose=kind.purpose, is_ours=lambda name: bool(_OURS.fullmatch(name)))
 
 
 def _added(first: Any, second: Any) -> Any:

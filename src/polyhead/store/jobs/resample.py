@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,17 +10,17 @@ import numpy as np
 from polyhead.data.rows import open_rows
 from polyhead.engine.session import Session
 from polyhead.errors import DataError
-from polyhead.store.corpus.base import CorpusStore, document_id
+from polyhead.store.corpus.base import CorpusStore
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs.answers import ResultColumn, answers_at
 from polyhead.store.jobs.columns import roles_of
 from polyhead.store.jobs.documents import drawn_rows, text_in
+from polyhead.tasks.agreement import is_close, wilson
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
 from polyhead.values import Value
 
 SAMPLE = 200  # documents of a sample
-NORMAL = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
-NEAR = 0.01  # values that differ by less than this part of the task's range count as equal
 Show = Callable[[str], None]
 
 
@@ -43,14 +42,6 @@ class SampleAgreement(Value):
         """The same for people."""
         interval = f"{100 * self.low:.1f} to {100 * self.high:.1f} %"
         return f"{self.task}: {self.equal} of {self.documents} encoded anew have the same answer ({interval})"
-
-
-def wilson(equal: int, of: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927)."""
-    share, z = equal / of, NORMAL
-    centre = (share + z * z / (2 * of)) / (1 + z * z / of)
-    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def resampled(
@@ -85,7 +76,7 @@ def resampled(
         kept, there = answers_at(store, column, task, places)
         now = {"label": given.label, "labels": given.labels, "value": given.value}
         equal = _equal(task, {name: array[there] for name, array in kept.items()}, now, there)
-        low, high = wilson(int(equal.sum()), max(1, len(equal)))
+        low, high = map(float, wilson(int(equal.sum()), max(1, len(equal))))
         found.append(
             SampleAgreement(task=column.task, documents=len(equal), equal=int(equal.sum()), low=low, high=high)
         )
@@ -113,6 +104,6 @@ def _equal(
             continue
         given = given[there]
         if task.range is not None:
-            return np.asarray(abs(array - given) <= NEAR * (task.range[1] - task.range[0]))
+            return np.asarray(is_close(task, array, given))
         return np.asarray((array == given).reshape(len(array), -1).all(axis=1))
     return np.zeros(0, bool)

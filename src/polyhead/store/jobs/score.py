@@ -12,15 +12,15 @@ from pathlib import Path
 from polyhead._version import __version__
 from polyhead.arguments import check_arguments, check_fields
 from polyhead.data.rows import Rows, Show, open_file
-from polyhead.data.tables import TABLES, Chunk, Survey, Writer, file_endings
-from polyhead.engine.pinned import Numerics, numerics_of
+from polyhead.data.tables import TABLES, Chunk, Writer, file_endings
+from polyhead.engine.pinned import numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
 from polyhead.progress import counted, progress_line, stopped_with
-from polyhead.store.jobs.calibrated import calibrations_of
+from polyhead.store.jobs.answers import calibrations_of
 from polyhead.store.jobs.columns import Answers, Roles, RowInput, check_readable, kept_columns, roles_of, why_none
 from polyhead.store.jobs.faults import all_columns, check_machine
-from polyhead.store.jobs.pieces import Counts, JobRecord, Pieces
+from polyhead.store.jobs.pieces import SUMS_OF_RECEIPTS, Pieces, ScoreCounts, ScoreJob
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.values import Value
 
@@ -42,69 +42,6 @@ class ScoreRequest(Value):
         check_fields(self)
         if lone_surrogates(self.prefix):
             raise ConfigError("the prefix of added columns is not UTF-8", got=self.prefix, do="give another --prefix")
-
-
-_OF_RECEIPTS = ("passes", "layers", "tokens", "cut", "repaired")  # counts that are sums over rows
-
-
-class ScoreCounts(Counts):
-    """Counts of the rows of a file and of what answering them took."""
-
-    errors: int = 0  # rows with a reason why they, or some task, have no answer
-    unread: int = 0  # of these, rows that could not be read
-    idle: int = 0  # of these, rows that fit no task, including rows with an empty text
-    partly: int = 0  # of these, rows that some task answered where another failed
-    # By task: rows without its answer, which are those unread, those idle, and the two that follow.
-    unanswered: dict[str, int] = {}
-    failed: dict[str, int] = {}
-    unfit: dict[str, int] = {}  # rows that it does not fit, and another task does
-    passes: int = 0
-    layers: int = 0
-    tokens: int = 0
-    cut: int = 0  # tokens that were not read
-    repaired: int = 0
-    seconds: float = 0.0
-
-
-class ScoreJob(JobRecord):
-    """A file to score, and how."""
-
-    purpose = "pieces of a file that `polyhead score` writes"
-    why_other = {
-        "version": "they were written by another version of polyhead",
-        "source": "what is read has changed since, or is another file",
-        "form": "what is read or written has another format",
-        "tasks": "other tasks, or other versions of them",
-        "trunk": "a bundle over another trunk",
-        "numerics": "other arithmetic: --backend, --precision, versions of packages or this machine",
-        "deterministic": "--deterministic differs",
-        "columns": "other columns are read",
-        "kept": "--keep or --only-answers differs",
-        "prefix": "--prefix differs",
-        "scores": "--scores differs",
-        "calibrated": "--calibrated differs",
-        "piece_rows": "pieces of another size",
-        "survey": "what is read was found to hold other values",
-    }
-
-    source: str  # SHA-256 of the file that is read
-    form: str  # the endings of the names of both files
-    tasks: tuple[str, ...]  # each with its live version and the SHA-256 of its task.json
-    trunk: str  # digest
-    numerics: Numerics
-    deterministic: bool
-    columns: dict[str, tuple[str, ...]]  # columns to read, by role
-    kept: tuple[str, ...]
-    prefix: str
-    scores: bool
-    calibrated: bool
-    piece_rows: int
-    survey: Survey
-
-    @property
-    def total(self) -> int:
-        """The rows of the file."""
-        return self.survey.rows
 
 
 class Summary(Value):
@@ -150,7 +87,7 @@ def score(
     source, target = str(source), str(target)
     began, stamp = time.monotonic(), _stamp(source)
     work = _Work(session, open_file(source), Path(target), wish, stamp)
-    with Pieces.held(work.target, ScoreJob, ScoreCounts) as pieces:
+    with Pieces.held(work.target) as pieces:
         job = work.job(None if fresh else pieces.begun(), piece_rows, show)
         writer = work.writer(job)
         if fresh:  # only now that the command is known to make sense
@@ -227,7 +164,7 @@ class _Work:
         packed, schema = self.ending.endswith(".gz"), self.file.schema(job.kept)
         return made.writer(job.kept, self.answers.columns, packed=packed, types=types, schema=schema)
 
-    def answer(self, pieces: Pieces[ScoreJob, ScoreCounts], job: ScoreJob, writer: Writer, show: Show) -> None:
+    def answer(self, pieces: Pieces, job: ScoreJob, writer: Writer, show: Show) -> None:
         """Answers the pieces that are not finished."""
         began, before, roles = time.monotonic(), pieces.counts.rows, Roles(columns=job.columns)
         name, wanted = Path(self.file.path).name, tuple(dict.fromkeys((*roles.wanted, *job.kept)))
@@ -286,7 +223,7 @@ class _Work:
             failed={name: failed[name] for name in names},
             unfit={name: unfit[name] for name in names},
             seconds=seconds,
-            **{name: sum(getattr(receipt, name) for receipt in receipts) for name in _OF_RECEIPTS},
+            **{name: sum(getattr(receipt, name) for receipt in receipts) for name in SUMS_OF_RECEIPTS},
         )
 
     def _versions(self) -> tuple[str, ...]:

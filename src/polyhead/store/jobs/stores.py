@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from polyhead.store.corpus.base import ID_BYTES, CorpusStore
+from polyhead.store.corpus.base import CorpusStore
+from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.store.jobs.taps import kept_in_words
 from polyhead.values import Value
 

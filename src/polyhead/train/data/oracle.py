@@ -8,7 +8,8 @@ import numpy as np
 
 from polyhead.data.shares import STORED, Stored
 from polyhead.errors import ConfigError, StoreError
-from polyhead.store.corpus.base import CorpusStore, ResultFacts, document_id
+from polyhead.store.corpus.base import CorpusStore, ResultFacts
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.open import open_corpus
 from polyhead.tasks.task import Example, Task
 from polyhead.text.question import texts_of

@@ -17,7 +17,7 @@ from polyhead.engine.backends.prefix import stored_layers
 from polyhead.errors import StoreError
 from polyhead.plan import Path
 from polyhead.progress import counted, pace
-from polyhead.store.corpus.base import document_id
+from polyhead.store.corpus.ids import document_id
 from polyhead.store.features import FeatureStore
 from polyhead.text.tokenize import Input, Tokenizer
 from polyhead.text.words import first_subtokens

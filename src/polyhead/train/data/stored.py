@@ -24,7 +24,8 @@ from polyhead.plan import Path
 from polyhead.plan.coding import encode
 from polyhead.project.strategies.base import with_codec
 from polyhead.project.tables import Project
-from polyhead.store.corpus.base import FeatureColumn, PackedRows, window_id
+from polyhead.store.corpus.base import FeatureColumn, PackedRows
+from polyhead.store.corpus.ids import window_id
 from polyhead.store.corpus.open import open_corpus
 from polyhead.store.jobs.taps import kept_in_words, path_text
 from polyhead.text.tokenize import Input, Tokenizer, windows_of

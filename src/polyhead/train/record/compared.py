@@ -13,12 +13,12 @@ from polyhead.bundle.journal import Attempt
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, FamilyDraft, check_read
 from polyhead.data.read import Examples
-from polyhead.engine.agreement import without_scores
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.plan import TRUNK, owners_of
 from polyhead.progress import counted
+from polyhead.tasks.agreement import same_answer
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.regression import CLOSE
 from polyhead.tasks.task import Task, owner_of
@@ -191,11 +191,9 @@ def outputs_of_both(
     held_out = isinstance(known, dict) and {name: known.get(name) for name in split_rows(same)} == split_rows(same)
     held_out &= split is prepared.test or notes[0].get("folds") == notes[1].get("folds")
     close = CLOSE * (task.range[1] - task.range[0]) if task.range is not None else None
-    before, after = _answers(asked_task, old, examples), _answers(task, new, examples)
-    scores = [
-        kind.evaluate(asked_task, old, examples.targets, examples.each())[metric],
-        examples.scores(task, new)[metric],
-    ]
+    each = examples.each()
+    before, after = kind.decode_all(asked_task, old, each), kind.decode_all(task, new, each)
+    scores = [kind.evaluate(asked_task, old, examples.targets, each)[metric], examples.scores(task, new)[metric]]
     if split is not prepared.test:
         for which, note in enumerate(notes):
             if note.get("refitted") and (which == 1 or held_out):
@@ -207,7 +205,7 @@ def outputs_of_both(
         rows=len(examples.targets),
         of=len(split.examples.targets),
         split=split.name,
-        changed=sum(_differ(old, new, close) for old, new in zip(before, after, strict=True)),
+        changed=sum(not same_answer(task, *pair) for pair in zip(before, after, strict=True)),
         held_out=held_out,
         close=close,
     )
@@ -239,14 +237,3 @@ def _outputs(session: Session, name: str, examples: Examples, events: Events) ->
         progress.update(len(outputs), len(examples.inputs))
     progress.finish()
     return outputs
-
-
-def _answers(task: Task, outputs: Outputs, examples: Examples) -> list[object]:
-    kind = kind_of(task)
-    return [without_scores(answer) for answer in kind.decode_all(task, outputs, examples.each())]
-
-
-def _differ(old: object, new: object, close: float | None) -> bool:
-    if close is None or not isinstance(old, dict) or not isinstance(new, dict):
-        return old != new
-    return not abs(old["value"] - new["value"]) <= close

@@ -11,10 +11,17 @@ from polyhead.codecs import EXACT, HALF
 from polyhead.data.read import Examples
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import vector_path
-from polyhead.evaluate.asked import ModelView, as_texts, asked, directions, reads_one_text, seen_rows, seen_texts
-from polyhead.evaluate.drift import LEAST
-from polyhead.evaluate.rows import sample
-from polyhead.evaluate.watch import profile_of
+from polyhead.evaluate.drift import LEAST, profile_of
+from polyhead.evaluate.profile import (
+    ModelView,
+    as_texts,
+    asked,
+    directions,
+    reads_one_text,
+    sample,
+    seen_rows,
+    seen_texts,
+)
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource

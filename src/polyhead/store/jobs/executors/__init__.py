@@ -1,7 +1,6 @@
 """Who does the units of a job: this process, several processes, or a Ray cluster. A file each."""
 
-from polyhead.store.jobs.executors.base import EXECUTORS, Executor, register_executor
-from polyhead.store.jobs.executors.inline import Inline
+from polyhead.store.jobs.executors.base import EXECUTORS, Executor, Inline, register_executor
 from polyhead.store.jobs.executors.processes import Processes
 from polyhead.store.jobs.executors.ray import Ray
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 from polyhead.errors import JobError
+from polyhead.machine import one_blas_thread
 from polyhead.registry import Registry
 
 Work = Callable[[Any], Any]
@@ -53,3 +54,19 @@ def lost(unit: object, how: str) -> JobError:
 EXECUTORS: Registry[type[Executor]] = Registry("executor")
 """The executors that are registered, by name."""
 register_executor = EXECUTORS.register
+
+
+class Inline(Executor):
+    """This process."""
+
+    name = "inline"
+
+    def results(self, units: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """Each unit with its result, in order."""
+        for unit in units:
+            with one_blas_thread():  # not around the yield, where other code runs
+                done = self.work(unit)
+            yield unit, done
+
+    def close(self) -> None:
+        """Nothing works any more."""

@@ -1,0 +1,282 @@
+"""Rows that stand twice, or nearly so, in one split or across splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from polyhead.check.part import TRAIN, Finding, RowRef, SplitRows, counted
+from polyhead.text.question import Question, texts_of
+
+NEAR = 0.75  # shared words and pairs of words, of all that two texts have
+LEAST = 6  # words of a text; shorter ones are near others by chance
+MOST = 128  # words that are read of a text
+BANDS, ROWS = 8, 3  # of a band all values must be equal: two texts of likeness s meet with 1 - (1 - s^3)^8
+BLOCK = 2**20  # characters that are hashed at a time
+
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+_INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
+_PAIR = np.uint64(0xC2B2AE3D27D4EB4F)
+_LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
+_IN_WORD = np.array([chr(code).isalnum() or code >= 128 for code in range(256)])
+
+
+def near_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs of texts that are near each other; of many near ones each with one of them, not with all."""
+    several = [(start, _words(texts[start:stop])) for start, stop in _blocks(texts)]
+    signatures, chosen = [], []
+    for start, (words, counts) in several:
+        long = np.flatnonzero(counts >= LEAST)
+        if len(long):
+            signatures.append(_signatures(words, counts, long))
+            chosen.append(long + start)
+    if not chosen:
+        return []
+    members = np.concatenate(chosen)
+    bands = np.concatenate(signatures)
+    shingles = _Shingles([words for _, (words, _) in several], [counts for _, (_, counts) in several])
+    return sorted(set(_verified(bands, members, shingles)))
+
+
+def _verified(bands: np.ndarray, members: np.ndarray, shingles: _Shingles) -> Iterator[tuple[int, int]]:
+    """Of the texts that meet in a band, those that are near the first of them or the one before."""
+    tried = set[tuple[int, int]]()
+    for band in range(bands.shape[1]):
+        order = np.argsort(bands[:, band], kind="stable")
+        keys = bands[order, band]
+        starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(keys)], strict=True):
+            group = members[order[start:stop]].tolist()
+            for place in range(1, len(group)):
+                for other in {group[0], group[place - 1]}:
+                    pair = (min(other, group[place]), max(other, group[place]))
+                    if pair not in tried:
+                        tried.add(pair)
+                        if shingles.likeness(*pair) >= NEAR:
+                            yield pair
+
+
+class _Shingles:
+    """The words and pairs of words of each text, as sets of hashes."""
+
+    def __init__(self, words: Sequence[np.ndarray], counts: Sequence[np.ndarray]) -> None:
+        self._words = np.concatenate(words)
+        self._stops = np.cumsum(np.concatenate(counts))
+        self._sets: dict[int, frozenset[int]] = {}
+
+    def of(self, text: int) -> frozenset[int]:
+        if text not in self._sets:
+            start = int(self._stops[text - 1]) if text else 0
+            words = self._words[start : self._stops[text]]
+            self._sets[text] = frozenset(words.tolist() + (words[:-1] * _PAIR + words[1:]).tolist())
+        return self._sets[text]
+
+    def likeness(self, first: int, second: int) -> float:
+        """Jaccard's: what both have, of what one of them has."""
+        one, other = self.of(first), self.of(second)
+        shared = len(one & other)
+        return shared / (len(one) + len(other) - shared)
+
+
+def _blocks(texts: Sequence[str]) -> list[tuple[int, int]]:
+    """Texts of about `BLOCK` characters together."""
+    sizes = np.cumsum([len(text) + 1 for text in texts])
+    cuts = np.flatnonzero(np.diff(sizes // BLOCK)) + 1
+    starts = [0, *cuts.tolist()]
+    return [pair for pair in zip(starts, [*starts[1:], len(texts)], strict=True) if pair[0] < pair[1]]
+
+
+def _words(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes of the first words of each text, one text after the other, uint64 (words,), and how many each has.
+
+    A word's hash is that of its characters from its start: `sum c_i b^(i - start)`, from sums over all characters.
+    """
+    raw = "\n".join(text.replace("\n", " ") for text in texts).casefold().encode("utf-8", "surrogatepass")
+    codes = np.frombuffer(raw.translate(_LOWER), np.uint8)
+    inside = _IN_WORD[codes]
+    edges = np.diff(inside.astype(np.int8), prepend=0, append=0)
+    starts, stops = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    powers = np.cumprod(np.full(len(codes), _BASE, np.uint64))
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum((codes.astype(np.uint64) + np.uint64(1)) * powers)])
+    back = np.cumprod(np.full(len(codes), _INVERSE, np.uint64))
+    hashes = (sums[stops] - sums[starts]) * back[starts]
+    hashes ^= hashes >> np.uint64(29)
+    text_of = np.searchsorted(np.flatnonzero(codes == 10), starts)
+    counts = np.bincount(text_of, minlength=len(texts))
+    first = np.cumsum(counts) - counts
+    kept = np.arange(len(starts)) - first[text_of] < MOST
+    return hashes[kept], np.minimum(counts, MOST)
+
+
+def _signatures(words: np.ndarray, counts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """A value for each band of the chosen texts, uint64 (texts, bands)."""
+    stops = np.cumsum(counts)
+    kept = np.repeat(np.isin(np.arange(len(counts)), chosen), counts)
+    starts = np.concatenate([[0], np.cumsum(counts[chosen])[:-1]])
+    own = words[kept]
+    pairs = np.empty_like(own)
+    pairs[:-1] = own[:-1] * _PAIR + own[1:]
+    pairs[np.cumsum(counts[chosen]) - 1] = own[starts]  # the last word begins no pair
+    generator = np.random.default_rng(1)
+    factors = generator.integers(1, 2**63, size=(BANDS, ROWS), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    bands = np.zeros((len(chosen), BANDS), np.uint64)
+    assert stops[-1] == len(words)
+    for band in range(BANDS):
+        for factor in factors[band]:
+            least = np.minimum(
+                np.minimum.reduceat(_mixed(own, factor), starts), np.minimum.reduceat(_mixed(pairs, factor), starts)
+            )
+            bands[:, band] = bands[:, band] * _BASE + least
+    return bands
+
+
+def _mixed(values: np.ndarray, factor: np.uint64) -> np.ndarray:
+    mixed = values * factor
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= _PAIR
+    return mixed
+
+
+APART = 0.25  # of a range, by which the numbers of two equal texts differ
+NEAR_SHARE = 0.005  # of a split's rows that are near others, from which on it is told
+NEAR_LEAST = 3
+PARALLEL = 0.9  # of a task's training inputs that another has, from which on the two ask of the same rows
+LONG = 25  # letters of a text that two tasks have in common; shorter ones are the same by chance
+FEW = 20
+
+
+def repeated(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+    """Rows of one split with the same text and label."""
+    for part in parts:
+        first, again = dict[str, int](), list[RowRef]()
+        for index, key in enumerate(part.keys):
+            before = first.setdefault(key, index)
+            if before != index and _agree(part, before, part, index):
+                again.append(part.place(index, other=f"row {part.rows[before]}"))
+        if again:
+            what = f"{counted(len(again), 'row')} repeat another of the same label, but for case and punctuation"
+            do = "keep one of each, unless a text counts as often as it comes"
+            yield part.found("duplicate", "hint", what, do=do, places=again)
+
+
+def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+    """Rows with the same text, but for case and spaces, and different labels."""
+    first, told = dict[str, tuple[SplitRows, int]](), list[RowRef]()
+    for part in parts:
+        if not part.answers or part.answers[0] is None:
+            continue
+        for index, line in enumerate(part.lines):
+            where, before = first.setdefault(line, (part, index))
+            if (where, before) != (part, index) and not _agree(where, before, part, index):
+                other = f"{where.split} row {where.rows[before]}: {where.label_of(before) or 'another answer'}"
+                told.append(part.place(index, other=other))
+    if told:
+        what = f"{counted(len(told), 'row')} with the text of another row and another label"
+        yield parts[0].found("conflict", "fault", what, do="decide for one label, or remove the rows", places=told)
+
+
+def _agree(first: SplitRows, one: int, second: SplitRows, other: int) -> bool:
+    a, b = first.answers[one], second.answers[other]
+    if isinstance(a, float) and isinstance(b, float):
+        low, high = first.task.range or (0.0, 1.0)
+        return abs(a - b) <= APART * (high - low)
+    return a == b
+
+
+def leaking(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+    """Rows of an evaluation split whose text stands in an earlier split too."""
+    known: dict[str, tuple[SplitRows, int]] = {}
+    for part in sorted(parts, key=lambda part: not part.is_train):
+        told = list[RowRef]()
+        sources = set[str]()
+        for index, key in enumerate(part.keys):
+            where = known.get(key)
+            if where is not None and where[0] is not part:
+                told.append(part.place(index, other=f"{where[0].split} row {where[0].rows[where[1]]}"))
+                sources.add(where[0].split)
+            else:
+                known.setdefault(key, (part, index))
+        if told:
+            what = f"{counted(len(told), 'row')} with a text that {' and '.join(sorted(sources))} has too"
+            do = "remove them from one of the two: the score counts what was learned by heart"
+            yield part.found("leak", "fault", what, do=do, places=told)
+
+
+def near_duplicates(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+    """Rows that are nearly the text of another one: in the same split a hint, across splits a fault."""
+    owners, texts, seen = list[tuple[SplitRows, int]](), list[str](), set[str]()
+    for part in sorted(parts, key=lambda part: not part.is_train):
+        for index, key in enumerate(part.keys):
+            if key not in seen:
+                seen.add(key)
+                owners.append((part, index))
+                texts.append(part.texts[index])
+    inside: dict[int, list[RowRef]] = {}
+    across: dict[int, list[RowRef]] = {}
+    told = set[int]()
+    for first, second in near_pairs(texts):
+        (one, i), (other, j) = owners[first], owners[second]
+        if second in told:
+            continue
+        told.add(second)
+        place = other.place(j, other=f"{one.split} row {one.rows[i]}: {one.place(i).text}")
+        (inside if one is other else across).setdefault(id(other), []).append(place)
+    for part in parts:
+        for places, level in ((across.get(id(part), []), "fault"), (inside.get(id(part), []), "hint")):
+            if len(places) >= max(NEAR_LEAST, NEAR_SHARE * len(part)):
+                where = "of an earlier split" if level == "fault" else "of the split"
+                what = f"{counted(len(places), 'text')} with nearly the words of another one {where}"
+                do = "keep the rows of one source or template in one split"
+                kind = "near_leak" if level == "fault" else "near_duplicate"
+                yield part.found(kind, "fault" if level == "fault" else "hint", what, do=do, places=places)
+
+
+def of_tasks(tasks: Sequence[Sequence[SplitRows]]) -> Iterator[Finding]:
+    """Texts on which one task is evaluated and another one trains; training drops these rows."""
+    trained = [{key for part in parts if part.split == TRAIN for key in part.keys} for parts in tasks]
+    if len(tasks) < 2:
+        return
+    for number, parts in enumerate(tasks):
+        for other, keys in enumerate(trained):
+            if other == number or _are_parallel(trained[number], keys):
+                continue
+            for part in parts:
+                if part.is_train:
+                    continue
+                same = [i for i, key in enumerate(part.keys) if len(key) >= LONG and key in keys]
+                if same:
+                    name = tasks[other][0].task.name
+                    what = f"{counted(len(same), 'text')} of this split are among those that task '{name}' trains on"
+                    do = f"training drops them from '{name}'; remove them there to see what is left"
+                    yield part.found("shared_text", "hint", what, do=do, indices=same)
+
+
+def _are_parallel(first: set[str], second: set[str]) -> bool:
+    return len(first & second) >= PARALLEL * min(len(first), len(second)) if first and second else False
+
+
+def within(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+    """Rows whose own texts are the same: options of a question, or both texts of a pair."""
+    for part in parts:
+        options = [i for i, v in enumerate(part.inputs) if isinstance(v, Question) and _repeats(v.options)]
+        if options:
+            what = f"{counted(len(options), 'question')} with two equal options"
+            yield part.found("same_options", "fault", what, do="make the options differ", indices=options)
+
+
+def _repeats(options: Sequence[str]) -> bool:
+    return len({option.casefold().strip() for option in options}) < len(options)
+
+
+def equal_pairs(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+    """A pair of columns that hold the same text in most rows: one of them is the wrong column."""
+    for part in parts:
+        pairs = [(i, texts_of(v)) for i, v in enumerate(part.inputs) if not isinstance(v, Question)]
+        equal = [i for i, texts in pairs if len(texts) == 2 and texts[0].strip() == texts[1].strip()]
+        if len(part) >= FEW and len(equal) >= len(part) / 2:
+            what = f"{counted(len(equal), 'row')} have the same text twice"
+            yield part.found("same_pair", "fault", what, do="name the column of the second text", indices=equal)
+
+
+CHECKS = (repeated, conflicting, leaking, near_duplicates, within, equal_pairs)

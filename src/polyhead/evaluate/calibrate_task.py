@@ -1,0 +1,101 @@
+"""Calibrating a bundle's task on the rows of a file, and keeping the result with the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from polyhead.certify.beside import TITLES, Beside
+from polyhead.data.columns import Source
+from polyhead.data.read import read
+from polyhead.engine.session import Session
+from polyhead.errors import ConfigError
+from polyhead.evaluate.calibrate import CalibrateRequest, check_kind, fit_calibration
+from polyhead.evaluate.profile import asked, seen_rows
+from polyhead.progress import counted
+from polyhead.tasks.calibration import Calibration, calibrated_kinds
+from polyhead.tasks.task import Task
+
+SEED = 0  # of the rows that are kept
+
+
+def calibrated_task(
+    session: Session,
+    name: str,
+    source: Source,
+    wish: CalibrateRequest,
+    *,
+    check: Source | None = None,
+    show: Callable[[str], None] = lambda line: None,
+) -> Beside:
+    """The calibration of a task on all labelled rows of a file, and what these look like; those of `check` check.
+
+    Nothing is written. Raises what `calibrate.calibrated` and reading the files raise.
+    """
+    task = session.tasks[name]
+    if name not in session.records:
+        raise ConfigError(
+            f"task '{name}' owns its model, and writes texts: there is nothing to calibrate",
+            allowed=calibrated_kinds(),
+            task=name,
+        )
+    check_kind(task)
+    files = [read(each, task) for each in (source, check) if each is not None]
+    several = [asked(session, name, examples.inputs, examples.words, show=show) for examples in files]
+    pairs = [(each.outputs, examples.targets) for each, examples in zip(several, files, strict=True)]
+    calibration = fit_calibration(task, *pairs[0], wish, check=pairs[1] if check is not None else None)
+    facts = {"data": {"rows": len(files[0].targets), "sha256": files[0].digest}, "seed": wish.seed}
+    calibration = msgspec.structs.replace(calibration, measured={**facts, **calibration.measured})
+    seen = seen_rows(task, files[-1].inputs, several[-1])
+    card = {TITLES[0]: "\n".join(f"- {line}" for line in measure_lines(task, calibration))}
+    return Beside(calibration=calibration, seen=seen.sample(SEED), card=card)
+
+
+def measure_lines(task: Task, calibration: Calibration) -> list[str]:
+    """What was measured, in lines for people."""
+    measured = calibration.measured
+    rows = measured["rows"]
+    lines = [f"fitted on {counted(rows['fit'], 'row')}, checked on {rows['check']:,} others"]
+    if "calibration_error" in measured:
+        error, loss = measured["calibration_error"], measured["log_loss"]
+        lines.append(
+            f"expected calibration error {error['before']:.4f} -> {error['after']:.4f}, "
+            f"log loss {loss['before']:.4f} -> {loss['after']:.4f}, by {_method(measured)}"
+        )
+    lines += _thresholds(task, calibration)
+    for asked_for, sets in measured["sets"].items():
+        what = "intervals" if task.range else "sets"
+        size = f"{sets['size']:.3f} of the range wide" if task.range else f"{sets['size']:.2f} labels on average"
+        shown = " (shown)" if float(asked_for) == calibration.coverage else ""
+        lines.append(f"{what} for coverage {asked_for}{shown}: {sets['coverage']:.3f} hold the truth, {size}")
+    return lines + [str(each) for each in measured.get("notes", ())]
+
+
+def _method(measured: dict[str, Any]) -> str:
+    if "temperature" in measured:
+        return f"temperature {measured['temperature']:.3f}"
+    return "a scale and a shift a label" if measured["method"] == "vector" else "nothing: scores stay as they are"
+
+
+def _thresholds(task: Task, calibration: Calibration) -> list[str]:
+    check = calibration.measured.get("check", {})
+    if not (calibration.thresholds or calibration.unsure_below):
+        return []
+    goal, lines = calibration.measured.get("goal"), []
+    if calibration.positive is not None:
+        own = check["labels"][calibration.positive]
+        reached = f"precision {_share(own['precision'])}, recall {_share(own['recall'])} where checked"
+        lines.append(f"{goal} of '{calibration.positive}': {reached}")
+    elif "sure" in check:
+        of_sure = check["accuracy_of_sure"]
+        right = "" if of_sure is None else f", of which {of_sure:.1%} are right (of all rows: {check['accuracy']:.1%})"
+        lines.append(f"{goal or 'unsure answers'}: sure of {check['sure']:.1%} of the rows that check{right}")
+    else:
+        lines.append(f"{goal}: precision {_share(check['precision'])}, recall {_share(check['recall'])} where checked")
+    return lines
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -1,0 +1,196 @@
+"""What workers of a backfill do, and what that takes: results of some rows straight from its features."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.bundle.files import release
+from polyhead.errors import StoreError
+from polyhead.progress import counted, duration
+from polyhead.store.corpus.base import CorpusStore, PackedRows
+from polyhead.store.corpus.open import open_corpus
+from polyhead.store.jobs.answers import ResultColumn, column_arrays, concatenate_columns, row_bytes
+from polyhead.store.jobs.executors import Executor
+from polyhead.store.packed import PackedTasks
+from polyhead.tasks.task import Task
+from polyhead.values import Value
+
+SLICE_BYTES = 2**25  # of packed features that a worker has in memory at once
+
+
+class Unit(Value):
+    """Rows of a fragment, and the columns of results that they lack."""
+
+    fragment: str
+    start: int
+    stop: int
+    digest: str  # of the features to read
+    columns: tuple[str, ...]
+
+
+Results = dict[str, dict[str, np.ndarray]]
+"""Arrays of some rows by column; none of a fragment that was joined with others meanwhile."""
+
+
+class UnitResults(Value, eq=False):
+    """The results of a unit, and what they took."""
+
+    results: Results = {}
+    fragment_bytes: int = 0  # of the whole fragment's features
+    opening: float = 0.0  # seconds until its rows could be read: the first time they are checked
+    computing: float = 0.0  # seconds
+
+
+class Answering:
+    """What workers do: results of units, straight from the store."""
+
+    def __init__(
+        self,
+        location: str,
+        groups: Mapping[str, PackedTasks],
+        tasks: Mapping[str, Task],
+        columns: Sequence[ResultColumn],
+    ) -> None:
+        """`groups`: the tasks that read the features of each digest."""
+        self.location, self.groups, self.tasks = location, dict(groups), dict(tasks)
+        self.columns = {column.name: column for column in columns}
+        self._store: CorpusStore | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """For another process, which opens the store itself."""
+        return self.__dict__ | {"_store": None}
+
+    def __call__(self, unit: Unit) -> UnitResults:
+        """The results of a unit's rows by column; none where the fragment was joined with others."""
+        began = time.monotonic()
+        if self._store is None:
+            self._store = open_corpus(self.location)
+        try:
+            if not has(self._store, unit.fragment):
+                return UnitResults()
+            rows = self._store.rows(unit.fragment, unit.digest)
+        except StoreError:
+            self._store.refresh()
+            if has(self._store, unit.fragment):
+                raise
+            return UnitResults()
+        opened = time.monotonic()
+        columns = [self.columns[name] for name in unit.columns]
+        tasks = self.groups[unit.digest].only(list(dict.fromkeys(column.task for column in columns)))
+        parts = []
+        for part in slices(rows, unit.start, unit.stop):
+            outputs = tasks.outputs(part)
+            parts.append({column.name: self._arrays(column, outputs[column.task]) for column in columns})
+            release([rows.data])  # else all that was ever read counts as memory of this process
+        return UnitResults(
+            results=concatenate_columns(parts),
+            fragment_bytes=rows.data.nbytes,
+            opening=opened - began,
+            computing=time.monotonic() - opened,
+        )
+
+    def _arrays(self, column: ResultColumn, outputs: np.ndarray) -> dict[str, np.ndarray]:
+        return column_arrays(column, self.tasks[column.task], outputs)
+
+
+def has(store: CorpusStore, fragment: str) -> bool:
+    """Whether the store has this fragment, in its newest version if not in the one that was read."""
+    if not any(each.name == fragment for each in store.fragments):
+        store.refresh()
+    return any(each.name == fragment for each in store.fragments)
+
+
+def slices(rows: PackedRows, start: int, stop: int) -> Iterator[PackedRows]:
+    """Rows from `start` to `stop` in parts of about SLICE_BYTES, not copied; at least a row each."""
+    room = max(1, SLICE_BYTES // max(1, rows.data.shape[1]))
+    while start < stop:
+        end = int(np.searchsorted(rows.offsets, rows.offsets[start] + room, side="right")) - 1
+        end = min(max(end, start + 1), stop)
+        first = rows.offsets[start]
+        yield PackedRows(offsets=rows.offsets[start : end + 1] - first, data=rows.data[first : rows.offsets[end]])
+        start = end
+
+
+TRIED_ROWS, TRIED = 4096, 5  # rows of a trial, and trials of each worker
+GOLDEN = (5**0.5 - 1) / 2  # its multiples are spread evenly over [0, 1)
+WARM_ROWS = 256  # of the first one, which makes a worker ready
+PUT_SECONDS = 0.02  # to put a column of a fragment on a local disk: a few files that are flushed
+
+
+class Price(Value):
+    """What a job will take."""
+
+    documents: int
+    workers: int
+    seconds: float
+    read_bytes: int
+    written_bytes: int
+    documents_a_second: float
+    dollars: float | None = None
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        cost = "" if self.dollars is None else f", {self.dollars:,.2f} dollars"
+        by = counted(self.workers, "worker")
+        return [
+            f"price: {counted(self.documents, 'document')} by {by} in about {duration(self.seconds)}{cost}, "
+            f"{self.read_bytes / 1e6:,.0f} MB to read, {self.written_bytes / 1e6:,.0f} MB to write"
+        ]
+
+
+def priced(units: Sequence[Unit], executor: Executor, work: Answering, *, dollars_an_hour: float | None) -> Price:
+    """The price of these units, from trials that all workers do at once, as they will work later.
+
+    A worker that first opens a fragment checks it, which takes time by its bytes.
+    """
+    workers, documents = executor.workers, sum(unit.stop - unit.start for unit in units)
+    warm = [answered for _, answered in executor.results(spaced_parts(units, workers, WARM_ROWS))]
+    tried = list(executor.results(spaced_parts(units, workers * TRIED, TRIED_ROWS)))
+    rows = sum(unit.stop - unit.start for unit, answered in tried if answered.results)
+    each = sum(answered.computing for _, answered in tried) / max(1, rows)
+    several = [*warm, *(answered for _, answered in tried)]
+    a_byte = max((one.opening / one.fragment_bytes for one in several if one.fragment_bytes), default=0.0)
+    sizes = {(unit.fragment, unit.digest): answered.fragment_bytes for unit, answered in tried}
+    opened = {key: sum(unit.stop - unit.start for unit in units if _key(unit) == key) for key in sizes}
+    document_bytes = sum(sizes.values()) / max(1, sum(opened.values()))
+    seconds = (each * documents + a_byte * document_bytes * _opened_rows(units, workers)) / workers
+    puts = PUT_SECONDS * sum(len(unit.columns) for unit in units if not unit.start)
+    # Several workers go on while a column is put.
+    seconds = seconds + puts if workers == 1 else max(seconds, puts)
+    kept = {name: row_bytes(column, work.tasks[column.task]) for name, column in work.columns.items()}
+    return Price(
+        documents=documents,
+        workers=workers,
+        seconds=seconds,
+        read_bytes=round(document_bytes * documents),
+        written_bytes=sum(kept[name] * (unit.stop - unit.start) for unit in units for name in unit.columns),
+        documents_a_second=documents / seconds,
+        dollars=None if dollars_an_hour is None else dollars_an_hour * seconds / 3600,
+    )
+
+
+def spaced_parts(units: Sequence[Unit], count: int, rows: int) -> Iterator[Unit]:
+    """So many short parts of these units, evenly spaced."""
+    for number in range(count):
+        unit = units[number * len(units) // count]
+        room = max(0, unit.stop - unit.start - rows)
+        start = unit.start + round(room * ((number * GOLDEN) % 1))
+        yield msgspec.structs.replace(unit, start=start, stop=min(start + rows, unit.stop))
+
+
+def _key(unit: Unit) -> tuple[str, str]:
+    return unit.fragment, unit.digest
+
+
+def _opened_rows(units: Sequence[Unit], workers: int) -> int:
+    """Documents of all fragments, each as often as workers open it."""
+    rows, times = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for unit in units:
+        rows[_key(unit)] += unit.stop - unit.start
+        times[_key(unit)] += 1
+    return sum(rows[key] * min(workers, times[key]) for key in rows)

@@ -1,0 +1,82 @@
+"""Two answers to the same input: whether they say the same, and how often answers of two sides do.
+
+It stands in this low room because certificates, the engine, stores and the server compare answers too;
+`evaluate/compare.py` builds on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from polyhead.tasks.kinds.regression import CLOSE
+from polyhead.tasks.task import Answer, Task
+from polyhead.values import Value
+
+NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+SCORES = ("scores", "score", "ranked", "calibrated")  # of an answer: how sure it is
+
+
+class Agreement(Value):
+    """Agreement of one task: `share` is 1 if all answers are the same.
+
+    It is the share of equal answers; of tagging the F1 of spans against the first answers, or the share of equal words;
+    of regression 1 less the mean absolute difference, `difference`, as a part of the task's range.
+    """
+
+    rows: int
+    share: float
+    difference: float | None = None
+
+
+def agreement_of(task: Task, pairs: Sequence[tuple[Answer, Answer]]) -> Agreement | None:
+    """Agreement of a task's first and second answers to the same inputs; None where there are none."""
+    if not pairs:
+        return None
+    if task.range is not None:
+        low, high = task.range
+        difference = sum(abs(old["value"] - new["value"]) for old, new in pairs) / len(pairs)
+        return Agreement(rows=len(pairs), share=1 - difference / (high - low), difference=difference)
+    shared, of = (sum(column) for column in zip(*(_shared(old, new) for old, new in pairs), strict=True))
+    return Agreement(rows=len(pairs), share=shared / of if of else 1.0)
+
+
+def same_answer(task: Task, old: Answer, new: Answer) -> bool:
+    """Whether two answers say the same, their scores aside; numbers that differ by CLOSE of the range or less do."""
+    if task.range is not None and "value" in old and "value" in new:
+        return bool(is_close(task, old["value"], new["value"]))
+    return bool(without_scores(old) == without_scores(new))
+
+
+def is_close(task: Task, old: Any, new: Any) -> Any:
+    """Whether numbers, or arrays of them, are the same answer of a task with a range."""
+    assert task.range is not None
+    return abs(new - old) <= CLOSE * (task.range[1] - task.range[0])
+
+
+def wilson(equal: Any, of: Any, *, z: float = NORMAL) -> tuple[Any, Any]:
+    """The ends of the interval of a share, by default of 95 % (Wilson 1927); numbers or arrays, `of` at least 1."""
+    share, square = equal / of, z * z
+    centre, count = share + square / (2 * of), 1 + square / of
+    spread = z * np.sqrt(share * (1 - share) / of + square / (4 * of**2))
+    return np.maximum((centre - spread) / count, 0.0), np.minimum((centre + spread) / count, 1.0)
+
+
+def without_scores(answer: Any) -> Any:
+    """The answer without its confidence."""
+    if isinstance(answer, dict):
+        return {key: without_scores(value) for key, value in answer.items() if key not in SCORES}
+    return [without_scores(value) for value in answer] if isinstance(answer, list) else answer
+
+
+def _shared(first_answer: Answer, second_answer: Answer) -> tuple[int, int]:
+    for field in ("spans", "words"):
+        if field in first_answer:
+            first, second = (
+                Counter((s["start"], s["end"], s["label"]) for s in a[field]) for a in (first_answer, second_answer)
+            )
+            return 2 * (first & second).total(), first.total() + second.total()
+    return int(without_scores(first_answer) == without_scores(second_answer)), 1
