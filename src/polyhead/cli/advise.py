@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable, text_table, writing_file
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import File, OptionalFolder
+from polyhead.cli.output import Printer, check_apart, check_writable, text_table, writing_file
 
 if TYPE_CHECKING:
     from polyhead.advise.choice import Advice, Budget
 
 
-@click.command("advise")
-@click.argument("project", type=click.Path(dir_okay=False), default="polyhead.toml")
-@click.option("--layers", type=click.IntRange(1), help="Layers that may run on one text, for all tasks together.")
-@click.option("--ms", type=click.FloatRange(0, min_open=True), help="Milliseconds that one text may take here.")
-@click.option("--bytes", "size", type=click.FloatRange(1), help="Bytes of weights (float32), the trunk's included.")
-@click.option(
-    "--minutes",
-    type=click.FloatRange(0, min_open=True),
-    help="Minutes of work to spend: what would take longer is left out.",
-)
-@click.option("--epochs", type=click.IntRange(1), help="Passes at most where layers run as they learn.")
-@click.option("--frozen", is_flag=True, help="Try no trunk that learns, to which all tasks would be bound.")
-@click.option("--output", metavar="FILE", help="The project file to write; by default NAME-advised.toml.")
-@click.option(
-    "--folder",
-    type=click.Path(file_okay=False),
-    help="Folder for features, states and trained parts; by default NAME-advise, next to the project file.",
-)
-@json_option
+@verb("advise", again="the same command goes on from there")
 def command(
-    project: str,
-    layers: int | None,
-    ms: float | None,
-    size: float | None,
-    minutes: float | None,
-    epochs: int | None,
-    frozen: bool,
-    output: str | None,
-    folder: str | None,
-    json_to: str | None,
-) -> None:
+    project: str = option(default="polyhead.toml", type=click.Path(dir_okay=False)),
+    *,
+    layers: int | None = option("Layers that may run on one text, for all tasks together.", ge=1),
+    ms: float | None = option("Milliseconds that one text may take here.", gt=0),
+    size: float | None = option("Bytes of weights (float32), the trunk's included.", "--bytes", ge=1),
+    minutes: float | None = option("Minutes of work to spend: what would take longer is left out.", gt=0),
+    epochs: int | None = option("Passes at most where layers run as they learn.", ge=1),
+    frozen: bool = option("Try no trunk that learns, to which all tasks would be bound."),
+    output: File = option("The project file to write; by default NAME-advised.toml."),
+    folder: OptionalFolder = option(
+        "Folder for features, states and trained parts; by default NAME-advise, next to the project file."
+    ),
+    printer: Printer,
+) -> Any:
     """Choose a way of sharing for each task of PROJECT (polyhead.toml) within a budget, from its own data.
 
     Tries pooled heads on kept features, branches of every depth by successive halving on kept states, and a trunk that
@@ -60,7 +47,7 @@ def command(
     from polyhead.project.tables import data_files
     from polyhead.train.events import Events
 
-    printer, file = Printer(json_to), Path(project).resolve()
+    file = Path(project).resolve()
     target = Path(output).resolve() if output else file.with_name(f"{file.stem}-advised.toml")
     check_writable(str(target))
     tasks = read_task_set(project)
@@ -68,13 +55,12 @@ def command(
     home = Path(folder).resolve() if folder else file.with_name(f"{file.stem}-advise")
     budget = budget_of(layers, ms, size)
     budget = msgspec.structs.replace(budget, minutes=minutes, epochs=epochs, frozen=frozen)
-    with stoppable("the same command goes on from there"):
-        ladder = Ladder(tasks, home, budget, Events(say=printer.line, show=printer.show))
-        advice = ladder.run()
+    ladder = Ladder(tasks, home, budget, Events(say=printer.line, show=printer.show))
+    advice = ladder.run()
     with writing_file(str(target)) as out:
         out.write(ladder.project_text(advice, f"{target.stem}-bundle").encode())
     printer.lines(["", *advice_lines(advice), "", f"project file: {target}"])
-    printer.json(advice)
+    return advice
 
 
 def budget_of(layers: int | None, ms: float | None, size: float | None) -> Budget:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import click
-
-from polyhead.cli.options import backend_option, open_session, precision_option
-from polyhead.cli.output import Printer, json_option, number, text_table
+from polyhead.cli.command import verb
+from polyhead.cli.options import BackendOptions, Folder
+from polyhead.cli.output import Printer, number, text_table
 
 if TYPE_CHECKING:
     from polyhead.tasks.agreement import Agreement
 
 
-@click.command("agree")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@backend_option()
-@precision_option
-@json_option
-def command(bundle: str, backend: str | None, precision: str | None, json_to: str | None) -> None:
+@verb("agree")
+def command(bundle: Folder, *, how: BackendOptions, printer: Printer) -> Any:
     """Compare the answers of a backend with those that BUNDLE's tasks gave when they were trained.
 
     Every task answers its pinned probes twice: in deterministic mode with torch (or the backend that is installed) in
@@ -29,8 +24,7 @@ def command(bundle: str, backend: str | None, precision: str | None, json_to: st
     from polyhead.certify import ProbeRunner
     from polyhead.engine.pinned import keep_agreements, numerics_of, on_probes, training_backend_here
 
-    printer = Printer(json_to)
-    session = open_session(bundle, (), backend=backend, precision=precision, deterministic=False)
+    session = how.open(bundle)
     trained = ProbeRunner(session.bundle, backend=training_backend_here())
     agreements: dict[str, Agreement] = {}
     for name in session.bundle.tasks:
@@ -40,10 +34,9 @@ def command(bundle: str, backend: str | None, precision: str | None, json_to: st
             agreements[name] = agreement
     numerics = numerics_of(session)
     keep_agreements(session.bundle, numerics, agreements)
-    printer.show("")
     printer.line(f"{numerics.backend} in {numerics.precision}, against answers as trained")
     printer.lines(agreement_lines(agreements))
-    printer.json({"numerics": numerics, "tasks": agreements})
+    return {"numerics": numerics, "tasks": agreements}
 
 
 def agreement_lines(agreements: Mapping[str, Agreement]) -> list[str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 from click.core import ParameterSource
 
-from polyhead.cli.options import check_drawable, plot_option, tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, number, text_table
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Figure, OptionalFolder, RequiredFile, Tokens
+from polyhead.cli.output import Printer, counted, in_bytes, number, text_table
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan.cost.allocate import (
@@ -44,47 +45,24 @@ class Prices(Value):
     bytes: LayerPrice | None = None
 
 
-@click.command("allocate")
-@click.argument("options", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
-@click.option(
-    "--rule",
-    type=click.Choice(["marginal", "greedy"]),
-    default="marginal",
-    show_default=True,
-    help="marginal: for each task the largest score - c x layers; greedy: add layers while each step gains c a layer.",
-)
-@click.option(
-    "--c", "c", type=click.FloatRange(0), default=1.0, show_default=True, help="Price of a layer, in points of score."
-)
-@click.option(
-    "--budget", type=click.FloatRange(0), help="Instead of a rule: find the best choice with at most this total cost."
-)
-@click.option(
-    "--unit",
-    type=click.Choice(["layers", "flops", "bytes"]),
-    default="layers",
-    show_default=True,
-    help="Unit of the budget and the frontier: layers or FLOPs for one text, or bytes of weights (float32).",
-)
-@tokens_option
-@click.option(
-    "--bundle", type=click.Path(file_okay=False), metavar="DIRECTORY", help="Take the trunk's shape from this bundle."
-)
-@plot_option("Draw the frontier into FILE (.svg, .png or .pdf).")
-@json_option
-@click.pass_context
+@verb("allocate")
 def command(
-    context: click.Context,
-    options: str,
-    rule: str,
-    c: float,
-    budget: float | None,
-    unit: Unit,
-    tokens: int,
-    bundle: str | None,
-    plot: str | None,
-    json_to: str | None,
-) -> None:
+    options: RequiredFile = option(type=click.Path(exists=True, dir_okay=False)),
+    *,
+    rule: Literal["marginal", "greedy"] = option(
+        "marginal: for each task the largest score - c x layers; greedy: add layers while each step gains c a layer.",
+        "marginal",
+    ),
+    c: float = option("Price of a layer, in points of score.", 1.0, ge=0),
+    budget: float | None = option("Instead of a rule: find the best choice with at most this total cost.", ge=0),
+    unit: Literal["layers", "flops", "bytes"] = option(
+        "Unit of the budget and the frontier: layers or FLOPs for one text, or bytes of weights (float32).", "layers"
+    ),
+    tokens: Tokens = 32,
+    bundle: OptionalFolder = option("Take the trunk's shape from this bundle.", metavar="DIRECTORY"),
+    plot: Figure = option("Draw the frontier into FILE (.svg, .png or .pdf)."),
+    printer: Printer,
+) -> Any:
     """Choose how deep each task's branch is, by a rule or within one budget for all tasks.
 
     FILE is JSON: {"options": [{"task", "name", "tap", "layers", "score"}, ...], "trunk": {"layers",
@@ -94,9 +72,7 @@ def command(
     The cost is that of the trunk up to the deepest tap, once, plus every private layer; embeddings count in bytes.
     Poolers and heads are the same for all options and are left out.
     """
-    printer = Printer(json_to)
-    check_drawable(plot)
-    if budget is not None and _is_given(context, "c", "rule"):
+    if budget is not None and _is_given(click.get_current_context(), "c", "rule"):
         raise click.UsageError("give --budget, or --rule and --c: one of them chooses")
     within = _within(budget, unit)
     options_file = _read(options, bundle)
@@ -122,7 +98,7 @@ def command(
         printer.lines(["", f"drawn into {plot}"])
     facts = {"how": how, "unit": unit, "chosen": chosen, "prices": prices}
     costs = {name: allocation_of(chosen, unit_price).cost for name, unit_price in _known(prices)}
-    printer.json({**facts, "costs": costs, "score": allocation.score, "frontier": points})
+    return {**facts, "costs": costs, "score": allocation.score, "frontier": points}
 
 
 _UNITS = {"layers": "layers", "flops": "FLOPs", "bytes": "bytes"}
@@ -150,11 +126,11 @@ def _read(file: str, bundle: str | None) -> OptionsFile:
 
         content = msgspec.structs.replace(content, trunk=Bundle.open(bundle).architecture)
     deepest = content.trunk.layers if content.trunk else None
-    for option in content.options:
-        if deepest is not None and option.tap > deepest:
+    for choice in content.options:
+        if deepest is not None and choice.tap > deepest:
             raise ConfigError(
-                f"option '{option.name}' of task '{option.task}' reads deeper than the trunk",
-                got=option.tap,
+                f"option '{choice.name}' of task '{choice.task}' reads deeper than the trunk",
+                got=choice.tap,
                 allowed=f"a tap of 0 to {deepest}",
             )
     return content
@@ -201,11 +177,11 @@ def _task_lines(chosen: dict[str, AllocationOption], options_file: OptionsFile, 
     names = [name for name, _ in _known(prices) if name != "layers"]
     rows: list[list[object]] = [["task", "option", "tap", "layers", "score"]]
     rows[0] += [*(["full"] if options_file.full else []), *(_TITLES[name] for name in names)]
-    for task, option in chosen.items():
+    for task, choice in chosen.items():
         full = options_file.full.get(task)
-        cells: list[object] = [task, option.name, option.tap, option.layers, f"{option.score:.2f}"]
+        cells: list[object] = [task, choice.name, choice.tap, choice.layers, f"{choice.score:.2f}"]
         cells += [number(full, ".2f")] if options_file.full else []
-        costs = {name: price.private * option.layers for name, price in _known(prices)}
+        costs = {name: price.private * choice.layers for name, price in _known(prices)}
         rows.append([*cells, *(_cost(costs[name], name) for name in names)])
     return text_table(rows, left=2)
 
@@ -237,14 +213,14 @@ def _frontier_lines(points: Sequence[Allocation], price: LayerPrice, prices: Pri
         is_chosen = (point.cost, round(point.score, 9)) == (chosen.cost, round(chosen.score, 9))
         costs = {name: allocation_of(point.chosen, unit_price).cost for name, unit_price in _known(prices)}
         shown = [_cost(costs[name], name).removesuffix(" layers") for name in (price.unit, *others)]
-        private = " ".join(f"{option.tap}+{option.layers}" for option in point.chosen.values())
+        private = " ".join(f"{choice.tap}+{choice.layers}" for choice in point.chosen.values())
         rows.append(["*" if is_chosen else "", *shown, point.depth, f"{point.score:.2f}", private])
     return text_table(rows)
 
 
 def _full(options_file: OptionsFile) -> float | None:
     """The mean score of full fine-tuning, if the file has it for every task."""
-    tasks = dict.fromkeys(option.task for option in options_file.options)
+    tasks = dict.fromkeys(choice.task for choice in options_file.options)
     if not options_file.full or not set(tasks) <= set(options_file.full):
         return None
     return sum(options_file.full[task] for task in tasks) / len(tasks)
@@ -255,7 +231,7 @@ def _baselines(options_file: OptionsFile, price: LayerPrice) -> list[Baseline]:
 
     if _full(options_file) is None:
         return []
-    tasks = dict.fromkeys(option.task for option in options_file.options)
+    tasks = dict.fromkeys(choice.task for choice in options_file.options)
     layers = options_file.trunk.layers if options_file.trunk else max(o.tap + o.layers for o in options_file.options)
     return [
         separate_models(

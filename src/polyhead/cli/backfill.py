@@ -2,71 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import click
+import msgspec
 
-from polyhead.cli.options import DRAWN, backend_option, names_in, open_session, precision_option, store_place
-from polyhead.cli.output import Printer, check_writable, counted, json_option, note, stoppable
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import BackendOptions, Figure, File, Folder, Store, TaskArguments, TextColumns
+from polyhead.cli.output import Printer, counted, note
 from polyhead.progress import duration, pace
-from polyhead.store.jobs.executors import EXECUTORS
+from polyhead.store.jobs.backfill import BackfillRequest, backfill
 
 if TYPE_CHECKING:
     from polyhead.store.jobs.backfill import BackfillSummary
     from polyhead.store.jobs.resample import SampleAgreement
 
 
-@click.command("backfill")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("tasks", nargs=-1, metavar="[TASK]...")
-@click.option(
-    "--features",
-    "store",
-    required=True,
-    metavar="STORE",
-    type=store_place,
-    help="The store whose documents are answered, or a file of `polyhead migrate switch` that names it.",
-)
-@click.option("--scores", is_flag=True, help="Also keep the scores of all labels, in a column of their own.")
-@click.option(
-    "--calibrated", is_flag=True, help="Also keep what calibration makes of the answers, in a column of their own."
-)
-@click.option(
-    "--executor",
-    type=click.Choice(list(EXECUTORS)),
-    help="Who works: this process, several processes, or a Ray cluster [default: inline for few documents, else "
-    "processes].",
-)
-@click.option("--workers", type=click.IntRange(1), help="How many work [default: one a processor].")
-@click.option("--address", metavar="ADDRESS", help="Of the Ray cluster; without it a local one is started.")
-@click.option("--price", type=click.FloatRange(0), metavar="DOLLARS", help="What all workers cost an hour.")
-@click.option("--sample-from", metavar="FILE", help="Encode a sample of this file's texts anew, and compare.")
-@click.option("--sample", type=click.IntRange(1), default=200, show_default=True, help="Texts of --sample-from.")
-@click.option("--text", metavar="COLUMN", help="Column of the text in --sample-from [default: text, or text_a].")
-@click.option("--text-b", metavar="COLUMN", help="Column of the second text of a pair [default: text_b].")
-@backend_option()
-@precision_option
-@click.option("--picture", metavar="FILE", help="Draw counts of labels and scores (.png, .svg or .pdf).")
-@json_option
+@verb("backfill", again="the same command goes on from there")
 def command(
-    bundle: str,
-    tasks: tuple[str, ...],
-    store: str,
-    scores: bool,
-    calibrated: bool,
-    executor: str | None,
-    workers: int | None,
-    address: str | None,
-    price: float | None,
-    sample_from: str | None,
-    sample: int,
-    text: str | None,
-    text_b: str | None,
-    backend: str | None,
-    precision: str | None,
-    picture: str | None,
-    json_to: str | None,
-) -> None:
+    bundle: Folder,
+    tasks: TaskArguments = option(metavar="[TASK]...", default=()),
+    *,
+    store: Store = option(
+        "The store whose documents are answered, or a file of `polyhead migrate switch` that names it.",
+        "--features",
+        metavar="STORE",
+        required=True,
+    ),
+    request: BackfillRequest,
+    sample_from: File = option("Encode a sample of this file's texts anew, and compare."),
+    sample: int = option("Texts of --sample-from.", 200, ge=1),
+    columns: TextColumns,
+    how: BackendOptions,
+    picture: Figure = option("Draw counts of labels and scores (.png, .svg or .pdf)."),
+    printer: Printer,
+) -> Any:
     """Answer TASKs of BUNDLE for every document of STORE, from its features: no text is read and no encoder runs.
 
     Without a TASK all that STORE can answer are answered. Answers become columns of STORE, named by the task, its
@@ -76,38 +45,17 @@ def command(
     Before it begins it tries some documents, and says what all will take. --backend and --precision are of the encoder
     that --sample-from needs.
     """
-    from polyhead.store.jobs.backfill import BackfillRequest, backfill
-
-    if picture is not None:
-        if not picture.endswith(DRAWN):
-            raise click.BadParameter(f"end it in {', '.join(DRAWN)}", param_hint="'--picture'")
-        check_writable(picture)
-    printer = Printer(json_to)
-    wish = BackfillRequest(
-        tasks=names_in(tasks, "TASK"),
-        all_scores=scores,
-        calibrated=calibrated,
-        executor=executor,
-        workers=workers,
-        address=address,
-        dollars_an_hour=price,
-    )
-    try:
-        with stoppable("the same command goes on from there"):
-            done = backfill(store, bundle, wish, show=printer.show, tell=note)
-            sampled: list[SampleAgreement] = []
-            if sample_from is not None:
-                roles = {role: column for role, column in (("text", text), ("text_b", text_b)) if column is not None}
-                sampled = _sampled(bundle, store, done, sample_from, roles, sample, backend, precision, printer)
-    finally:
-        printer.show("")
+    done = backfill(store, bundle, msgspec.structs.replace(request, tasks=tasks), show=printer.show, tell=note)
+    sampled: list[SampleAgreement] = []
+    if sample_from is not None:
+        sampled = _sampled(bundle, store, done, sample_from, columns.roles, sample, how, printer)
     printer.lines(_lines(done))
     printer.lines([each.line() for each in sampled])
     if sample_from is None:
         note("no document was encoded anew to check the answers: name the texts' file with --sample-from to have that")
     if picture is not None:
         _draw(bundle, store, done, picture)
-    printer.json({"backfill": done, "sample": sampled})
+    return {"backfill": done, "sample": sampled}
 
 
 def _sampled(
@@ -117,8 +65,7 @@ def _sampled(
     source: str,
     roles: dict[str, str],
     rows: int,
-    backend: str | None,
-    precision: str | None,
+    how: BackendOptions,
     printer: Printer,
 ) -> list[SampleAgreement]:
     import numpy as np
@@ -128,7 +75,7 @@ def _sampled(
 
     printer.show(f"encoding {rows} texts of {source} anew")
     names = tuple(dict.fromkeys(column.task for column in done.columns))
-    session = open_session(bundle, names, backend=backend, precision=precision, deterministic=False)
+    session = how.open(bundle, names)
     rng = np.random.default_rng(0)
     return resampled(
         open_corpus(store), session, done.columns, source, roles=roles, rows=rows, rng=rng, show=printer.show

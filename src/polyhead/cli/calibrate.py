@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import end
-from polyhead.cli.labelled import LabelledColumns, labelled_options, labelled_sources
-from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
-from polyhead.cli.output import Printer, json_option, section, text_table
-from polyhead.errors import DataError
+from polyhead.cli.command import option, verb
+from polyhead.cli.labelled import LabelledColumns, labelled_sources
+from polyhead.cli.options import Actor, Backend, DataFile, Folder, Precision, Tasks
+from polyhead.cli.output import Printer, text_table
+from polyhead.evaluate.calibrate import CalibrateRequest
 
 if TYPE_CHECKING:
     from polyhead.tasks.calibration import Calibration
@@ -22,51 +19,21 @@ HEAD = ("label", "threshold", "precision", "recall", "f1", "given", "rows")
 LONG = 40  # labels that are shown; JSON holds all
 
 
-@click.command("calibrate")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("data", metavar="FILE")
-@tasks_option("Calibrate these tasks only, with commas between them.")
-@labelled_options
-@click.option("--check", metavar="FILE", help="Check on the labelled rows of this file, and fit on all of FILE.")
-@click.option(
-    "--method",
-    type=click.Choice(["temperature", "vector", "none"]),
-    default="temperature",
-    show_default=True,
-    help="How scores are scaled. temperature: one number, so that no answer changes; vector: two numbers a label.",
-)
-@click.option(
-    "--goal",
-    metavar="GOAL",
-    help="Choose thresholds for f1, precision=0.9, recall=0.9 or accuracy=0.9 (of the answers that are sure).",
-)
-@click.option("--positive", metavar="LABEL", help="Label that f1, precision or recall is of, in a single_label task.")
-@click.option("--unsure-below", type=click.FloatRange(0, 1), help="Call an answer unsure below this probability.")
-@click.option(
-    "--coverage",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.9,
-    show_default=True,
-    help="Chance that an answer's set of labels, or its interval, holds the truth.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed by which the rows of FILE are halved.")
-@click.option("--dry-run", is_flag=True, help="Show what would be kept; change nothing.")
-@backend_option()
-@precision_option
-@actor_option
-@json_option
+@verb("calibrate")
 def command(
-    bundle: str,
-    data: str,
-    tasks: tuple[str, ...],
-    check: str | None,
-    backend: str | None,
-    precision: str | None,
-    actor: str,
-    json_to: str | None,
-    dry_run: bool,
-    **options: Any,
-) -> None:
+    bundle: Folder,
+    data: DataFile,
+    *,
+    tasks: Tasks = option("Calibrate these tasks only, with commas between them."),
+    columns: LabelledColumns,
+    check: DataFile | None = option("Check on the labelled rows of this file, and fit on all of FILE."),
+    request: CalibrateRequest,
+    dry_run: bool = option("Show what would be kept; change nothing."),
+    backend: Backend = None,
+    precision: Precision = None,
+    actor: Actor,
+    printer: Printer,
+) -> Any:
     """Make tasks of BUNDLE say how sure they are, from the labelled rows of FILE, which they did not learn from.
 
     \b
@@ -85,31 +52,23 @@ def command(
     """
     from polyhead.certify.beside import keep_beside
     from polyhead.engine.session import Session
-    from polyhead.evaluate.calibrate import CalibrateRequest
     from polyhead.evaluate.calibrate_task import calibrated_task
 
-    printer, only = Printer(json_to), names_in(tasks)
-    named = LabelledColumns(**{f: options.pop(f) for f in LabelledColumns.__struct_fields__ if f in options})
-    wish = CalibrateRequest(**options)
-    for path in filter(None, (data, check)):
-        if not os.path.isfile(path):
-            raise DataError(f"no file at {path}", do="give the path of a file that exists")
     session = Session(bundle, backend=backend, precision=precision)
-    known = {name: session.tasks[name] for name in session.task_names(only or None)}
-    sources = labelled_sources(known, only, data, named)
-    checks = labelled_sources(known, list(sources), check, named) if check is not None else {}
+    known = {name: session.tasks[name] for name in session.task_names(tasks or None)}
+    sources = labelled_sources(known, tasks, data, columns)
+    checks = labelled_sources(known, list(sources), check, columns) if check is not None else {}
     made = {
-        name: calibrated_task(session, name, source, wish, check=checks.get(name), show=printer.show)
+        name: calibrated_task(session, name, source, request, check=checks.get(name), show=printer.show)
         for name, source in sources.items()
     }
-    printer.show("")
     calibrations = {name: each.calibration for name, each in made.items() if each.calibration is not None}
     for name, calibration in calibrations.items():
-        printer.lines(section(name, _lines(known[name], calibration)))
+        printer.section(name, _lines(known[name], calibration))
     facts = {"calibrations": calibrations}
     if dry_run:
         printer.line("nothing was changed: --dry-run")
-        return printer.json({"bundle": bundle, "certificate": None, **facts})
+        return {"bundle": bundle, "certificate": None, **facts}
     certificate = keep_beside(bundle, made, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"calibrated {name}: {old} -> {new}; its raw outputs are the same bits")

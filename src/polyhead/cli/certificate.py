@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.output import Printer, counted, json_option, note
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Folder
+from polyhead.cli.output import Printer, counted, note
 
 if TYPE_CHECKING:
     from polyhead.certify import Certificate
     from polyhead.certify.certificate import Ledger
 
 
-@click.command("certificate")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("number", type=click.IntRange(1), required=False)
-@click.option("--all", "every", is_flag=True, help="Show all certificates, the newest first.")
-@json_option
-def certificate(bundle: str, number: int | None, every: bool, json_to: str | None) -> None:
+@verb("certificate")
+def certificate(
+    bundle: Folder,
+    number: int | None = option(ge=1, default=None),
+    *,
+    every: bool = option("Show all certificates, the newest first.", "--all"),
+    printer: Printer,
+) -> Any:
     """Say in words what a certificate of BUNDLE proves: who changed what, when, and on how many probes the rest agreed.
 
     By default it is the newest one; NUMBER is that in a certificate's name. Certificates are made by every change, and
@@ -31,7 +35,7 @@ def certificate(bundle: str, number: int | None, every: bool, json_to: str | Non
     if every and number is not None:
         raise click.UsageError("--all and NUMBER contradict each other: give one of them")
     Bundle.open(bundle, verify=False)
-    printer, ledger = Printer(json_to), Ledger(Path(bundle))
+    ledger = Ledger(Path(bundle))
     chosen = _chosen(ledger, number, every=every)
     for place, found in enumerate(chosen):
         printer.lines(["", found.paragraph] if place else [found.paragraph])
@@ -41,7 +45,7 @@ def certificate(bundle: str, number: int | None, every: bool, json_to: str | Non
             f"{counted(len(ledger.files) - len(chosen), 'certificate')} cannot be trusted; see `polyhead tasks verify`"
         )
     shown = [{"file": found.name, "paragraph": found.paragraph, "certificate": found} for found in chosen]
-    printer.json({"bundle": bundle, "certificates": shown})
+    return {"bundle": bundle, "certificates": shown}
 
 
 def _chosen(ledger: Ledger, number: int | None, *, every: bool) -> list[Certificate]:

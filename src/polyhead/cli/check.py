@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from polyhead.cli.check_files import check_rows_file, write_places
-from polyhead.cli.options import names_in, store_place, tasks_option
-from polyhead.cli.output import Printer, counted, json_option, section, text_table
+from polyhead.cli.check_files import write_places
+from polyhead.cli.command import OutputFile, option, verb
+from polyhead.cli.options import Column, OptionalFolder, Output, Store, Tasks
+from polyhead.cli.output import Printer, counted, section, text_table
 from polyhead.errors import ConfigError, DataError, UnknownTask
 from polyhead.progress import duration
 from polyhead.tasks.kinds import KINDS
@@ -39,43 +40,28 @@ class Checked(Value, eq=False):
     project: Any = None  # polyhead.project.tables.Project, where the tasks are those of one
 
 
-@click.command("check")
-@click.argument("data", metavar="[PROJECT | DATA...]", type=click.Path(), nargs=-1)
-@tasks_option("Check these tasks of PROJECT only, with commas between them.")
-@click.option("--kind", type=click.Choice(list(KINDS)), help="DATA: kind of answer [default: what the labels show].")
-@click.option("--text", metavar="COLUMN", help="DATA: column of the text, or of the question.")
-@click.option("--text-b", metavar="COLUMN", help="DATA: column of the second text, or of the context.")
-@click.option("--label", metavar="COLUMN", help="DATA: column of the label.")
-@click.option("--separator", metavar="TEXT", help="DATA: text between several labels in one cell.")
-@click.option(
-    "--encode",
-    is_flag=True,
-    help="Also encode the texts, unless training did, and tell labels that held-out heads or neighbours doubt.",
-)
-@click.option(
-    "--features", metavar="STORE", type=store_place, help="The same with features of this store; no text is encoded."
-)
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False),
-    help="Folder for features [default: that of `polyhead train`; for DATA none is kept].",
-)
-@click.option("--rows", "shown", type=click.IntRange(0), default=3, show_default=True, help="Rows to print of each.")
-@click.option("--output", "-o", metavar="FILE", help="Write every row that was found to FILE (.csv or .jsonl).")
-@click.option("--strict", is_flag=True, help="End with exit code 1 for hints too.")
-@json_option
+@verb("check")
 def command(
-    data: tuple[str, ...],
-    tasks: tuple[str, ...],
-    encode: bool,
-    features: str | None,
-    cache: str | None,
-    shown: int,
-    output: str | None,
-    strict: bool,
-    json_to: str | None,
-    **columns: str | None,
-) -> None:
+    data: tuple[str, ...] = option(type=click.Path(), metavar="[PROJECT | DATA...]", default=()),
+    *,
+    tasks: Tasks = option("Check these tasks of PROJECT only, with commas between them."),
+    kind: str | None = option("DATA: kind of answer [default: what the labels show].", type=click.Choice(list(KINDS))),
+    text: Column = option("DATA: column of the text, or of the question."),
+    text_b: Column = option("DATA: column of the second text, or of the context."),
+    label: Column = option("DATA: column of the label."),
+    separator: str | None = option("DATA: text between several labels in one cell.", metavar="TEXT"),
+    encode: bool = option(
+        "Also encode the texts, unless training did, and tell labels that held-out heads or neighbours doubt."
+    ),
+    features: Store | None = option("The same with features of this store; no text is encoded.", metavar="STORE"),
+    cache: OptionalFolder = option("Folder for features [default: that of `polyhead train`; for DATA none is kept]."),
+    shown: int = option("Rows to print of each.", 3, "--rows", ge=0),
+    output: Output = option(
+        "Write every row that was found to FILE (.csv or .jsonl).", "--output", "-o", type=OutputFile(".csv", ".jsonl")
+    ),
+    strict: bool = option("End with exit code 1 for hints too."),
+    printer: Printer,
+) -> Any:
     """Find what is wrong with the data of PROJECT (polyhead.toml), or of DATA, before anything is trained.
 
     \b
@@ -91,11 +77,11 @@ def command(
     from polyhead.cli.check_features import doubts_in
     from polyhead.project.tables import Project
 
-    printer, began = Printer(json_to), time.monotonic()
-    check_rows_file(output)
+    began = time.monotonic()
+    columns = {"kind": kind, "text": text, "text_b": text_b, "label": label, "separator": separator}
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        checked = _checked(data or (PROJECT,), names_in(tasks), columns)
+        checked = _checked(data or (PROJECT,), tasks, columns)
         parts, unread = read_parts(checked.entries, checked.folder, show=printer.show)
         findings = [*checked.findings, *unread, *findings_in(parts, limit=checked.limit, show=printer.show)]
         if (encode or features) and parts:
@@ -103,7 +89,6 @@ def command(
             project = checked.project or Project(tasks=checked.entries)
             kept = place.resolve() if place else None
             findings += doubts_in(parts, project, checked.folder, store=features, cache=kept, printer=printer)
-    printer.show("")
     printer.lines(_lines(findings, shown))
     rows = sum(part.reading.rows for part in parts)
     faults = sum(finding.level == "fault" for finding in findings)
@@ -176,7 +161,7 @@ def _entry(files: dict[str, Any], columns: dict[str, Any], stem: str) -> TaskEnt
     from polyhead.project.declare import InitOptions, clean_name, outlined
     from polyhead.project.init import guessed
 
-    options = InitOptions(name=clean_name(stem), **columns, **files)
+    options = InitOptions(**{"name": clean_name(stem), **columns, **files})
     entry = outlined(guessed(options, table_of(options.data, readable=True)), Path.cwd())
     entry.task()
     return entry

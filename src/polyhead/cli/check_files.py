@@ -7,25 +7,15 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
 import msgspec
 
-from polyhead.cli.output import check_writable, writing_file
+from polyhead.cli.output import writing_file
 
 if TYPE_CHECKING:
     from polyhead.check.part import Finding
 
 WRITTEN = (".csv", ".jsonl")
 NAMES = ("task", "kind", "level", "split", "file", "row", "label", "other", "text")
-
-
-def check_rows_file(path: str | None) -> None:
-    """Raises, before any work, for a file that rows cannot be written to."""
-    if path is None:
-        return
-    if not path.lower().endswith(WRITTEN):
-        raise click.BadParameter(f"it ends in {' or '.join(WRITTEN)}", param_hint="'--output'")
-    check_writable(path)
 
 
 def write_places(path: str, findings: Sequence[Finding]) -> int:

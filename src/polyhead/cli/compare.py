@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.options import check_drawable, plot_option
-from polyhead.cli.output import Printer, check_writable, json_option, stoppable, text_table, writing_file
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Figure, OptionalFolder, Output
+from polyhead.cli.output import Printer, text_table, writing_file
 
 if TYPE_CHECKING:
     from polyhead.advise.compare import WayComparison
@@ -19,37 +20,23 @@ def comma_names(value: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
 
 
-@click.command("compare")
-@click.argument("project", type=click.Path(dir_okay=False), default="polyhead.toml")
-@click.option("--only", metavar="NAMES", help="Compare these ways, or ways of these strategies, with commas between.")
-@click.option("--list", "list_", is_flag=True, help="Name the ways and what each takes, and train nothing.")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Seeds of each way: 1 to this.")
-@click.option(
-    "--minutes", type=click.FloatRange(0), help="Minutes of work to spend: runs that would take longer are left out."
-)
-@click.option("--epochs", type=click.IntRange(1), help="Passes at most of ways in which layers run as they learn.")
-@click.option(
-    "--folder",
-    type=click.Path(file_okay=False),
-    help="Folder for rows, features and project files; by default NAME-compare, next to the project file.",
-)
-@click.option("--keep-bundles", is_flag=True, help="Keep the trained bundles too, in the folder.")
-@click.option("--html", metavar="FILE", help="Write the page here; by default compare.html in the folder.")
-@plot_option("Draw quality against cost into FILE (.svg, .png or .pdf).")
-@json_option
+@verb("compare", again="the same command goes on from there")
 def command(
-    project: str,
-    only: str | None,
-    list_: bool,
-    seeds: int,
-    minutes: float | None,
-    epochs: int | None,
-    folder: str | None,
-    keep_bundles: bool,
-    html: str | None,
-    plot: str | None,
-    json_to: str | None,
-) -> None:
+    project: str = option(default="polyhead.toml", type=click.Path(dir_okay=False)),
+    *,
+    only: str | None = option("Compare these ways, or ways of these strategies, with commas between.", metavar="NAMES"),
+    list_: bool = option("Name the ways and what each takes, and train nothing.", "--list"),
+    seeds: int = option("Seeds of each way: 1 to this.", 1, ge=1),
+    minutes: float | None = option("Minutes of work to spend: runs that would take longer are left out.", ge=0),
+    epochs: int | None = option("Passes at most of ways in which layers run as they learn.", ge=1),
+    folder: OptionalFolder = option(
+        "Folder for rows, features and project files; by default NAME-compare, next to the project file."
+    ),
+    keep_bundles: bool = option("Keep the trained bundles too, in the folder."),
+    html: Output = option("Write the page here; by default compare.html in the folder."),
+    plot: Figure = option("Draw quality against cost into FILE (.svg, .png or .pdf)."),
+    printer: Printer,
+) -> Any:
     """Train the tasks of PROJECT (polyhead.toml) in every way of sharing, and show what each scores and costs.
 
     The ways are poolers over frozen features, branches of several depths and a student, prompts, adapters, layers on
@@ -67,10 +54,7 @@ def command(
     from polyhead.train.events import Events
     from polyhead.values import to_json
 
-    printer, file = Printer(json_to), Path(project).resolve()
-    check_drawable(plot)
-    if html is not None:
-        check_writable(html)
+    file = Path(project).resolve()
     tasks = read_task_set(project)
     home = Path(folder).resolve() if folder else file.with_name(f"{file.stem}-compare")
     numbers = tuple(range(1, seeds + 1))
@@ -82,10 +66,8 @@ def command(
         runs = comparing.runs()[: len(comparing.ways)]
         rows = [["way", "about", "what"], *([r.way.name, duration(r.estimated), r.way.title] for r in runs)]
         printer.lines(text_table(rows, left=3))
-        printer.json([{"name": r.way.name, "title": r.way.title, "seconds": r.estimated} for r in runs])
-        return
-    with stoppable("the same command goes on from there"):
-        comparison = comparing.run()
+        return [{"name": r.way.name, "title": r.way.title, "seconds": r.estimated} for r in runs]
+    comparison = comparing.run()
     printer.lines(["", *ways_lines(comparison)])
     target = html or str(home / "compare.html")
     pages = {target: comparison_page(comparison).encode(), str(home / "compare.json"): to_json(comparison)}
@@ -95,7 +77,7 @@ def command(
     if plot is not None:
         plot_svg(comparison, plot)
     printer.lines(["", f"page: {target}"])
-    printer.json(comparison)
+    return comparison
 
 
 def ways_lines(comparison: WayComparison) -> list[str]:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from polyhead.cli.command import option, verb
 from polyhead.cli.evaluate import BASELINES
 from polyhead.cli.evaluate_lines import fact_lines
-from polyhead.cli.evaluate_where import EvaluatedTask
-from polyhead.cli.output import Printer, counted, json_option, number, text_table
+from polyhead.cli.options import Folder
+from polyhead.cli.output import Printer, counted, number, text_table
+from polyhead.evaluate.on_project import EvaluatedTask
 from polyhead.text.tokenize import Input
 
 if TYPE_CHECKING:
@@ -30,16 +30,8 @@ MESSAGES = (
 PAIR = ("My kettle arrived broken, I want my money back.", "The kettle came damaged. Please refund me.")
 
 
-@click.command("demo")
-@click.option(
-    "--folder",
-    type=click.Path(file_okay=False),
-    default="demo-bundle",
-    show_default=True,
-    help="Where to write the bundle.",
-)
-@json_option
-def command(folder: str, json_to: str | None) -> None:
+@verb("demo")
+def command(*, folder: Folder = option("Where to write the bundle.", "demo-bundle"), printer: Printer) -> Any:
     """Train, evaluate and answer eight tasks on the packaged sample, over one encoder.
 
     Needs no network, and takes about a minute on two cores. Features are stored next to the bundle, so a second
@@ -51,7 +43,7 @@ def command(folder: str, json_to: str | None) -> None:
     from polyhead.train.events import Events
     from polyhead.train.run import train_project
 
-    printer, began = Printer(json_to), time.monotonic()
+    began = time.monotonic()
     with sample_project(folder) as (project, sample):
         texts = " and ".join(_counts(project, sample))
         tasks = counted(len(project.tasks), "task")
@@ -77,7 +69,7 @@ def command(folder: str, json_to: str | None) -> None:
         printer.lines([*_shown(text, result), ""])
     printer.line(f"done in {duration(time.monotonic() - began)}; the bundle is {folder}. Next:")
     printer.lines([f"  polyhead inspect {folder}", f"  echo 'your own text' | polyhead predict {folder}"])
-    printer.json({"training": outcome, "scores": scores, "answers": results})
+    return {"training": outcome, "scores": scores, "answers": results}
 
 
 @contextlib.contextmanager

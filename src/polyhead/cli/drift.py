@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import end
-from polyhead.cli.labelled import LabelledColumns, labelled_options, labelled_sources
-from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
-from polyhead.cli.output import Printer, counted, indented, json_option, note, section, text_table
+from polyhead.cli.command import option, verb
+from polyhead.cli.labelled import LabelledColumns, labelled_sources
+from polyhead.cli.options import Actor, Backend, DataFile, Folder, Precision, Tasks
+from polyhead.cli.output import Printer, counted, indented, note, section, text_table
 from polyhead.data.rows import first_columns
-from polyhead.errors import DataError, EmptyData, MissingColumn
+from polyhead.errors import EmptyData, MissingColumn
 
 if TYPE_CHECKING:
     from polyhead.bundle.seen import Seen
@@ -25,43 +24,24 @@ if TYPE_CHECKING:
 WIDTH = 100  # characters of an example
 
 
-@click.command("drift")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("data", metavar="FILE")
-@tasks_option("Look at these tasks only, with commas between them; by default all that can read FILE.")
-@labelled_options
-@click.option("--known", metavar="FILE", help="Compare with the rows of this file, not with what the bundle keeps.")
-@click.option("--keep", is_flag=True, help="Keep what FILE looks like with each task, for later; compare nothing.")
-@click.option(
-    "--alpha",
-    type=click.FloatRange(0, 0.5, min_open=True),
-    default=0.01,
-    show_default=True,
-    help="Chance of a false alarm, for all tasks of a run together.",
-)
-@click.option("--examples", type=click.IntRange(0), default=5, show_default=True, help="Unlike rows to show a task.")
-@click.option("--fail", is_flag=True, help="End with exit code 1 if a task sees other rows than it knows.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the rows that are drawn of a long file.")
-@backend_option()
-@precision_option
-@actor_option
-@json_option
+@verb("drift")
 def command(
-    bundle: str,
-    data: str,
-    tasks: tuple[str, ...],
-    known: str | None,
-    keep: bool,
-    alpha: float,
-    examples: int,
-    fail: bool,
-    seed: int,
-    backend: str | None,
-    precision: str | None,
-    actor: str,
-    json_to: str | None,
-    **columns: Any,
-) -> None:
+    bundle: Folder,
+    data: DataFile,
+    *,
+    tasks: Tasks = option("Look at these tasks only, with commas between them; by default all that can read FILE."),
+    columns: LabelledColumns,
+    known: DataFile | None = option("Compare with the rows of this file, not with what the bundle keeps."),
+    keep: bool = option("Keep what FILE looks like with each task, for later; compare nothing."),
+    alpha: float = option("Chance of a false alarm, for all tasks of a run together.", 0.01, gt=0, le=0.5),
+    examples: int = option("Unlike rows to show a task.", 5, ge=0),
+    seed: int = option("Seed of the rows that are drawn of a long file.", 0),
+    fail: bool = option("End with exit code 1 if a task sees other rows than it knows."),
+    backend: Backend = None,
+    precision: Precision = None,
+    actor: Actor,
+    printer: Printer,
+) -> Any:
     """Show which tasks of BUNDLE see other texts in FILE than those that they were validated on.
 
     \b
@@ -81,23 +61,19 @@ def command(
     from polyhead.engine.session import Session
     from polyhead.evaluate.drift import drifts
 
-    printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**columns)
     if keep and known is not None:
         raise click.UsageError("--keep compares nothing, so --known has no use beside it.")
-    for path in filter(None, (data, known)):
-        if not os.path.isfile(path):
-            raise DataError(f"no file at {path}", do="give the path of a file that exists")
     session = Session(bundle, backend=backend, precision=precision)
-    names = [name for name in session.task_names(only or None) if name in session.records]
-    standing = _standing(session, names, only) if known is None and not keep else {}
-    rows = _rows(session, list(standing) or names, only, data, named, seed, printer)
+    names = [name for name in session.task_names(tasks or None) if name in session.records]
+    standing = _standing(session, names, tasks) if known is None and not keep else {}
+    rows = _rows(session, list(standing) or names, tasks, data, columns, seed, printer)
     if keep:
         return _keep(printer, bundle, session, rows, actor)
     if known is not None:
-        others = _rows(session, list(rows), list(rows), known, named, seed, printer)
+        others = _rows(session, list(rows), list(rows), known, columns, seed, printer)
         standing = {name: summary.seen for name, summary in others.items()}
     made = drifts(session, rows, standing, alpha=alpha, examples=examples, seed=seed)
-    _tell(printer, data, made)
+    printer.json(_tell(printer, data, made))
     if fail and any(drift.differs for drift in made):
         sys.exit(1)
     return None
@@ -146,7 +122,6 @@ def _rows(
             left.append(name)
             continue
         seen[name] = summarized(session, name, rows, show=printer.show)
-    printer.show("")
     if left:
         note(f"{data} has nothing that these tasks read: {', '.join(left)}")
     if not seen:
@@ -165,7 +140,7 @@ def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summa
     end(printer, bundle, certificate)
 
 
-def _tell(printer: Printer, data: str, made: Sequence[TaskDrift]) -> None:
+def _tell(printer: Printer, data: str, made: Sequence[TaskDrift]) -> dict[str, Any]:
     from polyhead.evaluate.drift import ASPECTS, drift_facts
 
     head: list[object] = ["task", "rows", "known", "verdict", *ASPECTS, "unlike"]
@@ -176,7 +151,7 @@ def _tell(printer: Printer, data: str, made: Sequence[TaskDrift]) -> None:
     printer.lines(text_table(cells, left=1))
     for drift in made:
         printer.lines(section(drift.task, _lines(drift)) if _lines(drift) else [])
-    printer.json({"data": data, "tasks": [drift_facts(drift) for drift in made]})
+    return {"data": data, "tasks": [drift_facts(drift) for drift in made]}
 
 
 def _verdict(drift: TaskDrift) -> str:

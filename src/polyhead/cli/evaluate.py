@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
+from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, fact_lines, label_lines, slice_lines
-from polyhead.cli.evaluate_more import More, comparisons, details_of_all, more_options, write_report
-from polyhead.cli.evaluate_where import EvaluatedTask, homes, keeper_of, scored_on_files
-from polyhead.cli.labelled import LabelledColumns, check_errors_file, labelled_options, labelled_sources, write_errors
-from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
-from polyhead.cli.output import Printer, check_apart, counted, json_option, note, number, text_table
+from polyhead.cli.evaluate_more import ReportOptions, write_report
+from polyhead.cli.labelled import LabelledColumns, labelled_sources, write_errors
+from polyhead.cli.options import Backend, File, OptionalFolder, Precision, Tasks
+from polyhead.cli.output import Printer, check_apart, counted, note, number, text_table
 from polyhead.errors import DataError, PolyheadError, summary_of
+from polyhead.evaluate.on_project import EvaluatedTask, homes, keeper_of, scored_on_files
 from polyhead.values import Value
 
 if TYPE_CHECKING:
@@ -28,48 +29,30 @@ HEAD = ("task", "split", "rows", "metric", "score")
 BASELINES = ("linear", "constant")
 
 
-@click.command("evaluate")
-@click.argument("project", type=click.Path(), default="polyhead.toml", metavar="[PROJECT | BUNDLE]")
-@tasks_option("Score these tasks only, with commas between them.")
-@click.option("--data", metavar="FILE", help="Score on the rows of this file: .csv, .tsv, .jsonl or .parquet.")
-@labelled_options
-@click.option("--bundle", type=click.Path(file_okay=False), help="Read this bundle instead of the project's.")
-@click.option(
-    "--split",
-    type=click.Choice(["test", "validation"]),
-    default="test",
-    show_default=True,
-    help="Split to score on; a task without a file for it is scored on the other one.",
-)
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False),
-    help="Folder where training kept its answers to rows held out; by default BUNDLE-cache, next to the bundle.",
-)
-@click.option(
-    "--errors",
-    metavar="FILE",
-    help="Write the rows with wrong answers to FILE (.csv or .jsonl), with truth, answer and score, surest first.",
-)
-@click.option("--labels", "by_label", is_flag=True, help="Also print the scores of each label; with --data always.")
-@backend_option()
-@precision_option
-@json_option
-@more_options
+@verb("evaluate")
 def command(
-    project: str,
-    tasks: tuple[str, ...],
-    data: str | None,
-    bundle: str | None,
-    split: str,
-    cache: str | None,
-    errors: str | None,
-    by_label: bool,
-    backend: str | None,
-    precision: str | None,
-    json_to: str | None,
-    **options: Any,
-) -> None:
+    project: str = option(default="polyhead.toml", type=click.Path(), metavar="[PROJECT | BUNDLE]"),
+    *,
+    tasks: Tasks = option("Score these tasks only, with commas between them."),
+    data: File = option("Score on the rows of this file: .csv, .tsv, .jsonl or .parquet."),
+    columns: LabelledColumns,
+    bundle: OptionalFolder = option("Read this bundle instead of the project's."),
+    split: Literal["test", "validation"] = option(
+        "Split to score on; a task without a file for it is scored on the other one.", "test"
+    ),
+    cache: OptionalFolder = option(
+        "Folder where training kept its answers to rows held out; by default BUNDLE-cache, next to the bundle."
+    ),
+    errors: File = option(
+        "Write the rows with wrong answers to FILE (.csv or .jsonl), with truth, answer and score, surest first.",
+        type=OutputFile(".csv", ".jsonl"),
+    ),
+    by_label: bool = option("Also print the scores of each label; with --data always.", "--labels"),
+    backend: Backend = None,
+    precision: Precision = None,
+    printer: Printer,
+    more: ReportOptions,
+) -> Any:
     """Score a bundle's tasks on whole splits of PROJECT, or on a labelled file.
 
     \b
@@ -88,30 +71,34 @@ def command(
     names another. Of one task the columns are guessed where they are called otherwise. The score that each had in
     training is shown next to the new one.
     """
-    more = More(**{name: options.pop(name) for name in More.__struct_fields__})
-    printer, only, named = Printer(json_to), names_in(tasks), LabelledColumns(**options)
-    check_errors_file(errors)
     more.check(data)
-    asked = _Asked(only=only, split=split, cache=cache, backend=backend, precision=precision)
+    asked = _Asked(only=tasks, split=split, cache=cache, backend=backend, precision=precision)
     folder = _bundle_in(project, bundle, data)
     if folder is not None:
-        outcome = _on_a_file(folder, data, named, asked, printer)
-    elif named.is_named:
+        outcome = _on_a_file(folder, data, columns, asked, printer)
+    elif columns.is_named:
         raise click.UsageError("columns are named for BUNDLE and --data; a project file names its own.")
     else:
-        outcome = _on_splits(project, bundle, data, asked, printer, written=(json_to, errors, more.report))
+        outcome = _on_splits(project, bundle, data, asked, printer, written=(printer.json_to, errors, more.report))
     printer.lines(text_table(outcome.rows, left=4))
     outcome.check(errors)
     printer.lines(["", *outcome.facts] if outcome.facts else [])
     if by_label or data is not None:
         printer.lines([line for each in outcome.scored for line in label_lines(each.evaluation.score)])
-    _tell_more(outcome, more, asked, printer, errors)
+    return _tell_more(outcome, more, asked, printer, errors)
 
 
-def _tell_more(outcome: _Outcome, more: More, asked: _Asked, printer: Printer, errors: str | None) -> None:
+def _tell_more(
+    outcome: _Outcome, more: ReportOptions, asked: _Asked, printer: Printer, errors: str | None
+) -> dict[str, Any]:
     """Prints and writes what is asked beyond the table of scores."""
-    details = details_of_all(outcome.scored, more, printer.show)
-    compared = comparisons(outcome.scored, more.against, asked.session, asked.cache_of, printer.show)
+    from polyhead.evaluate.beyond_scores import comparisons, details_of_all
+
+    how: dict[str, Any] = {"say": note, "show": printer.show}
+    explains, compared = more.report is not None, []
+    details = details_of_all(outcome.scored, more.slices, explains=explains, **how) if more.is_detailed else []
+    if more.against is not None:
+        compared = comparisons(outcome.scored, more.against, asked.session, asked.cache_of, **how)
     if more.details:
         printer.lines([line for each in details for line in detail_lines(each)])
     printer.lines([line for each in details for line in slice_lines(each)])
@@ -131,7 +118,7 @@ def _tell_more(outcome: _Outcome, more: More, asked: _Asked, printer: Printer, e
     told["held"] = {
         name: {"folds": then.facts.folds, "lacking": then.lacking, **then.facts.computed} for name, then in held.items()
     }
-    printer.json(told | {"details": details, "comparisons": compared})
+    return told | {"details": details, "comparisons": compared}
 
 
 class _Asked(Value):
@@ -217,7 +204,6 @@ def _on_a_file(folder: str, data: str | None, named: LabelledColumns, asked: _As
         before = before if metric == score.metric else None
         rows.append([*cells[: len(HEAD)], number(before), cells[-1]])
         evaluated.append(EvaluatedTask(evaluation=evaluation, session=session))
-    printer.show("")
     return _Outcome(rows=rows, scored=evaluated, from_training={}, how=_how(session))
 
 
@@ -242,7 +228,7 @@ def _on_splits(
     from_training: dict[str, dict[str, float]] = {}
     for root, names in homes(plan, folder, bundle, asked.only).items():
         session = asked.session(root)
-        outcome = scored_on_files(session, plan, folder, cache, split, names, printer)
+        outcome = scored_on_files(session, plan, folder, cache, split, names, say=note, show=printer.show)
         for each in outcome.scored:
             score = each.evaluation.score
             if data is not None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from polyhead.cli.output import counted, section, text_table
 
 if TYPE_CHECKING:
-    from polyhead.cli.evaluate_where import EvaluatedTask
     from polyhead.evaluate.compare import Comparison
     from polyhead.evaluate.details import Details
+    from polyhead.evaluate.on_project import EvaluatedTask
     from polyhead.evaluate.scores import Interval, SplitScore
 
 LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")

@@ -20,18 +20,6 @@ TOGETHER = 16  # inputs that are explained in one call: each with one more for e
 STRONGEST = 6  # words that are printed either way
 
 
-def explain_options(command: click.decorators.FC) -> click.decorators.FC:
-    """Adds `--explain` and `--json`."""
-    help_text = "With --explain: write the explanations to FILE as JSON; - writes them instead of text."
-    command = click.option("--json", "json_to", metavar="FILE", help=help_text)(command)
-    return click.option(
-        "--explain",
-        is_flag=True,
-        help="Print why, in place of the answers' JSON: the words without which an answer would be less sure, or "
-        "another one, and what a task's attention pooler read. A text of n words is answered n + 1 times.",
-    )(command)
-
-
 def check_explained(explain: bool, json_to: str | None, **others: object) -> None:
     """click's errors for options that do not go together; `others` are values of those that stop an explanation."""
     if json_to is not None and not explain:

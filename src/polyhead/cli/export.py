@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.options import BY_DEFAULT, backend_option, names_in, tasks_option
-from polyhead.cli.output import Printer, in_bytes, json_option, note, text_table
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import BY_DEFAULT, Folder, Tasks, backend_option
+from polyhead.cli.output import Printer, in_bytes, note, text_table
 from polyhead.errors import MissingExtra
 
 if TYPE_CHECKING:
     from polyhead.engine.export.record import Export, ModelFile
 
 
-@click.command("export")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("out", type=click.Path())
-@tasks_option("Export these tasks only, with commas between them; by default all that can be.")
-@backend_option("torch, or without it " + BY_DEFAULT)
-@json_option
-def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, json_to: str | None) -> None:
+@verb("export")
+def command(
+    bundle: Folder,
+    out: str = option(type=click.Path()),
+    *,
+    tasks: Tasks = option("Export these tasks only, with commas between them; by default all that can be."),
+    backend: str | None = backend_option("torch, or without it " + BY_DEFAULT),
+    printer: Printer,
+) -> Any:
     """Write tasks of BUNDLE to the new folder OUT as ONNX files that run without Polyhead.
 
     OUT gets one file for the trunk and one for each task, the tokenizer, export.json (inputs and outputs of each file,
@@ -39,13 +42,12 @@ def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, 
             raise
         raise MissingExtra(str(error.name), "onnx", "`polyhead export`") from None
 
-    printer, names = Printer(json_to), names_in(tasks) or None
+    names = tasks or None
     export = export_bundle(bundle, out, tasks=names, backend=backend or training_backend_here(), show=printer.show)
-    printer.show("")
     printer.lines(_lines(export, Path(out)))
     for name, why in export.left_out.items():
         note(f"task '{name}' is not exported: {why}")
-    printer.json(export)
+    return export
 
 
 def _lines(export: Export, out: Path) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from polyhead.cli.command import option, verb
 from polyhead.cli.near import near_command
-from polyhead.cli.options import backend_option, names_in, precision_option, store_place
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, note, stoppable
+from polyhead.cli.options import BackendOptions, Column, Store, Tasks
+from polyhead.cli.output import Printer, counted, in_bytes, note
 from polyhead.errors import ConfigError, NoStore
 from polyhead.progress import duration, pace
 from polyhead.values import Value
@@ -50,66 +51,34 @@ def command() -> None:
 command.add_command(near_command)
 
 
-@command.command("extract")
-@click.argument("encoder", metavar="BUNDLE")
-@click.argument("source", metavar="IN")
-@click.argument("store", metavar="STORE", type=store_place)
-@click.option(
-    "--tap",
-    "taps",
-    multiple=True,
-    metavar="LAYERS[:CODEC]",
-    help="What to keep of every token: the 'last' layer, 'mean4' (of the last 4), or 'all', and how it is written. May "
-    "be repeated: one pass gives all. [default: mean4:token1]",
-)
-@click.option(
-    "--tasks", "--task", "tasks", multiple=True, metavar="NAMES", help="Keep what these tasks of BUNDLE read."
-)
-@click.option("--text", metavar="COLUMN", help="Column of the text [default: text, or text_a].")
-@click.option("--text-b", metavar="COLUMN", help="Column of the second text of a pair [default: text_b].")
-@click.option("--tokens", metavar="COLUMN", help="Column of the list of tokens, instead of a text [default: tokens].")
-@click.option("--separate", is_flag=True, help="Make the two texts of a pair two documents; else they are read as one.")
-@click.option(
-    "--long-texts",
-    type=click.Choice(["cut", "windows"]),
-    default="cut",
-    show_default=True,
-    help="Read the beginning of a text that is too long, or make a document of each part that can be read.",
-)
-@click.option(
-    "--per",
-    type=click.Choice(["tensor", "dimension"]),
-    default="tensor",
-    show_default=True,
-    help="What one constant of codec uint8 is for.",
-)
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(3),
-    help="Tokens of a text that an encoder without a bundle reads, as `max_tokens` of a project file.",
-)
-@click.option("--processes", type=click.IntRange(0), help="Processes that tokenize; 0: a thread.")
-@backend_option()
-@precision_option
-@json_option
+@verb("extract", group=command, again="the same command goes on from there")
 def extract_command(
-    encoder: str,
-    source: str,
-    store: str,
-    taps: tuple[str, ...],
-    tasks: tuple[str, ...],
-    text: str | None,
-    text_b: str | None,
-    tokens: str | None,
-    separate: bool,
-    long_texts: Literal["cut", "windows"],
-    per: Literal["tensor", "dimension"],
-    max_tokens: int | None,
-    processes: int | None,
-    backend: str | None,
-    precision: str | None,
-    json_to: str | None,
-) -> None:
+    encoder: str = option(metavar="BUNDLE"),
+    source: str = option(metavar="IN"),
+    store: Store = option(),
+    *,
+    taps: tuple[str, ...] = option(
+        "What to keep of every token: the 'last' layer, 'mean4' (of the last 4), or 'all', and how it is written. May "
+        "be repeated: one pass gives all. [default: mean4:token1]",
+        "--tap",
+        metavar="LAYERS[:CODEC]",
+    ),
+    tasks: Tasks = option("Keep what these tasks of BUNDLE read."),
+    text: Column = option("Column of the text [default: text, or text_a]."),
+    text_b: Column = option("Column of the second text of a pair [default: text_b]."),
+    tokens: Column = option("Column of the list of tokens, instead of a text [default: tokens]."),
+    separate: bool = option("Make the two texts of a pair two documents; else they are read as one."),
+    long_texts: Literal["cut", "windows"] = option(
+        "Read the beginning of a text that is too long, or make a document of each part that can be read.", "cut"
+    ),
+    per: Literal["tensor", "dimension"] = option("What one constant of codec uint8 is for.", "tensor"),
+    max_tokens: int | None = option(
+        "Tokens of a text that an encoder without a bundle reads, as `max_tokens` of a project file.", ge=3
+    ),
+    processes: int | None = option("Processes that tokenize; 0: a thread.", ge=0),
+    how: BackendOptions,
+    printer: Printer,
+) -> Any:
     """Add the features of every text of IN to STORE, which is made if there is none.
 
     BUNDLE gives the encoder; in its place stands also the name of an encoder as in a project file, such as minilm. IN
@@ -121,7 +90,6 @@ def extract_command(
     """
     from polyhead.store.jobs.extract import ExtractRequest, extract
 
-    printer = Printer(json_to)
     named = {"text": text, "text_b": text_b, "tokens": tokens}
     wish = ExtractRequest(
         columns={role: column for role, column in named.items() if column is not None},
@@ -131,85 +99,66 @@ def extract_command(
         processes=processes,
     )
     printer.show(f"opening {encoder}")
-    trunk, runs, paths = _opened(
-        encoder, _taps(taps, tasks), names_in(tasks), backend, precision, max_tokens=max_tokens
-    )
+    trunk, runs, paths = _opened(encoder, _taps(taps, tasks), tasks, how, max_tokens=max_tokens)
     if not tasks and Path(encoder, "bundle.json").exists():
         _tell_answerable(encoder, store, paths)
-    try:
-        with stoppable("the same command goes on from there"):
-            done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
-    finally:
-        printer.show("")
+    done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
     printer.lines(_extracted(done))
     _notes(done)
-    printer.json(done)
+    return done
 
 
-@command.command("info")
-@click.argument("store", metavar="STORE", type=store_place)
-@json_option
-def info_command(store: str, json_to: str | None) -> None:
+@verb("info", group=command)
+def info_command(store: Store, *, printer: Printer) -> Any:
     """Show what STORE keeps, of which encoder, and which tasks were answered for how many documents."""
     from polyhead.store.corpus.open import open_corpus
     from polyhead.store.jobs.stores import store_info
 
-    printer = Printer(json_to)
     info = store_info(store, open_corpus(store))
     printer.lines(_info_lines(info))
-    printer.json(info)
+    return info
 
 
-@command.command("verify")
-@click.argument("store", metavar="STORE", type=store_place)
-@json_option
-def verify_command(store: str, json_to: str | None) -> None:
+@verb("verify", group=command)
+def verify_command(store: Store, *, printer: Printer) -> Any:
     """Read every byte of STORE, and fail at a file that was changed since it was written."""
     from polyhead.store.corpus.open import open_corpus
     from polyhead.store.jobs.stores import store_info
 
-    printer, opened = Printer(json_to), open_corpus(store)
+    opened = open_corpus(store)
     printer.show(f"reading {store}")
     opened.verify()
-    printer.show("")
     info = store_info(store, opened)
     printer.line(f"{store}: {counted(info.documents, 'document')}, nothing was changed")
-    printer.json(info)
+    return info
 
 
-@command.command("compact")
-@click.argument("store", metavar="STORE", type=store_place)
-@click.option(
-    "--rows",
-    type=click.IntRange(1),
-    default=FRAGMENT_ROWS,
-    show_default=True,
-    help="Documents of a fragment, at most about so many.",
-)
-@click.option(
-    "--days",
-    type=click.FloatRange(0),
-    default=WEEK,
-    show_default=True,
-    help="Remove files that no version needs and that are older than this. Others may still read younger ones.",
-)
-@json_option
-def compact_command(store: str, rows: int, days: float, json_to: str | None) -> None:
+@verb("compact", group=command)
+def compact_command(
+    store: Store,
+    *,
+    rows: int = option("Documents of a fragment, at most about so many.", FRAGMENT_ROWS, ge=1),
+    days: float = option(
+        "Remove files that no version needs and that are older than this. Others may still read younger ones.",
+        WEEK,
+        ge=0,
+    ),
+    printer: Printer,
+) -> Any:
     """Join small fragments of STORE, and remove files that no version needs any more.
 
     Others may read, extract and backfill meanwhile.
     """
     from polyhead.store.corpus.open import open_corpus
 
-    printer, opened = Printer(json_to), open_corpus(store)
+    opened = open_corpus(store)
     printer.show(f"joining fragments of {store}")
     joined = opened.compact(rows=rows)
     freed = opened.sweep(age=days * 86400)
-    printer.show("")
     opened.refresh()
     done = Compacted(store=store, joined=joined, fragments=len(opened.fragments), freed_bytes=freed)
     printer.line(f"{store}: {counted(done.fragments, 'fragment')} left, {joined:,} joined, {in_bytes(freed)} freed")
-    printer.json(done)
+    return done
 
 
 def _taps(taps: tuple[str, ...], tasks: tuple[str, ...]) -> list[Tap]:
@@ -219,13 +168,7 @@ def _taps(taps: tuple[str, ...], tasks: tuple[str, ...]) -> list[Tap]:
 
 
 def _opened(
-    encoder: str,
-    taps: Sequence[Tap],
-    tasks: tuple[str, ...],
-    backend: str | None,
-    precision: str | None,
-    *,
-    max_tokens: int | None,
+    encoder: str, taps: Sequence[Tap], tasks: tuple[str, ...], how: BackendOptions, *, max_tokens: int | None
 ) -> tuple[TrunkData, Backend, list[TaskPath]]:
     """The encoder, what runs it, and what is to be kept of it."""
     from functools import partial
@@ -241,16 +184,16 @@ def _opened(
             raise ConfigError("a bundle says how many tokens its encoder reads", got=max_tokens, do="leave it out")
         bundle = Bundle.open(encoder)
         trunk, scales = bundle.trunk(), partial(scales_for, bundle)
-        trained = None if precision else trained_precision(bundle.tasks)
+        trained = None if how.precision else trained_precision(bundle.tasks)
         paths = tapped_paths(bundle.tasks, tasks)
-        runs = open_backend(backend, trunk, {}, precision=precision, trained=trained, scales=scales)
+        runs = open_backend(how.backend, trunk, {}, precision=how.precision, trained=trained, scales=scales)
     else:
         from polyhead.deep.nn.load import load_trunk
 
-        if precision == "int8":
+        if how.precision == "int8":
             raise ConfigError("an encoder without a bundle has no int8", do="give a bundle, quantized before")
         trunk, paths = load_trunk(encoder, max_tokens=max_tokens), []
-        runs = open_backend(backend, trunk, {}, precision=precision)
+        runs = open_backend(how.backend, trunk, {}, precision=how.precision)
     return trunk, runs, list(dict.fromkeys([*(tap.path(trunk) for tap in taps), *paths]))
 
 

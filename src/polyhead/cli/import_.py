@@ -7,12 +7,13 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from polyhead.cli.actor import actor_option
-from polyhead.cli.output import Printer, counted, indented, json_option, text_table
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Actor, Column, File, Folder
+from polyhead.cli.output import Printer, counted, indented, text_table
 from polyhead.errors import DataError
 from polyhead.project.tables import LEAST_TOKENS
 
@@ -23,59 +24,36 @@ if TYPE_CHECKING:
 SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
 
 
-@click.command("import")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("folders", nargs=-1, required=True, type=click.Path())
-@click.option(
-    "--base",
-    metavar="NAME",
-    help="The trunk of a new bundle: a folder, a hub id, or 'minilm' [default: the base that a LoRA folder names; else "
-    "the deepest prefix that two of FOLDERS share; of one folder, its whole encoder].",
-)
-@click.option(
-    "--texts",
-    metavar="FILE",
-    help="Check the answers on these texts or pairs, one a line as for `predict` or rows of a table, at least 16 "
-    "[default: 128 texts of the packaged sample].",
-)
-@click.option("--text", metavar="COLUMN", help="Column of the text, if --texts is a table [default: by its name].")
-@click.option(
-    "--name",
-    "names",
-    metavar="FOLDER=TASK",
-    multiple=True,
-    help="Name of a folder's task; by default the folder's name.",
-)
-@click.option(
-    "--range", "limits", nargs=2, type=float, metavar="LOW HIGH", help="Lowest and highest value of regression tasks."
-)
-@click.option(
-    "--pair",
-    type=click.Choice(["none", "joined"]),
-    default="none",
-    show_default=True,
-    help="Whether the tasks read one text, or a pair as one input; config.json does not say which.",
-)
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(LEAST_TOKENS),
-    help="Longest input of a new bundle [default: what the encoder reads, at most 512].",
-)
-@actor_option
-@json_option
+@verb("import")
 def command(
-    bundle: str,
-    folders: tuple[str, ...],
-    base: str | None,
-    texts: str | None,
-    text: str | None,
-    names: tuple[str, ...],
-    limits: tuple[float, float] | None,
-    pair: Literal["none", "joined"],
-    max_tokens: int | None,
-    actor: str,
-    json_to: str | None,
-) -> None:
+    bundle: Folder,
+    folders: tuple[str, ...] = option(type=click.Path()),
+    *,
+    base: str | None = option(
+        "The trunk of a new bundle: a folder, a hub id, or 'minilm' [default: the base that a LoRA folder names; "
+        "else the deepest prefix that two of FOLDERS share; of one folder, its whole encoder].",
+        metavar="NAME",
+    ),
+    texts: File = option(
+        "Check the answers on these texts or pairs, one a line as for `predict` or rows of a table, at "
+        "least 16 [default: 128 texts of the packaged sample]."
+    ),
+    text: Column = option("Column of the text, if --texts is a table [default: by its name]."),
+    names: tuple[str, ...] = option(
+        "Name of a folder's task; by default the folder's name.", "--name", metavar="FOLDER=TASK"
+    ),
+    limits: tuple[float, float] | None = option(
+        "Lowest and highest value of regression tasks.", "--range", metavar="LOW HIGH"
+    ),
+    pair: Literal["none", "joined"] = option(
+        "Whether the tasks read one text, or a pair as one input; config.json does not say which.", "none"
+    ),
+    max_tokens: int | None = option(
+        "Longest input of a new bundle [default: what the encoder reads, at most 512].", ge=LEAST_TOKENS
+    ),
+    actor: Actor,
+    printer: Printer,
+) -> Any:
     """Turn the checkpoints in FOLDERS, which share a frozen prefix, into tasks of BUNDLE.
 
     BUNDLE is a new bundle, or one whose trunk they share. FOLDERS are what `save_pretrained` of transformers wrote:
@@ -90,14 +68,13 @@ def command(
     from polyhead.convert.run import import_folders
     from polyhead.convert.task import ImportRequest
 
-    printer = Printer(json_to)
     wanted = ImportRequest(
         folders=folders, base=base, names=_names(names), range=limits, pair=pair, max_tokens=max_tokens, actor=actor
     )
     proof = _texts_of(texts, text) if texts is not None else _sample_texts(pair)
     outcome = import_folders(wanted, Path(bundle), proof, show=printer.show)
     printer.lines(_shown(outcome))
-    printer.json(outcome)
+    return outcome
 
 
 def _names(options: Sequence[str]) -> dict[str, str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from polyhead.cli.agree import agreement_lines
 from polyhead.cli.bundle_lines import removed_lines, shown_version, trunk_lines
-from polyhead.cli.options import tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, number, section, text_table
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Folder, Tokens
+from polyhead.cli.output import Printer, counted, in_bytes, number, section, text_table
 from polyhead.cli.quantize import change_lines
 from polyhead.values import Value
 
@@ -22,13 +21,15 @@ if TYPE_CHECKING:
     from polyhead.plan.cost import Cost
 
 
-@click.command("inspect")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.option("--task", metavar="NAME", help="Show the card of this task instead.")
-@tokens_option
-@click.option("--verify", is_flag=True, help="Also hash every file; a changed file is an error that names it.")
-@json_option
-def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: str | None) -> None:
+@verb("inspect")
+def command(
+    bundle: Folder,
+    *,
+    task: str | None = option("Show the card of this task instead.", metavar="NAME"),
+    tokens: Tokens = 32,
+    verify: bool = option("Also hash every file; a changed file is an error that names it."),
+    printer: Printer,
+) -> Any:
     """Show the plan of BUNDLE as a tree, its tasks with their scores, and what each costs.
 
     Costs are counted from shapes: a multiplication and an addition are two floating-point operations (FLOP), and
@@ -39,14 +40,14 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     from polyhead.engine.pinned import read_agreements
     from polyhead.engine.scale_files import read_calibration
 
-    printer, opened, models = Printer(json_to), Bundle.open(bundle), Models(bundle)
+    opened, models = Bundle.open(bundle), Models(bundle)
     if verify:
         opened.verify()
     if task is not None:
         owner = models if task in models.lines else opened
         printer.lines(owner.card(task).rstrip().split("\n"))
         printer.json(_of_model(models, task) if task in models.lines else _of_task(opened, task))
-        return
+        return None
     costs = _costs(opened, tokens) if opened.tasks else None
     agreements, calibration = read_agreements(opened), read_calibration(opened)
     printer.lines([f"bundle {bundle}", *trunk_lines(opened), f"  tasks     {len(opened.tasks)}"])
@@ -70,7 +71,7 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     own = {name: _of_model(models, name) for name in models.lines}
     more = {"models": own, "agreements": agreements, "calibration": calibration}
     facts = _as_json(opened, costs, tokens, verified=verify)
-    printer.json(facts | {key: value for key, value in more.items() if value})
+    return facts | {key: value for key, value in more.items() if value}
 
 
 class _Costs(Value, eq=False):

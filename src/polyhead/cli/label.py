@@ -14,16 +14,9 @@ import click
 import msgspec
 import numpy as np
 
-from polyhead.cli.output import (
-    Printer,
-    check_apart,
-    check_writable,
-    counted,
-    json_option,
-    number,
-    stoppable,
-    writing_file,
-)
+from polyhead.cli.command import OutputFile, option, verb
+from polyhead.cli.options import Column, File, OptionalFolder, Output
+from polyhead.cli.output import Printer, check_apart, counted, number, stoppable, writing_file
 from polyhead.data.guess import SINGLE_LABEL
 from polyhead.data.guess_texts import TEXTS
 from polyhead.data.rows import first_columns
@@ -46,35 +39,25 @@ class LearningPoint(Value):
     constant: float  # of always answering the label that most texts have
 
 
-@click.command("label")
-@click.argument("data", type=click.Path(dir_okay=False))
-@click.option("--labels", required=True, metavar="NAMES", help="The labels to choose from, with commas between them.")
-@click.option("--text", metavar="COLUMN", help="Column of the text [default: text, sentence, message, ...].")
-@click.option("--label", metavar="COLUMN", help="Column of labels that DATA has already; its empty cells are open.")
-@click.option("--output", "-o", metavar="FILE", default="labelled.jsonl", show_default=True, help="File of the labels.")
-@click.option("--answers", metavar="FILE", help="Take labels from this file, which --ask wrote and you filled in.")
-@click.option("--ask", metavar="FILE", help="Write the next texts to FILE (.csv or .jsonl), and ask nothing here.")
-@click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="Texts until it learns again.")
-@click.option("--trunk", default="minilm", show_default=True, help="Encoder, as in a project file.")
-@click.option("--max-tokens", type=click.IntRange(8), help="Tokens of a text that the encoder reads.")
-@click.option("--cache", type=click.Path(file_okay=False), help="Folder for features [default: OUTPUT-cache].")
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the choice.")
-@json_option
+@verb("label")
 def command(
-    data: str,
-    labels: str,
-    text: str | None,
-    label: str | None,
-    output: str,
-    answers: str | None,
-    ask: str | None,
-    count: int,
-    trunk: str,
-    max_tokens: int | None,
-    cache: str | None,
-    seed: int,
-    json_to: str | None,
-) -> None:
+    data: str = option(type=click.Path(dir_okay=False)),
+    *,
+    labels: str = option("The labels to choose from, with commas between them.", metavar="NAMES", required=True),
+    text: Column = option("Column of the text [default: text, sentence, message, ...]."),
+    label: Column = option("Column of labels that DATA has already; its empty cells are open."),
+    output: str = option("File of the labels.", "labelled.jsonl", "--output", "-o", metavar="FILE", type=OutputFile()),
+    answers: File = option("Take labels from this file, which --ask wrote and you filled in."),
+    ask: Output = option(
+        "Write the next texts to FILE (.csv or .jsonl), and ask nothing here.", type=OutputFile(".csv", ".jsonl")
+    ),
+    count: int = option("Texts until it learns again.", 10, ge=1),
+    trunk: str = option("Encoder, as in a project file.", "minilm"),
+    max_tokens: int | None = option("Tokens of a text that the encoder reads.", ge=8),
+    cache: OptionalFolder = option("Folder for features [default: OUTPUT-cache]."),
+    seed: int = option("Seed of the choice.", 1),
+    printer: Printer,
+) -> Any:
     """Label the texts of DATA that teach most, one after the other; a head learns again after every few.
 
     \b
@@ -90,11 +73,7 @@ def command(
     from polyhead.check.labelling import LabelFile, answers_in, rows_with_text
 
     names = _names(labels)
-    printer = Printer(json_to)
-    check_writable(output)
-    check_apart((output, ask, json_to), {Path(data): "the texts"})
-    if ask is not None and not ask.lower().endswith((".csv", ".jsonl")):
-        raise click.BadParameter("it ends in .csv or .jsonl", param_hint="'--ask'")
+    check_apart((output, ask, printer.json_to), {Path(data): "the texts"})
     texts = rows_with_text(data, text or _text_column(data), label)
     if not texts:
         raise EmptyData(f"{data} has no text to label", do="give a file with texts in its text column; see --text")
@@ -116,7 +95,7 @@ def command(
     elif answers is None:
         with stoppable(f"the labels so far are in {output}"):
             session.ask()
-    printer.json({"labelled": len(session.known), "texts": len(texts), "curve": session.curve, "output": output})
+    return {"labelled": len(session.known), "texts": len(texts), "curve": session.curve, "output": output}
 
 
 def _names(labels: str) -> tuple[str, ...]:
@@ -159,7 +138,6 @@ def _encoded(
     source = features_for(project, Path.cwd(), cache=cache.resolve())
     inputs = linear_inputs(prepared, source, Events(show=printer.show))
     prior = words_prior(prepared, source) if all(any(map(str.isalpha, name)) for name in names) else None
-    printer.show("")
     return FewLabels(inputs.values, len(names), prior)
 
 

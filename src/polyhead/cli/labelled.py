@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import msgspec
 
-from polyhead.cli.output import check_writable, note, writing_file
+from polyhead.cli.command import option
+from polyhead.cli.options import Column
+from polyhead.cli.output import note, writing_file
 from polyhead.data import labelled
 from polyhead.data.columns import Columns, Source
 from polyhead.errors import ConfigError
@@ -21,55 +23,48 @@ if TYPE_CHECKING:
     from polyhead.evaluate.scores import WrongRow
 
 WRITTEN = (".csv", ".jsonl")
-OPTIONS = {
-    "--text": "Column of the text, or of the question [default: text, or question].",
-    "--text-b": "Column of the second text of a pair, or of the context [default: text_b, or context].",
-    "--tokens": "Column of the list of tokens, for tagging with a label for each [default: tokens, if there is one].",
-    "--choices": "Column of the list of options, for multiple_choice [default: choices].",
-    "--separator": "Text between several labels, tokens or options in one cell.",
-}
+Labels = Annotated[
+    tuple[str, ...],
+    option(
+        "Column of a task's labels, tags, spans or answers. TASK may be left out if one task is scored. [default: the "
+        "column of the task's name; of one task label, tags, spans or answers]",
+        "--label",
+        metavar="[TASK=]COLUMN",
+    ),
+]
 
 
 class LabelledColumns(Columns):
     """The columns that options name; None: those of the task's kind."""
 
-    labels: tuple[str, ...] = ()  # COLUMN, or TASK=COLUMN
+    labels: Labels = ()
+    text: Annotated[Column, option("Column of the text, or of the question [default: text, or question].")] = None
+    text_b: Annotated[
+        Column, option("Column of the second text of a pair, or of the context [default: text_b, or context].")
+    ] = None
+    tokens: Annotated[
+        Column, option("Column of the list of tokens, for tagging with a label for each [default: tokens, if any].")
+    ] = None
+    choices: Annotated[Column, option("Column of the list of options, for multiple_choice [default: choices].")] = None
+    separator: Annotated[
+        str | None, option("Text between several labels, tokens or options in one cell.", metavar="TEXT")
+    ] = None
+    overlaps: Annotated[
+        Literal["longest", "skip"] | None,
+        option("Labelled spans that overlap: keep the longest, or leave the row out."),
+    ] = None
+    empty: Annotated[
+        Literal["none", "skip"] | None,
+        option(
+            "What an empty label cell says: none of the labels, or that the row is not labelled. [default: none for "
+            "multi_label, else skip]"
+        ),
+    ] = None
 
     @property
     def is_named(self) -> bool:
         """Whether anything is said of columns."""
         return self != LabelledColumns()
-
-
-def labelled_options(command: click.decorators.FC) -> click.decorators.FC:
-    """Adds the options that name columns; they come as fields of `LabelledColumns`."""
-    command = click.option(
-        "--empty",
-        type=click.Choice(["none", "skip"]),
-        help="What an empty label cell says: none of the labels, or that the row is not labelled. [default: none for "
-        "multi_label, else skip]",
-    )(command)
-    command = click.option(
-        "--overlaps",
-        type=click.Choice(["longest", "skip"]),
-        help="Labelled spans that overlap: keep the longest, or leave the row out.",
-    )(command)
-    for name, help_text in reversed(OPTIONS.items()):
-        metavar = "TEXT" if name == "--separator" else "COLUMN"
-        command = click.option(name, metavar=metavar, help=help_text)(command)
-    return label_option(command)
-
-
-def label_option(command: click.decorators.FC) -> click.decorators.FC:
-    """Adds `--label`, which comes as `labels`."""
-    return click.option(
-        "--label",
-        "labels",
-        multiple=True,
-        metavar="[TASK=]COLUMN",
-        help="Column of a task's labels, tags, spans or answers. TASK may be left out if one task is scored. "
-        "[default: the column of the task's name; of one task label, tags, spans or answers]",
-    )(command)
 
 
 def labelled_sources(
@@ -87,15 +82,6 @@ def labelled_sources(
         if "argument" in error.facts:
             raise click.BadParameter(f"{error.what}: {error.do}", param_hint="'--label'") from None
         raise
-
-
-def check_errors_file(path: str | None) -> None:
-    """Raises, before any work, for a file that wrong rows cannot be written to."""
-    if path is None:
-        return
-    if not path.lower().endswith(WRITTEN):
-        raise click.BadParameter(f"it ends in {' or '.join(WRITTEN)}", param_hint="'--errors'")
-    check_writable(path)
 
 
 def write_errors(path: str, errors: Iterable[WrongRow]) -> None:

@@ -24,33 +24,44 @@ from polyhead.cli.output import FINISHED, shown_lines
 from polyhead.errors import PolyheadError
 from polyhead.plugins import load_plugins
 
-VERBS = {
-    "init": "Write a project file from a data file.",
-    "check": "Find what is wrong with the data of a project, or of a file, before training.",
-    "label": "Label the texts of a file that teach a task most.",
-    "train": "Train every task of a project file into a bundle.",
-    "advise": "Choose a way of sharing for each task within a budget, from your own data.",
-    "compare": "Train every way of sharing on a project's tasks, and show what each scores and costs.",
-    "evaluate": "Score a bundle's tasks on whole splits.",
-    "calibrate": "Make a task say how sure it is: probabilities, thresholds, sets that hold the truth.",
-    "drift": "Show which tasks see other texts than they learned from.",
-    "predict": "Answer tasks for lines of text from a file or standard input.",
-    "score": "Answer tasks for every row of a table, and write the rows with the answers.",
-    "features": "Keep the features of a corpus in a store: extract, info, verify, compact, near.",
-    "backfill": "Answer tasks for every document of a store, from its features.",
-    "migrate": "Move a corpus to another encoder: compare, labels, switch.",
-    "serve": "Answer tasks over HTTP, for many callers at once.",
-    "inspect": "Show a bundle's plan, tasks and costs.",
-    "tasks": "List, add, update, remove and roll back a bundle's tasks; verify the bundle.",
-    "scan": "Show which layers checkpoints share, and what merging them would save.",
-    "import": "Turn checkpoints that share a frozen prefix into tasks of one bundle.",
-    "merge": "Join bundles that share a trunk into one.",
-    "quantize": "Prepare a bundle for int8 with your own texts, and show what int8 changes.",
-    "agree": "Compare a backend's answers with those that training gave.",
-    "export": "Write tasks as ONNX files that run without polyhead.",
-    "allocate": "Choose how deep each task's branch is, by a rule or within a budget.",
-    "demo": "Try everything on a packaged sample: train, evaluate and answer eight tasks.",
+GROUPS = {
+    "Start": {
+        "demo": "Try everything on a packaged sample: train, evaluate and answer eight tasks.",
+        "init": "Write a project file from a data file.",
+        "check": "Find what is wrong with the data of a project, or of a file, before training.",
+        "label": "Label the texts of a file that teach a task most.",
+    },
+    "Train": {
+        "train": "Train every task of a project file into a bundle.",
+        "advise": "Choose a way of sharing for each task within a budget, from your own data.",
+        "compare": "Train every way of sharing on a project's tasks, and show what each scores and costs.",
+        "allocate": "Choose how deep each task's branch is, by a rule or within a budget.",
+        "evaluate": "Score a bundle's tasks on whole splits.",
+        "calibrate": "Make a task say how sure it is: probabilities, thresholds, sets that hold the truth.",
+    },
+    "Serve": {
+        "predict": "Answer tasks for lines of text from a file or standard input.",
+        "score": "Answer tasks for every row of a table, and write the rows with the answers.",
+        "serve": "Answer tasks over HTTP, for many callers at once.",
+        "export": "Write tasks as ONNX files that run without polyhead.",
+        "quantize": "Prepare a bundle for int8 with your own texts, and show what int8 changes.",
+        "drift": "Show which tasks see other texts than they learned from.",
+    },
+    "Store": {
+        "features": "Keep the features of a corpus in a store: extract, info, verify, compact, near.",
+        "backfill": "Answer tasks for every document of a store, from its features.",
+        "migrate": "Move a corpus to another encoder: compare, labels, switch.",
+    },
+    "Inspect": {
+        "inspect": "Show a bundle's plan, tasks and costs.",
+        "tasks": "List, add, update, remove and roll back a bundle's tasks; verify the bundle.",
+        "agree": "Compare a backend's answers with those that training gave.",
+        "merge": "Join bundles that share a trunk into one.",
+        "import": "Turn checkpoints that share a frozen prefix into tasks of one bundle.",
+        "scan": "Show which layers checkpoints share, and what merging them would save.",
+    },
 }
+VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 FAILED, STOPPED = 1, 130
 AGAIN = 0.05  # seconds until an interrupt that Python could not raise comes again
 
@@ -82,8 +93,9 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(verbs.items()))
 
 
 class _Shown(logging.Formatter):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import trunk_lines
-from polyhead.cli.options import tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, text_table
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Actor, Folder, Tokens
+from polyhead.cli.output import Printer, counted, in_bytes, indented, section, text_table
 from polyhead.values import Value
 
 if TYPE_CHECKING:
@@ -49,13 +49,15 @@ class MergeTotals(Value):
     bytes: int = 0
 
 
-@click.command("merge")
-@click.argument("out", metavar="OUT", type=click.Path(file_okay=False))
-@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE[:TASKS]...")
-@tokens_option
-@actor_option
-@json_option
-def command(out: str, bundles: tuple[str, ...], tokens: int, actor: str, json_to: str | None) -> None:
+@verb("merge")
+def command(
+    out: Folder = option(metavar="OUT"),
+    bundles: tuple[str, ...] = option(metavar="BUNDLE[:TASKS]..."),
+    *,
+    tokens: Tokens = 32,
+    actor: Actor,
+    printer: Printer,
+) -> Any:
     """Join BUNDLES that share a trunk into the new bundle OUT; what their tasks have in common then runs once.
 
     Each BUNDLE is a folder, or FOLDER:TASK,TASK for some of its tasks. The bundles stay as they are; their files are
@@ -68,7 +70,6 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, actor: str, json_to
     from polyhead.bundle.read import Bundle
     from polyhead.certify.merged import certify_merged
 
-    printer = Printer(json_to)
     sources = [_source(argument) for argument in bundles]
     # Not verified here, so that a task that does not fit the common trunk is refused with both sides named.
     opened = [Bundle.open(source.folder, verify=False) for source in sources]
@@ -82,7 +83,6 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, actor: str, json_to
         certificates.append(certify_merged(merged, sources_taken, show=printer.show, actor=actor))
 
     merged = merge_bundles(out, opened, tasks=chosen, prove=prove)
-    printer.show("")
     (certificate,) = certificates
     proofs = _proofs(merged, sources, taken, certificate)
     apart = [_totals(source.tasks, tokens) for source in taken]
@@ -97,7 +97,7 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, actor: str, json_to
     printer.lines(["", f"certificate: {Path(out) / 'certificates' / certificate.name}"])
     totals = {"tokens": tokens, "separate": before, "merged": after}
     facts = {"bundle": str(merged.root), "trunk": merged.digest, "tasks": proofs}
-    printer.json(facts | totals | {"certificate": certificate})
+    return facts | totals | {"certificate": certificate}
 
 
 def _source(argument: str) -> MergeSource:

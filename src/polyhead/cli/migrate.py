@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from polyhead.cli.options import Command, names_in, tasks_option
-from polyhead.cli.output import (
-    Printer,
-    check_writable,
-    counted,
-    indented,
-    json_option,
-    note,
-    number,
-    text_table,
-    writing_file,
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import (
+    Command,
+    File,
+    Folder,
+    OptionalFolder,
+    Output,
+    RequiredFile,
+    TaskArguments,
+    Tasks,
+    TextColumns,
 )
+from polyhead.cli.output import Printer, check_writable, counted, indented, note, number, text_table, writing_file
 from polyhead.errors import DataError
 from polyhead.values import to_json
 
@@ -46,43 +47,23 @@ def _texts_options(command: Command) -> Command:
     return first(second(command))
 
 
-@command.command("compare")
-@click.argument("old")
-@click.argument("new")
-@click.option("--old", "old_bundle", required=True, metavar="BUNDLE", help="The bundle that answers from OLD.")
-@click.option("--new", "new_bundle", required=True, metavar="BUNDLE", help="The bundle that answers from NEW.")
-@tasks_option("Compare these tasks only [default: all that are answered in OLD].")
-@click.option(
-    "--at-least",
-    type=click.FloatRange(0, 1),
-    metavar="SHARE",
-    help="Fail if a task may agree less often, by its 95 % interval.",
-)
-@click.option("--flips", metavar="FILE", help="Write documents whose answer differs, a JSON object a line.")
-@click.option(
-    "--most",
-    type=click.IntRange(1),
-    default=FLIPS,
-    show_default=True,
-    help="How many of each task, those of which both are surest first.",
-)
-@click.option("--texts", metavar="FILE", help="Write the texts too: the file that was extracted.")
-@_texts_options
-@json_option
+@verb("compare", group=command)
 def compare_command(
     old: str,
     new: str,
-    old_bundle: str,
-    new_bundle: str,
-    tasks: tuple[str, ...],
-    at_least: float | None,
-    flips: str | None,
-    most: int,
-    texts: str | None,
-    text: str | None,
-    text_b: str | None,
-    json_to: str | None,
-) -> None:
+    *,
+    old_bundle: str = option("The bundle that answers from OLD.", "--old", metavar="BUNDLE", required=True),
+    new_bundle: str = option("The bundle that answers from NEW.", "--new", metavar="BUNDLE", required=True),
+    tasks: Tasks = option("Compare these tasks only [default: all that are answered in OLD]."),
+    at_least: float | None = option(
+        "Fail if a task may agree less often, by its 95 % interval.", ge=0, le=1, metavar="SHARE"
+    ),
+    flips: Output = option("Write documents whose answer differs, a JSON object a line."),
+    most: int = option("How many of each task, those of which both are surest first.", FLIPS, ge=1),
+    texts: File = option("Write the texts too: the file that was extracted."),
+    columns: TextColumns,
+    printer: Printer,
+) -> Any:
     """Compare the answers in the stores OLD and NEW, task by task, and say what NEW lacks yet.
 
     Compared are documents for which both stores have answers, so this may run while NEW is still being filled. A flip
@@ -91,17 +72,11 @@ def compare_command(
     from polyhead.store.jobs.compare import check_agreement, compare, comparison_with_texts
     from polyhead.store.jobs.stored import StoredAnswers
 
-    if flips is not None:
-        check_writable(flips)
-    printer = Printer(json_to)
-    try:
-        sides = StoredAnswers(old, old_bundle), StoredAnswers(new, new_bundle)
-        comparison = compare(*sides, names_in(tasks), flips=most if flips else 0, show=printer.show)
-        if texts is not None:
-            named = comparison_with_texts(comparison.flips, texts, _roles(text, text_b), show=printer.show)
-            comparison = msgspec.structs.replace(comparison, flips=tuple(named))
-    finally:
-        printer.show("")
+    sides = StoredAnswers(old, old_bundle), StoredAnswers(new, new_bundle)
+    comparison = compare(*sides, tasks, flips=most if flips else 0, show=printer.show)
+    if texts is not None:
+        named = comparison_with_texts(comparison.flips, texts, columns.roles, show=printer.show)
+        comparison = msgspec.structs.replace(comparison, flips=tuple(named))
     printer.lines(_lines(comparison))
     if flips is not None:
         with writing_file(flips) as file:
@@ -113,26 +88,18 @@ def compare_command(
         check_agreement(comparison, at_least)
 
 
-@command.command("labels")
-@click.argument("store")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
-@click.option("--texts", required=True, metavar="FILE", help="The file that was extracted into STORE.")
-@click.option("--output", required=True, metavar="FILE", help="Where labelled rows go, a JSON object a line.")
-@click.option("--at-least", type=click.FloatRange(0, 1), metavar="SCORE", help="Leave out answers that are less sure.")
-@click.option("--rows", type=click.IntRange(1), help="About so many documents, drawn by id [default: all].")
-@_texts_options
+@verb("labels", group=command)
 def labels_command(
     store: str,
-    bundle: str,
-    tasks: tuple[str, ...],
-    texts: str,
-    output: str,
-    at_least: float | None,
-    rows: int | None,
-    text: str | None,
-    text_b: str | None,
-) -> None:
+    bundle: Folder,
+    tasks: TaskArguments = option(metavar="TASK..."),
+    *,
+    texts: RequiredFile = option("The file that was extracted into STORE.", required=True),
+    output: Output = option("Where labelled rows go, a JSON object a line.", required=True),
+    at_least: float | None = option("Leave out answers that are less sure.", ge=0, le=1, metavar="SCORE"),
+    rows: int | None = option("About so many documents, drawn by id [default: all].", ge=1),
+    columns: TextColumns,
+) -> Any:
     """Write the answers of TASKs in STORE as labelled rows, to train tasks whose human labels are gone.
 
     A row has the columns id, text (for a pair also text_b), and for each task its label, labels or value under the
@@ -142,47 +109,33 @@ def labels_command(
     from polyhead.store.jobs.labels import LabelRequest, label_rows
     from polyhead.store.jobs.stored import StoredAnswers
 
-    printer, names = Printer(), names_in(tasks, "TASK")
-    check_writable(output)
-    wish = LabelRequest(tasks=names, columns=_roles(text, text_b), at_least=at_least, rows=rows)
-    answers, written = StoredAnswers(store, bundle), 0
-    try:
-        with writing_file(output) as file:
-            for row in label_rows(answers, texts, wish, show=printer.show):
-                file.write(to_json(row, indent=0))
-                written += 1
-            if not written:
-                raise DataError(
-                    f"{store} has no answer of {', '.join(names)} to a text of {texts}",
-                    do="backfill the tasks, name the file that was extracted, or ask for a lower score",
-                )
-    finally:
-        printer.show("")
+    request = LabelRequest(tasks=tasks, columns=columns.roles, at_least=at_least, rows=rows)
+    answers, written, printer = StoredAnswers(store, bundle), 0, Printer()
+    with writing_file(str(output)) as file:
+        for row in label_rows(answers, texts, request, show=printer.show):
+            file.write(to_json(row, indent=0))
+            written += 1
+        if not written:
+            raise DataError(
+                f"{store} has no answer of {', '.join(tasks)} to a text of {texts}",
+                do="backfill the tasks, name the file that was extracted, or ask for a lower score",
+            )
     printer.line(f"{output}: {counted(written, 'row')} of {counted(answers.documents, 'document')}")
 
 
-@command.command("switch")
-@click.argument("pointer", metavar="FILE")
-@click.option("--store", metavar="STORE", help="The store that readers open from now on.")
-@click.option("--bundle", type=click.Path(file_okay=False), metavar="BUNDLE", help="The bundle over its encoder.")
-@click.option("--back", is_flag=True, help="Name again what FILE named before the last switch.")
-@click.option(
-    "--at-least",
-    type=click.FloatRange(0, 1),
-    metavar="SHARE",
-    help="Stay if a task may agree less often, by its 95 % interval.",
-)
-@click.option("--incomplete", is_flag=True, help="Switch also if documents, tasks or answers are lacking.")
-@json_option
+@verb("switch", group=command)
 def switch_command(
-    pointer: str,
-    store: str | None,
-    bundle: str | None,
-    back: bool,
-    at_least: float | None,
-    incomplete: bool,
-    json_to: str | None,
-) -> None:
+    pointer: RequiredFile,
+    *,
+    store: str | None = option("The store that readers open from now on.", metavar="STORE"),
+    bundle: OptionalFolder = option("The bundle over its encoder.", metavar="BUNDLE"),
+    back: bool = option("Name again what FILE named before the last switch."),
+    at_least: float | None = option(
+        "Stay if a task may agree less often, by its 95 % interval.", ge=0, le=1, metavar="SHARE"
+    ),
+    incomplete: bool = option("Switch also if documents, tasks or answers are lacking."),
+    printer: Printer,
+) -> Any:
     """Let FILE name another store and bundle: readers that open what it names change in one step.
 
     Without a FILE it is written. Otherwise the two sides are compared first, and FILE stays as it is where the new side
@@ -192,27 +145,20 @@ def switch_command(
 
     if back + (store is not None and bundle is not None) > 1 or (store is None) != (bundle is None):
         raise click.UsageError("give --store and --bundle, or --back")
-    printer, comparison = Printer(json_to), None
+    comparison = None
     if back:
         check_writable(pointer)
         switch_back(pointer)
     elif store is not None and bundle is not None:
         check_writable(pointer)
-        try:
-            comparison = switch(pointer, store, bundle, at_least=at_least, incomplete=incomplete, show=printer.show)
-        finally:
-            printer.show("")
+        comparison = switch(pointer, store, bundle, at_least=at_least, incomplete=incomplete, show=printer.show)
         if comparison is not None:
             printer.lines(_lines(comparison))
     named = read_pointer(pointer)
     printer.line(f"{pointer}: {_place(named.current)}")
     if named.previous is not None:
         printer.line(f"before: {_place(named.previous)}")
-    printer.json({"pointer": named, "comparison": comparison})
-
-
-def _roles(text: str | None, text_b: str | None) -> dict[str, str]:
-    return {role: column for role, column in (("text", text), ("text_b", text_b)) if column is not None}
+    return {"pointer": named, "comparison": comparison}
 
 
 def _place(place: StoreBundle) -> str:

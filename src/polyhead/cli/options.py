@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import click
+import msgspec
 
+from polyhead.cli.actor import VARIABLE, checked_name
+from polyhead.cli.command import InputFile, OutputFile, option
 from polyhead.cli.output import check_writable
 from polyhead.engine.backends import BACKENDS
 from polyhead.errors import ConfigError
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
@@ -27,84 +30,102 @@ def store_place(value: str) -> str:
     return store_named(value)
 
 
-def backend_option(by_default: str = BY_DEFAULT) -> Callable[[Command], Command]:
-    """Adds `--backend`; `by_default` says what computes without it."""
-    return click.option(
-        "--backend",
-        type=click.Choice(list(BACKENDS)),
-        help="Library that computes. torch-cuda is torch on a GPU; reference is plain numpy, and slow. By default "
+def backend_option(by_default: str = BY_DEFAULT) -> Any:
+    """`--backend`; `by_default` says what computes without it."""
+    return option(
+        "Library that computes. torch-cuda is torch on a GPU; reference is plain numpy, and slow. By default "
         f"{by_default}.",
+        type=click.Choice(list(BACKENDS)),
     )
 
 
-def precision_option(command: Command) -> Command:
-    """Adds `--precision`."""
-    return click.option(
-        "--precision",
-        type=click.Choice(["float32", "bfloat16", "int8"]),
-        help="Precision of the trunk; by default the one of training, if this machine supports it. For int8, run "
-        "`polyhead quantize` first.",
-    )(command)
-
-
-def session_options(command: Command) -> Command:
-    """Adds `--backend`, `--precision` and `--deterministic`, as `open_session` takes them."""
-    deterministic = click.option(
-        "--deterministic",
-        is_flag=True,
-        help="Use fixed batch shapes: an answer has the same bits whatever else is in its batch.",
-    )
-    return backend_option()(precision_option(deterministic(command)))
-
-
-def open_session(
-    bundle: str, names: tuple[str, ...], *, backend: str | None, precision: str | None, deterministic: bool
-) -> Session:
-    """A session with these tasks, by default all; raises ConfigError for a bundle without tasks."""
-    from polyhead.engine.session import Session
-
-    session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
-    if not session.task_names(names or None):
-        raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
-    return session
-
-
-def names_in(values: tuple[str, ...], option: str = "--tasks") -> tuple[str, ...]:
+def names_of(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """Task names of an option that may be repeated and may hold several between commas, each once.
 
     Raises click.BadParameter for an option that names none.
     """
     names = tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
     if values and not names:
-        raise click.BadParameter("it names no task", param_hint=f"'{option}'")
+        hint = parameter.opts[0] if isinstance(parameter, click.Option) else "TASK"
+        raise click.BadParameter("it names no task", param_hint=f"'{hint}'")
     return names
 
 
-def tasks_option(help_text: str) -> Callable[[Command], Command]:
-    """Adds `--tasks a,b`, which may be repeated; `--task` is the same."""
-    return click.option("--tasks", "--task", "tasks", multiple=True, metavar="NAMES", help=help_text)
+Folder = Annotated[str, click.Path(file_okay=False)]
+TaskArguments = Annotated[tuple[str, ...], option(callback=names_of)]
+Store = Annotated[str, option(metavar="STORE", type=store_place)]
+Column = Annotated[str | None, option(metavar="COLUMN")]
+OptionalFolder = Annotated[str | None, click.Path(file_okay=False)]
+DataFile = Annotated[str, option(metavar="FILE", type=InputFile())]
+File = Annotated[str | None, option(metavar="FILE")]
+Output = Annotated[str | None, option(metavar="FILE", type=OutputFile())]
+RequiredFile = Annotated[str, option(metavar="FILE")]
+Figure = Annotated[str | None, option(metavar="FILE", type=OutputFile(*DRAWN))]
+Tasks = Annotated[tuple[str, ...], option("", "--tasks", "--task", metavar="NAMES", callback=names_of)]
+Backend = Annotated[str | None, backend_option()]
+Precision = Annotated[
+    Literal["float32", "bfloat16", "int8"] | None,
+    option(
+        "Precision of the trunk; by default the one of training, if this machine supports it. For int8, run `polyhead "
+        "quantize` first."
+    ),
+]
+Tokens = Annotated[
+    int, option("Length in tokens of the text that costs are computed for, special tokens included.", ge=1)
+]
+Actor = Annotated[
+    str,
+    option(
+        f"Who makes the change, for its certificate; '' names nobody. [default: {VARIABLE}, or the login name]",
+        metavar="NAME",
+        envvar=VARIABLE,
+        callback=checked_name,
+    ),
+]
 
 
-def tokens_option(command: Command) -> Command:
-    """Adds `--tokens`, the length of the text that costs are computed for."""
-    return click.option(
-        "--tokens",
-        type=click.IntRange(1),
-        default=32,
-        show_default=True,
-        help="Length in tokens of the text that costs are computed for, special tokens included.",
-    )(command)
+class BackendOptions(Value):
+    """What computes, and in which precision."""
+
+    backend: Backend = None
+    precision: Precision = None
+
+    def open(self, bundle: str, names: tuple[str, ...] = ()) -> Session:
+        """A session with these tasks, by default all; raises ConfigError for a bundle without tasks."""
+        from polyhead.engine.session import Session
+
+        session = Session(bundle, **msgspec.structs.asdict(self))
+        if not session.task_names(names or None):
+            raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
+        return session
+
+
+class SessionOptions(BackendOptions):
+    """How a session computes."""
+
+    deterministic: Annotated[
+        bool, option("Use fixed batch shapes: an answer has the same bits whatever else is in its batch.")
+    ] = False
+
+
+class TextColumns(Value):
+    """The columns of a file of texts."""
+
+    text: Annotated[Column, option("Column of the text [default: text, or text_a].")] = None
+    text_b: Annotated[Column, option("Column of the second text of a pair [default: text_b].")] = None
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Those that are named, by role."""
+        return {role: name for role, name in (("text", self.text), ("text_b", self.text_b)) if name is not None}
 
 
 def plot_option(help_text: str) -> Callable[[Command], Command]:
     """Adds `--plot FILE`."""
-    return click.option("--plot", metavar="FILE", help=help_text)
+    return click.option("--plot", metavar="FILE", help=help_text, type=OutputFile(*DRAWN))
 
 
 def check_drawable(plot: str | None) -> None:
-    """Refuses, before any work, a file that cannot be drawn into: click.BadParameter or ConfigError."""
-    if plot is None:
-        return
-    if Path(plot).suffix not in DRAWN:
-        raise click.BadParameter(f"a figure ends in {' or '.join(DRAWN)}", param_hint="'--plot'")
-    check_writable(plot)
+    """Refuses, before any work, a file that cannot be written."""
+    if plot is not None:
+        check_writable(plot)

@@ -28,13 +28,16 @@ DASH = "-"  # standard input or output in place of a file
 COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
+JSON_OPTION: dict[str, Any] = {
+    "metavar": "FILE",
+    "help": "Write the results to FILE as JSON, replacing an earlier report; - writes JSON to standard output instead "
+    "of text.",
+}
+
+
 def json_option(command: Command) -> Command:
     """Adds `--json FILE`: the command's results as JSON; `-` for standard output, instead of text."""
-    help_text = (
-        "Write the results to FILE as JSON, replacing an earlier report; - writes JSON to standard output instead "
-        "of text."
-    )
-    return click.option("--json", "json_to", metavar="FILE", help=help_text)(command)
+    return click.option("--json", "json_to", **JSON_OPTION)(command)
 
 
 class Printer:
@@ -44,7 +47,7 @@ class Printer:
     """
 
     def __init__(self, json_to: str | None = None) -> None:
-        self._json_to = json_to
+        self.json_to = json_to
         self._is_quiet = json_to == DASH
         self._display = ProgressDisplay(sys.stderr)
         if json_to is not None and not self._is_quiet:
@@ -53,13 +56,22 @@ class Printer:
 
     def line(self, text: str = "") -> None:
         """A line on standard output."""
+        self.show("")
         if not self._is_quiet:
             click.echo(shown(text))
 
-    def lines(self, texts: Sequence[str]) -> None:
+    def lines(self, texts: Iterable[str]) -> None:
         """Several lines."""
         for text in texts:
             self.line(text)
+
+    def table(self, head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> None:
+        """A heading and rows in columns, the first `left` of which stand to the left."""
+        self.lines(text_table([head, *rows], left=left))
+
+    def section(self, title: str, lines: Iterable[str]) -> None:
+        """A title between empty lines, and the lines indented below it."""
+        self.lines(section(title, lines))
 
     def show(self, text: str) -> None:
         """A progress line on standard error, in place on a terminal and else now and then; "" clears it."""
@@ -67,13 +79,13 @@ class Printer:
 
     def json(self, value: object) -> None:
         """Writes the value where `--json` says."""
-        if self._json_to is None:
+        if self.json_to is None:
             return
         raw = to_json(value)
         if self._is_quiet:
             click.echo(json_shown(raw).decode(), nl=False)
             return
-        with writing_file(self._json_to) as file:
+        with writing_file(self.json_to) as file:
             file.write(raw)
 
 

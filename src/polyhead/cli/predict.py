@@ -9,18 +9,19 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, TypedDict
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
-from polyhead.cli.explain import check_explained, explain_lines, explain_options
+from polyhead.cli.command import option, verb
+from polyhead.cli.explain import check_explained, explain_lines
 from polyhead.cli.given import TextInput, given_in
 from polyhead.cli.lines import InputLine, LineChunk, check_input_lines, lines_read, pieces
-from polyhead.cli.options import names_in, open_session, session_options, tasks_option
+from polyhead.cli.options import File, RequiredFile, SessionOptions, Tasks
 from polyhead.cli.output import DASH, Printer, check_kept_files, counted, json_shown, note, writing_file
 from polyhead.cli.remote import Remote
-from polyhead.cli.score import ROLES, answer_rows, role_options, table_options
+from polyhead.cli.score import TableOptions, answer_rows
 from polyhead.cli.tables import columns_of_header, columns_of_objects, command_for, objects_as_inputs, rows_as_lines
 from polyhead.data.rows import first_columns
 from polyhead.data.tables.base import table_format, written_ending
@@ -30,61 +31,41 @@ if TYPE_CHECKING:
     from polyhead.engine.session import Session
 
 
-class Computing(TypedDict):
-    """How a session computes, as `opened` takes it."""
-
-    backend: str | None
-    precision: str | None
-    deterministic: bool
-
-
 Answering = Callable[[list[InputLine]], list[dict[str, Any]]]
 """The fields of each line's result."""
 
 
-@click.command("predict")
-@click.argument("bundle", required=False)
-@click.argument("given", type=click.Path(allow_dash=True), nargs=-1, metavar="[TEXT... | FILE]")
-@tasks_option("Answer these tasks only, with commas between them; by default all that fit an input.")
-@role_options
-@table_options
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["auto", "text", "json"]),
-    default="auto",
-    show_default=True,
-    help="Format of a line. auto: JSON if it begins with { or is a JSON string, else text.",
-)
-@click.option(
-    "--server",
-    metavar="URL",
-    help="Ask a server in place of BUNDLE, which is then left out; tasks that write texts answer where --tasks names "
-    "them.",
-)
-@click.option(
-    "--key-file",
-    type=click.Path(exists=True, dir_okay=False),
-    help="File with the server's key; without it, the environment's POLYHEAD_API_KEY.",
-)
-@session_options
-@click.option(
-    "--output", "-o", metavar="FILE", default=DASH, help="Write to FILE, replacing it, instead of to standard output."
-)
-@explain_options
+@verb("predict")
 def command(
-    bundle: str | None,
-    given: tuple[str, ...],
-    tasks: tuple[str, ...],
-    form: str,
-    server: str | None,
-    key_file: str | None,
-    backend: str | None,
-    precision: str | None,
-    deterministic: bool,
-    output: str,
-    **table: Any,
-) -> None:
+    bundle: str | None = None,
+    given: tuple[str, ...] = option(type=click.Path(allow_dash=True), metavar="[TEXT... | FILE]", default=()),
+    *,
+    tasks: Tasks = option("Answer these tasks only, with commas between them; by default all that fit an input."),
+    table: TableOptions,
+    form: Literal["auto", "text", "json"] = option(
+        "Format of a line. auto: JSON if it begins with { or is a JSON string, else text.", "auto", "--format"
+    ),
+    server: str | None = option(
+        "Ask a server in place of BUNDLE, which is then left out; tasks that write texts answer where --tasks names "
+        "them.",
+        metavar="URL",
+    ),
+    key_file: str | None = option(
+        "File with the server's key; without it, the environment's POLYHEAD_API_KEY.",
+        type=click.Path(exists=True, dir_okay=False),
+    ),
+    how: SessionOptions,
+    output: RequiredFile = option(
+        "Write to FILE, replacing it, instead of to standard output.", DASH, "--output", "-o", show_default=False
+    ),
+    explain: bool = option(
+        "Print why, in place of the answers' JSON: the words without which an answer would be less sure, or another "
+        "one, and what a task's attention pooler read. A text of n words is answered n + 1 times."
+    ),
+    json_to: File = option(
+        "With --explain: write the explanations to FILE as JSON; - writes them instead of text.", "--json"
+    ),
+) -> Any:
     """Answer tasks of BUNDLE, or of a --server, for texts, for the lines of a file, or for the rows of a table.
 
     \b
@@ -107,25 +88,26 @@ def command(
     Blank lines are skipped and counted. A line that cannot be read, or that no task can answer, gets the reason
     instead of answers; all others are answered. The command then ends with exit code 1, as when a task failed.
     """
-    explain, json_to = table.pop("explain"), table.pop("json_to")
-    names, named = names_in(tasks), {option: value for option, value in table.items() if value}
+    named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
     check_explained(explain, json_to, server=server, output=output != DASH, **named)
     if server is not None:
-        given = _without_bundle(bundle, given, computes=backend or precision or deterministic)
+        given = _without_bundle(bundle, given, computes=how != SessionOptions())
         bundle = "BUNDLE"
     elif key_file is not None:
         raise click.UsageError("--key-file goes with --server.")
     else:
         bundle = _folder(bundle)
-    inputs, how = given_in(given), Computing(backend=backend, precision=precision, deterministic=deterministic)
+    inputs = given_in(given)
     if named:
         target = _table_target(inputs, named, server, output)
-        return _answer_table(open_session(bundle, names, **how), inputs.file, target, names, named)
+        return answer_rows(
+            Printer(), how.open(bundle, tasks), inputs.file, target, table.request(tasks), fresh=table.fresh
+        )
     if inputs.file != DASH:
         _check(bundle, inputs.file, form)
     if explain:
-        return _explain(bundle, names, how, inputs, form, printer=Printer(json_to))
-    asked = _asked_remotely(server, key_file, names) if server is not None else _asked_here(bundle, names, how)
+        return _explain(bundle, tasks, how, inputs, form, printer=Printer(json_to))
+    asked = _asked_remotely(server, key_file, tasks) if server is not None else _asked_here(bundle, tasks, how)
     with _source(inputs) as source, _target(output) as sink, asked as answer:
         count = _answered(answer, _without_table(source, bundle, inputs) if form == "auto" else source, sink, form)
         if not count.lines:
@@ -135,9 +117,9 @@ def command(
 
 
 def _explain(
-    bundle: str, names: tuple[str, ...], how: Computing, inputs: TextInput, form: str, *, printer: Printer
+    bundle: str, names: tuple[str, ...], how: SessionOptions, inputs: TextInput, form: str, *, printer: Printer
 ) -> None:
-    session = open_session(bundle, names, **how)
+    session = how.open(bundle, names)
     with _source(inputs) as source:
         explain_lines(session, names, source, printer, form=form)
 
@@ -171,19 +153,6 @@ def _table_target(inputs: TextInput, named: Mapping[str, Any], server: str | Non
     return output
 
 
-def _answer_table(session: Session, source: str, target: str, names: tuple[str, ...], named: Mapping[str, Any]) -> None:
-    from polyhead.store.jobs import ScoreRequest
-
-    wish = ScoreRequest(
-        tasks=names,
-        columns={role: named[role] for role in ROLES if role in named},
-        kept=named.get("keep"),
-        prefix=named.get("prefix", ""),
-        scores=named.get("scores", False),
-    )
-    answer_rows(Printer(), session, source, target, wish, fresh=named.get("fresh", False))
-
-
 def _without_table(source: Iterable[LineChunk], bundle: str, inputs: TextInput) -> Iterator[LineChunk]:
     """The pieces; DataError where the first one begins as a table does, with the command that answers its rows."""
     for number, piece in enumerate(source):
@@ -203,8 +172,8 @@ def _asked_remotely(server: str, key_file: str | None, names: tuple[str, ...]) -
 
 
 @contextlib.contextmanager
-def _asked_here(bundle: str, names: tuple[str, ...], how: Computing) -> Iterator[Answering]:
-    yield partial(_by_session, open_session(bundle, names, **how), names or None)
+def _asked_here(bundle: str, names: tuple[str, ...], how: SessionOptions) -> Iterator[Answering]:
+    yield partial(_by_session, how.open(bundle, names), names or None)
 
 
 def _place(inputs: TextInput) -> str:
@@ -237,7 +206,6 @@ def _answered(answer: Answering, source: Iterable[LineChunk], target: IO[bytes],
         count.failed += sum("failed" in row for row in rows)
         if sys.stdout is None or not sys.stdout.isatty():  # the answers themselves are progress enough
             printer.show(f"{count.lines:,} answered")
-    printer.show("")
     return count
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.labelled import LabelledColumns, label_option, labelled_sources
+from polyhead.cli.command import option, verb
+from polyhead.cli.labelled import LabelledColumns, Labels, labelled_sources
 from polyhead.cli.lines import read_texts
-from polyhead.cli.output import Printer, counted, json_option, number, text_table
+from polyhead.cli.options import Column, File, Folder
+from polyhead.cli.output import Printer, counted, number, text_table
 from polyhead.engine.backends import BACKENDS
+from polyhead.evaluate.int8 import Limits
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
@@ -24,74 +27,33 @@ ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 """Endings of files of labelled rows."""
 
 
-@click.command("quantize")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.option(
-    "--texts",
-    type=click.Path(dir_okay=False, exists=True),
-    required=True,
-    help="File of typical texts: one a line, as `polyhead predict` reads them, or a table.",
-)
-@click.option("--text", metavar="COLUMN", help="Column of the text, if --texts is a table [default: by its name].")
-@click.option(
-    "--rows",
-    type=click.IntRange(1),
-    default=300,
-    show_default=True,
-    help="Number of texts to calibrate on; about as many others are used to measure.",
-)
-@click.option(
-    "--backend",
-    type=click.Choice([name for name, kind in BACKENDS.items() if kind.compiles]),
-    help="Backend to measure on; the scales hold for all of them. By default openvino if it is installed.",
-)
-@click.option(
-    "--data",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, exists=True),
-    help="Also score tasks, in float32 and in int8: on labelled rows (.csv, .tsv, .jsonl or .parquet), or on the test "
-    "or validation files of a project file (.toml).",
-)
-@label_option
-@click.option(
-    "--bound",
-    type=click.FloatRange(0),
-    default=1.0,
-    show_default=True,
-    help="Points that a task's metric may lose on labelled data.",
-)
-@click.option(
-    "--agreement",
-    type=click.FloatRange(0, 100),
-    default=95.0,
-    show_default=True,
-    help="Percent of answers that must stay equal, for a task without labelled data.",
-)
-@click.option(
-    "--unmeasured",
-    is_flag=True,
-    help="Accept tasks that none of the texts fits: the effect of int8 on them is then unknown.",
-)
-@click.option(
-    "--measure",
-    is_flag=True,
-    help="Keep the existing scales; only measure what int8 changes on this machine, and add the result.",
-)
-@json_option
+@verb("quantize")
 def command(
-    bundle: str,
-    texts: str,
-    text: str | None,
-    rows: int,
-    backend: str | None,
-    data: str | None,
-    labels: tuple[str, ...],
-    bound: float,
-    agreement: float,
-    unmeasured: bool,
-    measure: bool,
-    json_to: str | None,
-) -> None:
+    bundle: Folder,
+    *,
+    texts: str = option(
+        "File of typical texts: one a line, as `polyhead predict` reads them, or a table.",
+        type=click.Path(dir_okay=False, exists=True),
+        required=True,
+    ),
+    text: Column = option("Column of the text, if --texts is a table [default: by its name]."),
+    rows: int = option("Number of texts to calibrate on; about as many others are used to measure.", 300, ge=1),
+    backend: str | None = option(
+        "Backend to measure on; the scales hold for all of them. By default openvino if it is installed.",
+        type=click.Choice([name for name, kind in BACKENDS.items() if kind.compiles]),
+    ),
+    data: File = option(
+        "Also score tasks, in float32 and in int8: on labelled rows (.csv, .tsv, .jsonl or .parquet), or on the "
+        "test or validation files of a project file (.toml).",
+        type=click.Path(dir_okay=False, exists=True),
+    ),
+    labels: Labels = (),
+    limits: Limits,
+    measure: bool = option(
+        "Keep the existing scales; only measure what int8 changes on this machine, and add the result."
+    ),
+    printer: Printer,
+) -> Any:
     """Prepare BUNDLE's layers for int8 with your own texts, and show what int8 changes for each task.
 
     The command runs some of the texts in float32 to find the scale of each matrix product. On other texts it compares
@@ -110,17 +72,15 @@ def command(
     from polyhead.evaluate import int8 as calibrate
     from polyhead.machine import processor
 
-    printer, opened, bits = Printer(json_to), Bundle.open(bundle), processor().weight_bits
+    opened, bits = Bundle.open(bundle), processor().weight_bits
     name = backend or default_runtime()
     runtimes = partial(open_runtime, name)
-    limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
     labelled = None if data is None else _labelled(opened, data, labels)
     calibration_rows, measured_rows = calibrate.halves(_rows(texts, text), rows)
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
         scales = calibrate.calibrated_scales(opened, calibration_rows, runtimes, show=printer.show)
     changes = calibrate.measured(opened, measured_rows, runtimes, scales, labelled=labelled, show=printer.show)
-    printer.show("")
     printer.lines(change_lines(changes))
     if unknown := [task for task, change in changes.items() if not change.is_measured]:
         printer.line(f"not measured, as no text to measure on fits: {', '.join(unknown)}")
@@ -136,7 +96,7 @@ def command(
         )
     tasks = {task: _as_json(change) for task, change in changes.items()}
     facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits}
-    printer.json({"calibration": record, **facts, "tasks": tasks})
+    return {"calibration": record, **facts, "tasks": tasks}
 
 
 def _rows(path: str, column: str | None) -> list[RowInput]:

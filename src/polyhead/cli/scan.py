@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.options import tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, text_table
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Tokens
+from polyhead.cli.output import Printer, counted, in_bytes, indented, section, text_table
 
 if TYPE_CHECKING:
     from polyhead.convert.difference import EncoderDifference
@@ -16,14 +17,16 @@ if TYPE_CHECKING:
     from polyhead.convert.scan import ScannedEncoder, SharedLayers
 
 
-@click.command("scan")
-@click.argument("folders", nargs=-1, required=True, type=click.Path())
-@click.option(
-    "--base", metavar="NAME", help="Also compare with this encoder, and merge over it: a folder, a hub id, or 'minilm'."
-)
-@tokens_option
-@json_option
-def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: str | None) -> None:
+@verb("scan")
+def command(
+    folders: tuple[str, ...] = option(type=click.Path()),
+    *,
+    base: str | None = option(
+        "Also compare with this encoder, and merge over it: a folder, a hub id, or 'minilm'.", metavar="NAME"
+    ),
+    tokens: Tokens = 32,
+    printer: Printer,
+) -> Any:
     """Show which layers the checkpoints in FOLDERS share, and what merging them would save.
 
     FOLDERS are checkpoints that `save_pretrained` of transformers wrote. Two checkpoints share a prefix if tokenizer,
@@ -34,10 +37,9 @@ def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: st
     """
     from polyhead.convert.folders import scan_folders
 
-    printer = Printer(json_to)
     scan = scan_folders(folders, base=base, tokens=tokens, show=printer.show)
     printer.lines(_shown(scan))
-    printer.json(_as_json(scan))
+    return _as_json(scan)
 
 
 def _shown(scan: Scan) -> list[str]:

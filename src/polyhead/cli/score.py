@@ -2,82 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from polyhead.cli.options import names_in, open_session, session_options, tasks_option
-from polyhead.cli.output import Printer, check_kept_files, counted, json_option, note, stoppable
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Column, Folder, SessionOptions, Tasks
+from polyhead.cli.output import Printer, check_kept_files, counted, note, stoppable
 from polyhead.progress import duration, pace
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
     from polyhead.store.jobs import ScoreRequest, Summary
 
-ROLES = {
-    "text": "Column of the text [default: text, or text_a].",
-    "text_b": "Column of the second text of a pair [default: text_b].",
-    "tokens": "Column of the list of tokens, instead of a text [default: tokens].",
-    "question": "Column of the question, for multiple_choice and span [default: question].",
-    "context": "Column of the context that a question is about [default: context].",
-    "choices": "Column of the list of options [default: options, or choices].",
-}
 
+class TableOptions(Value):
+    """Which columns of a table are read, and what is written of it."""
 
-def role_options(command: click.decorators.FC) -> click.decorators.FC:
-    """Adds an option for each role that a column may have; their values come by role."""
-    for role, help_text in reversed(ROLES.items()):
-        command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=help_text)(command)
-    return command
-
-
-def table_options(command: click.decorators.FC) -> click.decorators.FC:
-    """Adds `--keep`, `--prefix`, `--scores` and `--fresh`: what is written of a table."""
-    options = (
-        click.option("--keep", multiple=True, metavar="COLUMNS", help="Columns of the table to write; by default all."),
-        click.option(
-            "--prefix", default="", metavar="TEXT", help="Start the names of the columns that tasks add with TEXT."
-        ),
-        click.option("--scores", is_flag=True, help="Also write the scores of labels or options, in TASK.scores."),
-        click.option("--fresh", is_flag=True, help="Discard an unfinished run for the written table, and start again."),
+    text: Annotated[Column, option("Column of the text [default: text, or text_a].")] = None
+    text_b: Annotated[Column, option("Column of the second text of a pair [default: text_b].")] = None
+    tokens: Annotated[Column, option("Column of the list of tokens, instead of a text [default: tokens].")] = None
+    question: Annotated[Column, option("Column of the question, for multiple_choice and span [default: question].")] = (
+        None
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    context: Annotated[Column, option("Column of the context that a question is about [default: context].")] = None
+    choices: Annotated[Column, option("Column of the list of options [default: options, or choices].")] = None
+    keep: Annotated[tuple[str, ...], option("Columns of the table to write; by default all.", metavar="COLUMNS")] = ()
+    prefix: Annotated[str, option("Start the names of the columns that tasks add with TEXT.", metavar="TEXT")] = ""
+    scores: Annotated[bool, option("Also write the scores of labels or options, in TASK.scores.")] = False
+    fresh: Annotated[bool, option("Discard an unfinished run for the written table, and start again.")] = False
+
+    def request(self, tasks: tuple[str, ...], **more: Any) -> ScoreRequest:
+        """What is answered for every row."""
+        from polyhead.store.jobs import ScoreRequest
+
+        roles = {role: getattr(self, role) for role in self.__struct_fields__[:6]}
+        columns = {role: column for role, column in roles.items() if column is not None}
+        more = {"kept": self.keep or None, **more}
+        return ScoreRequest(tasks=tasks, columns=columns, prefix=self.prefix, scores=self.scores, **more)
 
 
-@click.command("score")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("source", metavar="IN", type=click.Path())
-@click.argument("target", metavar="OUT", type=click.Path())
-@tasks_option("Answer these tasks only, with commas between them; by default all.")
-@role_options
-@table_options
-@click.option(
-    "--calibrated",
-    is_flag=True,
-    help="Also write what calibration makes of the answers: TASK.calibrated, .probability, .unsure, .set, .interval.",
-)
-@click.option("--only-answers", is_flag=True, help="Copy no column of the table.")
-@session_options
-@json_option
+@verb("score")
 def command(
-    bundle: str,
-    source: str,
-    target: str,
-    tasks: tuple[str, ...],
-    keep: tuple[str, ...],
-    calibrated: bool,
-    only_answers: bool,
-    prefix: str,
-    scores: bool,
-    backend: str | None,
-    precision: str | None,
-    deterministic: bool,
-    fresh: bool,
-    json_to: str | None,
-    **roles: str | None,
-) -> None:
+    bundle: Folder,
+    source: str = option(type=click.Path(), metavar="IN"),
+    target: str = option(type=click.Path(), metavar="OUT"),
+    *,
+    tasks: Tasks = option("Answer these tasks only, with commas between them; by default all."),
+    table: TableOptions,
+    calibrated: bool = option(
+        "Also write what calibration makes of the answers: TASK.calibrated, .probability, .unsure, .set, .interval."
+    ),
+    only_answers: bool = option("Copy no column of the table."),
+    how: SessionOptions,
+    printer: Printer,
+) -> Any:
     """Answer tasks of BUNDLE for every row of IN, and write the rows to OUT with a column for each task.
 
     IN ends in .jsonl, .json, .csv, .tsv (each also .gz), .xlsx or .parquet, OUT in .jsonl, .csv (each also .gz) or
@@ -88,39 +68,26 @@ def command(
     .OUT.pieces next to it. If the command is interrupted, run it again: it continues where it stopped, and writes the
     same bytes. IN may have any length: a few thousand rows are in memory at a time.
     """
-    from polyhead.store.jobs import ScoreRequest
-
-    if keep and only_answers:
+    if table.keep and only_answers:
         raise click.UsageError("--keep and --only-answers contradict each other: give one of them")
     check_kept_files(target)
-    printer, names = Printer(json_to), names_in(tasks)
-    session = open_session(bundle, names, backend=backend, precision=precision, deterministic=deterministic)
-    wish = ScoreRequest(
-        tasks=names,
-        columns={role: column for role, column in roles.items() if column is not None},
-        kept=() if only_answers else keep or None,
-        prefix=prefix,
-        scores=scores,
-        calibrated=calibrated,
-    )
-    answer_rows(printer, session, source, target, wish, fresh=fresh)
+    kept = {"kept": ()} if only_answers else {}
+    request = table.request(tasks, calibrated=calibrated, **kept)
+    return answer_rows(printer, how.open(bundle, tasks), source, target, request, fresh=table.fresh)
 
 
 def answer_rows(
     printer: Printer, session: Session, source: str, target: str, wish: ScoreRequest, *, fresh: bool
-) -> None:
+) -> Summary:
     """Writes the rows of `source` with their answers to `target`, and prints what that took."""
     from polyhead.store.jobs import score
 
     again = "the same command without --fresh" if fresh else "the same command"
-    try:
-        with stoppable(f"{again} goes on from there"):
-            done = score(session, source, target, wish, fresh=fresh, show=printer.show)
-    finally:
-        printer.show("")
+    with stoppable(f"{again} goes on from there"):
+        done = score(session, source, target, wish, fresh=fresh, show=printer.show)
     printer.lines(_lines(done))
     _notes(done)
-    printer.json(done)
+    return done
 
 
 def _lines(done: Summary) -> list[str]:

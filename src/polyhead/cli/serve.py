@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from polyhead.cli.options import session_options
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import File, Folder, SessionOptions
 from polyhead.cli.output import note
 from polyhead.cli.ports import Port, PortType, in_order
-from polyhead.cli.serve_changes import changes_options, place_of_worker, supervise, with_changes
-from polyhead.cli.serve_options import access_file, hosts_of, keys_of, serve_settings, settings_options
+from polyhead.cli.serve_changes import place_of_worker, supervise
+from polyhead.cli.serve_options import ADMIN_KEYS, PREDICT_KEYS, access_file, hosts_of, keys_of, read_config
 from polyhead.errors import MissingExtra
 from polyhead.progress import counted
+from polyhead.serve.settings import ServeSettings, read_labels
 
 if TYPE_CHECKING:
     from socket import socket
@@ -26,37 +29,42 @@ if TYPE_CHECKING:
     from polyhead.serve.workers import WorkerPlace
 
 
-@click.command("serve")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; this machine alone by default."
-)
-@click.option(
-    "--port",
-    "ports",
-    type=PortType(),
-    multiple=True,
-    help="Port for all tasks, by default 8000; TASK=PORT: one of its own for a task, where requests that name no task "
-    "mean this one. May be repeated. 0 takes a free port.",
-)
-@click.option("--default-task", metavar="TASK", help="The task that requests for one task mean where they name none.")
-@session_options
-@changes_options
-@settings_options
+@verb("serve")
 def command(
-    bundle: str,
-    host: str,
-    ports: tuple[Port, ...],
-    default_task: str | None,
-    backend: str | None,
-    precision: str | None,
-    deterministic: bool,
-    keys: str | None,
-    no_keys: bool,
-    allowed_hosts: tuple[str, ...],
-    access_log: str | None,
-    traces: bool,
-    **given: Any,
+    bundle: Folder,
+    *,
+    host: str = option("Address to listen on; this machine alone by default.", "127.0.0.1"),
+    ports: tuple[Port, ...] = option(
+        "Port for all tasks, by default 8000; TASK=PORT: one of its own for a task, where requests that name no task "
+        "mean this one. May be repeated. 0 takes a free port.",
+        "--port",
+        type=PortType(),
+    ),
+    how: SessionOptions,
+    settings: ServeSettings,
+    labels: str | None = option(
+        "TOML file that gives questions of a decisions API to tasks of other names, and options to labels.",
+        type=click.Path(dir_okay=False),
+    ),
+    keys: File = option(
+        "File of API keys, one a line: KEY or predict:KEY opens all routes but changes, admin:KEY those too. What "
+        f"follows ' #' names the key in the log. {PREDICT_KEYS} and {ADMIN_KEYS} hold more, between commas."
+    ),
+    no_keys: bool = option("Need no key, also where other machines reach the server."),
+    allowed_hosts: tuple[str, ...] = option(
+        "Name by which the server may be asked without a key, beside its addresses, localhost and --host; .NAME for a "
+        "name and all below it, '*' for any. Other names are refused, since a web page can point one of its own at "
+        "this machine. May be repeated.",
+        "--allowed-host",
+        metavar="NAME",
+    ),
+    access_log: File = option("Append a line of JSON for each request, without texts; - prints it."),
+    traces: bool = option("Make OpenTelemetry spans; needs the extra otel and an SDK."),
+    config: File = option(
+        "TOML file with any of these options, such as inputs = 64. What the command line says goes before it.",
+        is_eager=True,
+        callback=read_config,
+    ),
 ) -> None:
     """Answer all tasks of BUNDLE over HTTP."""
     try:
@@ -70,7 +78,8 @@ def command(
     from polyhead.serve.service import Service
 
     known, place = keys_of(keys), place_of_worker()
-    settings = with_changes(serve_settings(given, default_task=default_task), given)
+    if labels is not None:
+        settings = msgspec.structs.replace(settings, labels=read_labels(labels))
     check_keys(known, host=host, admin=settings.admin, no_keys=no_keys)
     observers = [Tracing().exchange] if traces else []
     with ExitStack() as opened:
@@ -84,8 +93,10 @@ def command(
             opened.callback(log.close)
             observers.append(log.exchange)
         share_arenas()
-        session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
-        session.task_names([task for task in (default_task, *(task for task, _ in places)) if task is not None])
+        session = Session(bundle, **msgspec.structs.asdict(how))
+        session.task_names(
+            [task for task in (settings.default_task, *(task for task, _ in places)) if task is not None]
+        )
         hosts = hosts_of(allowed_hosts, host)
         service = Service(session, settings)
         run(service, places, host=host, worker=place, keys=known, hosts=hosts, observers=observers)

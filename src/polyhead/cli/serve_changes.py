@@ -1,15 +1,11 @@
-"""Options of `polyhead serve` about a bundle that changes, and about several processes; how these are started."""
+"""Several processes of `polyhead serve`: how they are started, and how one finds its place."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
-import msgspec
+from typing import TYPE_CHECKING
 
 from polyhead.cli.output import note
 
@@ -18,37 +14,6 @@ if TYPE_CHECKING:
 
     from polyhead.serve.settings import ServeSettings
     from polyhead.serve.workers import WorkerPlace
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-NAMES = ("workers", "admin", "watch_seconds")
-
-
-def changes_options(command: Command) -> Command:
-    """Adds `--workers`, `--admin` and `--watch-seconds`, as `with_changes` takes them."""
-    for option in (
-        click.option(
-            "--watch-seconds",
-            type=click.FloatRange(0),
-            default=1.0,
-            show_default=True,
-            help="Seconds between two looks whether BUNDLE has changed; 0 never looks.",
-        ),
-        click.option("--admin", is_flag=True, help="Let admins change tasks over HTTP."),
-        click.option(
-            "--workers",
-            type=click.IntRange(1, 256),
-            default=1,
-            show_default=True,
-            help="Processes that answer at the same address, each with its share of the processors.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def with_changes(settings: ServeSettings, given: Mapping[str, Any]) -> ServeSettings:
-    """The settings with what these options say."""
-    return msgspec.structs.replace(settings, **{name: given[name] for name in NAMES})
 
 
 def place_of_worker() -> WorkerPlace | None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import answers_changed, end, model_row, owner_rows, removed_lines, task_row
 from polyhead.cli.certificate import certificate
-from polyhead.cli.output import Printer, counted, json_option
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Actor, Folder
+from polyhead.cli.output import Printer, counted
 from polyhead.cli.uploads import apply, pack
 
 if TYPE_CHECKING:
@@ -40,15 +41,13 @@ command.add_command(apply)
 command.add_command(certificate)
 
 
-@command.command("list")
-@click.argument("bundle", type=FOLDER)
-@json_option
-def list_(bundle: str, json_to: str | None) -> None:
+@verb("list", group=command)
+def list_(bundle: Folder, *, printer: Printer) -> Any:
     """Show the tasks of BUNDLE, their versions and scores."""
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
 
-    printer, opened, models = Printer(json_to), Bundle.open(bundle), Models(bundle)
+    opened, models = Bundle.open(bundle), Models(bundle)
     rows = {name: task_row(opened, name) for name in opened.tasks}
     rows |= {name: model_row(models, name) for name in models.lines}
     if not rows:
@@ -60,25 +59,23 @@ def list_(bundle: str, json_to: str | None) -> None:
     printer.lines(removed_lines(opened, models))
     shared = {"groups": groups, "families": {owner: line.version for owner, line in opened.families.items()}}
     removed = [*opened.removed, *models.removed]
-    printer.json({"bundle": bundle, "trunk": opened.digest, "tasks": rows, **shared, "removed": removed})
+    return {"bundle": bundle, "trunk": opened.digest, "tasks": rows, **shared, "removed": removed}
 
 
-@command.command("add")
-@click.argument("bundle", type=FOLDER)
-@click.argument("source", type=FOLDER, metavar="FROM")
-@click.argument("names", nargs=-1)
-@click.option(
-    "--as",
-    "new_names",
-    metavar="[NAME=]NEW",
-    multiple=True,
-    help="Add the task NAME under the name NEW. NAME may be left out if only one task is added.",
-)
-@actor_option
-@json_option
+@verb("add", group=command)
 def add(
-    bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, ...], json_to: str | None, actor: str
-) -> None:
+    bundle: Folder,
+    source: Folder = option(metavar="FROM"),
+    names: tuple[str, ...] = (),
+    *,
+    new_names: tuple[str, ...] = option(
+        "Add the task NAME under the name NEW. NAME may be left out if only one task is added.",
+        "--as",
+        metavar="[NAME=]NEW",
+    ),
+    actor: Actor,
+    printer: Printer,
+) -> Any:
     """Add tasks of the bundle FROM to BUNDLE, which has the same trunk; by default all tasks.
 
     Either all of them are added, with the families that they read, or none. Tasks of one prompt group are added
@@ -89,7 +86,7 @@ def add(
     from polyhead.bundle.read import Bundle
     from polyhead.certify import Requester, add_from
 
-    printer, theirs = Printer(json_to), Bundle.open(source)
+    theirs = Bundle.open(source)
     chosen = list(dict.fromkeys(names)) or [*theirs.lines, *model_names(theirs.root)]
     if not chosen:
         raise click.BadParameter(f"{source} has no task", param_hint="'FROM'")
@@ -100,29 +97,21 @@ def add(
     end(printer, bundle, change.certificate, models=change.models)
 
 
-@command.command("update")
-@click.argument("bundle", type=FOLDER)
-@click.argument("source", type=FOLDER, metavar="FROM")
-@click.argument("names", nargs=-1, required=True)
-@click.option(
-    "--from-name",
-    "from_names",
-    metavar="[NAME=]OTHER",
-    multiple=True,
-    help="Name of the task NAME in FROM, if it differs. NAME may be left out if only one task is updated.",
-)
-@click.option("--allow-lost-labels", is_flag=True, help="Update also where labels of a live version are no more.")
-@actor_option
-@json_option
+@verb("update", group=command)
 def update(
-    bundle: str,
-    source: str,
-    names: tuple[str, ...],
-    from_names: tuple[str, ...],
-    allow_lost_labels: bool,
-    json_to: str | None,
-    actor: str,
-) -> None:
+    bundle: Folder,
+    source: Folder = option(metavar="FROM"),
+    names: tuple[str, ...] = option(),
+    *,
+    from_names: tuple[str, ...] = option(
+        "Name of the task NAME in FROM, if it differs. NAME may be left out if only one task is updated.",
+        "--from-name",
+        metavar="[NAME=]OTHER",
+    ),
+    allow_lost_labels: bool = option("Update also where labels of a live version are no more."),
+    actor: Actor,
+    printer: Printer,
+) -> Any:
     """Replace NAMES in BUNDLE by the tasks of the bundle FROM; the old versions stay on disk.
 
     There may be new labels. The command prints which probes get a new answer; the certificate holds all of them. Tasks
@@ -132,7 +121,7 @@ def update(
     from polyhead.bundle.read import Bundle
     from polyhead.certify import Requester, update_from
 
-    printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
+    theirs, ours = Bundle.open(source), Bundle.open(bundle, verify=False)
     chosen = list(dict.fromkeys(names))
     from_name = _pairs(from_names, chosen, "--from-name")
     called = {from_name.get(name, name): name for name in chosen}
@@ -156,12 +145,8 @@ def update(
     _end_once(printer, ours.root, change, **facts)
 
 
-@command.command("remove")
-@click.argument("bundle", type=FOLDER)
-@click.argument("names", nargs=-1, required=True)
-@actor_option
-@json_option
-def remove(bundle: str, names: tuple[str, ...], json_to: str | None, actor: str) -> None:
+@verb("remove", group=command)
+def remove(bundle: Folder, names: tuple[str, ...], *, actor: Actor, printer: Printer) -> Any:
     """Remove tasks from BUNDLE, with all their versions; this cannot be undone.
 
     Families that no other task reads are removed too. Tasks of one prompt group must be removed together. `polyhead
@@ -169,18 +154,15 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None, actor: str)
     """
     from polyhead.certify import Requester, remove_from
 
-    printer = Printer(json_to)
     change = remove_from(Path(bundle), names, by=Requester(actor=actor))
     printer.lines([f"removed {name}" for name in dict.fromkeys(names)])
     end(printer, bundle, change.certificate, models=change.models)
 
 
-@command.command("rollback")
-@click.argument("bundle", type=FOLDER)
-@click.argument("names", nargs=-1, required=True, metavar="NAMES... [VERSION]")
-@actor_option
-@json_option
-def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: str) -> None:
+@verb("rollback", group=command)
+def rollback(
+    bundle: Folder, names: tuple[str, ...] = option(metavar="NAMES... [VERSION]"), *, actor: Actor, printer: Printer
+) -> Any:
     """Go back to an earlier VERSION of NAMES; by default the one before the live version.
 
     The replaced version stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
@@ -192,7 +174,7 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: st
     from polyhead.bundle.read import Bundle
     from polyhead.certify import Requester, roll_back
 
-    printer, ours, chosen = Printer(json_to), Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
+    ours, chosen = Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
     if len(chosen) > 1 and chosen[-1] not in [*ours.lines, *model_names(ours.root)]:
         version = chosen.pop()
@@ -204,11 +186,8 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: st
     _end_once(printer, ours.root, change)
 
 
-@command.command("verify")
-@click.argument("bundle", type=FOLDER)
-@actor_option
-@json_option
-def verify_tasks(bundle: str, json_to: str | None, actor: str) -> None:
+@verb("verify", group=command)
+def verify_tasks(bundle: Folder, *, actor: Actor, printer: Printer) -> Any:
     """Check every file and every answer of BUNDLE against its certificates.
 
     Hashes all files and lets all tasks answer their probes again. Names each changed file and each task that answers
@@ -217,7 +196,6 @@ def verify_tasks(bundle: str, json_to: str | None, actor: str) -> None:
     """
     from polyhead.certify import checked
 
-    printer = Printer(json_to)
     verification = checked(bundle, actor=actor)
     for finding in verification.findings:
         printer.line(f"DIFFERS  {finding.file or finding.task or bundle}: {finding.what}")

@@ -4,80 +4,50 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from polyhead.cli.actor import actor_option
-from polyhead.cli.options import names_in, store_place, tasks_option
-from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Actor, OptionalFolder, Output, Store, Tasks
+from polyhead.cli.output import Printer, check_apart
 
 if TYPE_CHECKING:
     from polyhead.train.events import Events
     from polyhead.train.runs import ProcessRank
 
 
-@click.command("train")
-@click.argument("project", type=click.Path(dir_okay=False), default="polyhead.toml")
-@tasks_option("Train these tasks only, with commas between them.")
-@click.option(
-    "--retrain",
-    multiple=True,
-    metavar="NAMES",
-    help="Train these tasks, with commas between them, even if they are trained already, were rolled back or removed, "
-    "or lost under --if-better.",
-)
-@click.option(
-    "--if-better", is_flag=True, help="Keep a task's live version unless the new one scores higher on held-out rows."
-)
-@click.option(
-    "--allow-lost-labels",
-    is_flag=True,
-    help="Train a new version also where labels of the live one have no row now: it does not answer them.",
-)
-@click.option(
-    "--features",
-    metavar="STORE",
-    type=store_place,
-    help="Take features from this store, and encode no text: for a frozen trunk. See `polyhead features`.",
-)
-@click.option("--bundle", type=click.Path(file_okay=False), help="Write to this bundle instead of the project's.")
-@click.option("--seed", type=int, help="Use this seed instead of the project's.")
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False),
-    help="Folder for features and checkpoints; by default BUNDLE-cache, next to the bundle.",
-)
-@click.option("--events", metavar="FILE", help="Append one JSON line for each event to FILE.")
-@click.option(
-    "--tensorboard",
-    metavar="FOLDER",
-    type=click.Path(file_okay=False),
-    help="Write losses, rates and scores to FOLDER for TensorBoard. Refused for a frozen trunk.",
-)
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    help="Device for training a trunk; by default CUDA if available. Refused for a frozen trunk.",
-)
-@actor_option
-@json_option
+@verb("train", again="the same command goes on from there")
 def command(
-    project: str,
-    tasks: tuple[str, ...],
-    retrain: tuple[str, ...],
-    if_better: bool,
-    allow_lost_labels: bool,
-    features: str | None,
-    bundle: str | None,
-    seed: int | None,
-    cache: str | None,
-    events: str | None,
-    tensorboard: str | None,
-    device: str | None,
-    actor: str,
-    json_to: str | None,
-) -> None:
+    project: str = option(default="polyhead.toml", type=click.Path(dir_okay=False)),
+    *,
+    tasks: Tasks = option("Train these tasks only, with commas between them."),
+    retrain: Tasks = option(
+        "Train these tasks, with commas between them, even if they are trained already, were rolled back or removed, "
+        "or lost under --if-better.",
+        "--retrain",
+    ),
+    if_better: bool = option("Keep a task's live version unless the new one scores higher on held-out rows."),
+    allow_lost_labels: bool = option(
+        "Train a new version also where labels of the live one have no row now: it does not answer them."
+    ),
+    features: Store | None = option(
+        "Take features from this store, and encode no text: for a frozen trunk. See `polyhead features`.",
+        metavar="STORE",
+    ),
+    bundle: OptionalFolder = option("Write to this bundle instead of the project's."),
+    seed: int | None = option("Use this seed instead of the project's."),
+    cache: OptionalFolder = option("Folder for features and checkpoints; by default BUNDLE-cache, next to the bundle."),
+    events: Output = option("Append one JSON line for each event to FILE."),
+    tensorboard: OptionalFolder = option(
+        "Write losses, rates and scores to FOLDER for TensorBoard. Refused for a frozen trunk.", metavar="FOLDER"
+    ),
+    device: Literal["auto", "cpu", "cuda"] | None = option(
+        "Device for training a trunk; by default CUDA if available. Refused for a frozen trunk."
+    ),
+    actor: Actor,
+    printer: Printer,
+) -> Any:
     """Train every task of PROJECT (polyhead.toml) over its frozen trunk, into a bundle.
 
     First prints what it is going to do. The trunk reads each text once. An interrupted run continues where it stopped,
@@ -97,31 +67,25 @@ def command(
     from polyhead.train.events import Events
     from polyhead.train.run import train_project
 
-    printer, only = Printer(json_to), names_in(tasks)
-    if events is not None:
-        check_writable(events)
     plan = read_project(project)
-    check_apart((events, json_to), data_files(plan, Path(project).resolve().parent))
+    check_apart((events, printer.json_to), data_files(plan, Path(project).resolve().parent))
     plan = plan if seed is None else with_seed(plan, seed)
     plan = plan if bundle is None else msgspec.structs.replace(plan, bundle=str(Path(bundle).resolve()))
     place = _place(str(plan.recipe.__struct_config__.tag), device, is_watched=tensorboard is not None)
-    again = names_in(retrain, "--retrain")
-    with stoppable("the same command goes on from there"):
-        outcome = train_project(
-            plan,
-            folder=Path(project).resolve().parent,
-            cache=Path(cache).resolve() if cache else None,
-            events=_events(printer, events, tensorboard) if place.is_first else Events(),
-            place=place,
-            only=only,
-            retrain=again,
-            if_better=if_better,
-            allow_lost_labels=allow_lost_labels,
-            features=features,
-            actor=actor,
-        )
-    if place.is_first:
-        printer.json(outcome)
+    outcome = train_project(
+        plan,
+        folder=Path(project).resolve().parent,
+        cache=Path(cache).resolve() if cache else None,
+        events=_events(printer, events, tensorboard) if place.is_first else Events(),
+        place=place,
+        only=tasks,
+        retrain=retrain,
+        if_better=if_better,
+        allow_lost_labels=allow_lost_labels,
+        features=features,
+        actor=actor,
+    )
+    return outcome if place.is_first else None
 
 
 def _place(kind: str, device: str | None, *, is_watched: bool) -> ProcessRank:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
-from polyhead.cli.output import Printer, counted, json_option
+from polyhead.cli.command import option, verb
+from polyhead.cli.options import Folder, RequiredFile
+from polyhead.cli.output import Printer, counted
 from polyhead.cli.serve_changes import place_of_worker
 
 
-@click.command("pack")
-@click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("name")
-@click.option("-o", "--output", metavar="FILE", required=True, help="The tar to write; an old one is replaced.")
-@json_option
-def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
+@verb("pack")
+def pack(
+    bundle: Folder,
+    name: str,
+    *,
+    output: RequiredFile = option("The tar to write; an old one is replaced.", "-o", "--output", required=True),
+    printer: Printer,
+) -> Any:
     """Write the live version of NAME in BUNDLE to one file, which a server takes as an upload.
 
     Send it with PUT /v1/tasks/NAME to a server that allows changes, or with PUT /v1/tasks/NAME/shadow to try it first.
@@ -26,7 +31,7 @@ def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
     from polyhead.bundle.read import Bundle
     from polyhead.files import replacing
 
-    printer, opened = Printer(json_to), Bundle.open(bundle, verify=False)
+    opened = Bundle.open(bundle, verify=False)
     opened.part(name)  # hashed: a damaged one is not sent
     size = 0
     with replacing(Path(output)) as file:
@@ -34,7 +39,7 @@ def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
             size += file.write(chunk)
     version = opened.version(name)
     printer.line(f"packed {name} ({version}) into {output}: {counted(size, 'byte')}")
-    printer.json({"bundle": bundle, "task": name, "version": version, "file": output, "bytes": size})
+    return {"bundle": bundle, "task": name, "version": version, "file": output, "bytes": size}
 
 
 @click.command("apply", hidden=True)

@@ -9,8 +9,10 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from polyhead.engine.answers import AnswerTable, Result
 from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, input_types_of, task_input
@@ -30,9 +32,11 @@ UNDER_WAY = 3  # batches at most: one that runs, and those of which the callers 
 class QueueLimits(Value):
     """How much is read at once, and how much may wait."""
 
-    batch_tokens: int = 2048  # of one pass
-    waiting_inputs: int = 8192
-    waiting_characters: int = 32_000_000
+    batch_tokens: Annotated[int, Meta(description="Tokens that the encoder reads at once.", ge=1)] = 2048
+    waiting_inputs: Annotated[int, Meta(description="Inputs that may wait; more are refused with 429.", ge=1)] = 8192
+    waiting_characters: Annotated[
+        int, Meta(description="Characters that may wait; more are refused with 429.", ge=1)
+    ] = 32_000_000
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.evaluate.probabilities import (
@@ -36,12 +37,34 @@ COVERAGES = (0.8, 0.9, 0.95, 0.99)  # of sets that are kept, where the rows are 
 class CalibrateRequest(Value):
     """How a task is calibrated."""
 
-    method: Method = "temperature"
-    goal: str | None = None  # of thresholds: see `Goal.of`
-    positive: str | None = None  # single_label: the label that f1 and recall are of; None: the task's own
-    unsure_below: float | None = None
-    coverage: float = 0.9  # of the sets that answers show
-    seed: int = 0  # of the halves
+    method: Annotated[
+        Method,
+        Meta(
+            description="How scores are scaled. temperature: one number, so that no answer changes; vector: two "
+            "numbers a label."
+        ),
+    ] = "temperature"
+    goal: Annotated[
+        str | None,
+        Meta(
+            description="Choose thresholds for f1, precision=0.9, recall=0.9 or accuracy=0.9 (of the answers that are "
+            "sure).",
+            extra={"metavar": "GOAL"},
+        ),
+    ] = None
+    positive: Annotated[
+        str | None,
+        Meta(
+            description="Label that f1, precision or recall is of, in a single_label task.", extra={"metavar": "LABEL"}
+        ),
+    ] = None
+    unsure_below: (
+        Annotated[float, Meta(description="Call an answer unsure below this probability.", ge=0, le=1)] | None
+    ) = None
+    coverage: Annotated[
+        float, Meta(description="Chance that an answer's set of labels, or its interval, holds the truth.", gt=0, lt=1)
+    ] = 0.9
+    seed: Annotated[int, Meta(description="Seed by which the rows of FILE are halved.")] = 0
 
 
 Halves = tuple[LabelledOutputs, LabelledOutputs]

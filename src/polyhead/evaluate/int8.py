@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from msgspec import Meta
 
 from polyhead.bundle.read import Bundle
 from polyhead.data.columns import Source
@@ -29,9 +30,17 @@ PIECE = 64  # texts answered at a time where they are compared
 class Limits(Value):
     """Past which a task's change is refused."""
 
-    points: float = 1.0  # of its metric, lost on labelled data
-    agreement: float = 95.0  # percent of its answers that stay, where it has no labelled data
-    unmeasured: bool = False  # whether a task may change by nobody knows how much
+    points: Annotated[
+        float,
+        Meta(description="Points that a task's metric may lose on labelled data.", ge=0, extra={"option": "--bound"}),
+    ] = 1.0
+    agreement: Annotated[
+        float,
+        Meta(description="Percent of answers that must stay equal, for a task without labelled data.", ge=0, le=100),
+    ] = 95.0
+    unmeasured: Annotated[
+        bool, Meta(description="Accept tasks that none of the texts fits: the effect of int8 on them is then unknown.")
+    ] = False
 
 
 def project_sources(project: Project, folder: FilePath) -> dict[str, Source]:

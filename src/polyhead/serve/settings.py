@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.queue import QueueLimits
@@ -15,19 +17,26 @@ from polyhead.tasks.task import Task
 from polyhead.values import Value, to_value
 
 Unknown = Literal["refuse", "similarity"]
+MIB = 2**20
 
 
 class RequestLimits(Value):
     """The most that one request may hold. What is beyond is refused before any text is read."""
 
-    body_bytes: int = 8 * 2**20
-    inputs: int = 1024
-    characters: int = 1_000_000  # of one text
-    all_characters: int = 2_000_000  # of all texts, with a question's for each of its options
-    tokens: int = 524_288  # that the encoder would read for it; 1,024 texts of 512
-    answers: int = 65_536  # inputs times tasks; and words, times the tasks that label each
-    questions: int = 400  # of a decisions API
-    options: int = 255  # of one question
+    body_bytes: Annotated[
+        int, Meta(description="MiB of a request's body.", ge=1, extra={"option": "--body-mb", "scale": MIB})
+    ] = 8 * MIB
+    inputs: Annotated[int, Meta(description="Inputs of a request.", ge=1)] = 1024
+    characters: Annotated[int, Meta(description="Characters of one text.", ge=1)] = 1_000_000
+    all_characters: Annotated[
+        int, Meta(description="Characters of all texts of a request, with a question's for each of its options.", ge=1)
+    ] = 2_000_000
+    tokens: Annotated[int, Meta(description="Tokens that the encoder reads for one request.", ge=1)] = 524_288
+    answers: Annotated[
+        int, Meta(description="Inputs times tasks of a request; and its words, times the tasks that label each.", ge=1)
+    ] = 65_536
+    questions: Annotated[int, Meta(description="Questions of a request to a decisions API.", ge=1)] = 400
+    options: Annotated[int, Meta(description="Options of one question.", ge=2)] = 255
     upload_bytes: int = 2**30  # of a task that is uploaded, where tasks may be changed
 
     def __post_init__(self) -> None:
@@ -39,9 +48,13 @@ class RequestLimits(Value):
 class ConnectionLimits(Value):
     """What a caller's connection may take of the server. Whoever is slower is closed, also when reading its answer."""
 
-    open: int = 1000  # at once, on all ports
-    header_seconds: float = 10.0  # from the connection, or the first byte of a request, to the end of its headers
-    body_seconds: float = 30.0  # from there to the end of its body; and for reading what is sent, without a pause
+    open: Annotated[
+        int, Meta(description="Connections that may be open at once.", ge=1, extra={"option": "--connections"})
+    ] = 1000
+    header_seconds: Annotated[float, Meta(description="Seconds for a request's headers to come.", ge=0.001)] = 10.0
+    body_seconds: Annotated[
+        float, Meta(description="Seconds for its body to come, and for a pause in reading.", ge=0.001)
+    ] = 30.0
     header_bytes: int = 65_536
 
     def __post_init__(self) -> None:
@@ -58,16 +71,48 @@ class ServeSettings(Value):
     limits: RequestLimits = RequestLimits()
     queue: QueueLimits = QueueLimits()
     connections: ConnectionLimits = ConnectionLimits()
-    timeout: float = 30.0  # seconds that a request may take where it names no deadline
-    long_texts: Literal["cut", "refuse"] = "cut"  # texts with more tokens than the trunk reads
-    default_task: str | None = None  # of requests for one task that name none
-    unknown: Unknown = "refuse"  # questions that no task answers
+    timeout: Annotated[
+        float, Meta(description="Seconds that a request may take; a request may ask for less.", ge=0.001)
+    ] = 30.0
+    long_texts: Annotated[
+        Literal["cut", "refuse"],
+        Meta(description="Texts longer than the encoder reads: read their beginning and say so, or refuse."),
+    ] = "cut"
+    default_task: Annotated[
+        str | None,
+        Meta(description="The task that requests for one task mean where they name none.", extra={"metavar": "TASK"}),
+    ] = None
+    unknown: Annotated[
+        Unknown,
+        Meta(
+            description="What a question of a decisions API that no task answers gets: no answer, or one by the "
+            "similarity of the text with the words of its options."
+        ),
+    ] = "refuse"
     labels: Mapping[str, Renamed] = {}  # of a decisions API: questions that are answered by a task of another name
-    admin: bool = False  # whether tasks may be changed over HTTP
-    watch_seconds: float = 1.0  # between two looks at the bundle's folder; 0: it is not watched
-    drain_seconds: float = 30.0  # for answers that are under way when the server is told to stop
-    workers: int = 1  # processes that answer at the same address
-    cache_bytes: int = 0  # of answers and vectors that are kept for texts to come; 0: none
+    admin: Annotated[bool, Meta(description="Let admins change tasks over HTTP.")] = False
+    watch_seconds: Annotated[
+        float, Meta(description="Seconds between two looks whether BUNDLE has changed; 0 never looks.", ge=0)
+    ] = 1.0
+    drain_seconds: Annotated[
+        float, Meta(description="Seconds for answers that are under way when the server is stopped.", ge=0)
+    ] = 30.0
+    workers: Annotated[
+        int,
+        Meta(
+            description="Processes that answer at the same address, each with its share of the processors.",
+            ge=1,
+            le=256,
+        ),
+    ] = 1
+    cache_bytes: Annotated[
+        int,
+        Meta(
+            description="MiB of answers and vectors to keep for texts asked again; 0 keeps none.",
+            ge=0,
+            extra={"option": "--cache-mb", "scale": MIB},
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         if not self.timeout > 0:

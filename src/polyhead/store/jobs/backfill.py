@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
+from typing import Annotated
+
+from msgspec import Meta
 
 from polyhead import plan as planning
 from polyhead.arguments import check_fields
@@ -37,12 +40,33 @@ class BackfillRequest(Value):
     """What to fill, and who does it."""
 
     tasks: tuple[str, ...] = ()  # none: all that can be answered from the store
-    all_scores: bool = False  # also a column of the scores of all labels
-    calibrated: bool = False  # also one of what calibration makes of the answers, of tasks that have one
-    executor: str | None = None  # None: this process for few documents, else one process a processor
-    workers: int | None = None  # None: one a processor
-    address: str | None = None  # of a cluster
-    dollars_an_hour: float | None = None  # of all workers together
+    all_scores: Annotated[
+        bool,
+        Meta(description="Also keep the scores of all labels, in a column of their own.", extra={"option": "--scores"}),
+    ] = False
+    calibrated: Annotated[
+        bool, Meta(description="Also keep what calibration makes of the answers, in a column of their own.")
+    ] = False
+    executor: Annotated[
+        str | None,
+        Meta(
+            description="Who works: this process, several processes, or a Ray cluster [default: inline for few "
+            "documents, else processes].",
+            extra={"choices": EXECUTORS},
+        ),
+    ] = None
+    workers: Annotated[int, Meta(description="How many work [default: one a processor].", ge=1)] | None = None
+    address: Annotated[
+        str | None,
+        Meta(description="Of the Ray cluster; without it a local one is started.", extra={"metavar": "ADDRESS"}),
+    ] = None
+    dollars_an_hour: (
+        Annotated[
+            float,
+            Meta(description="What all workers cost an hour.", ge=0, extra={"option": "--price", "metavar": "DOLLARS"}),
+        ]
+        | None
+    ) = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,11 +1,11 @@
-"""Which bundles and tasks of a project `polyhead evaluate` scores, and which of these have no file to be scored on."""
+"""The bundles and tasks of a project that are scored, on files or on rows that training held out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyhead.cli.output import Printer, note
 from polyhead.errors import BundleError, DataError, PolyheadError, UnknownTask
 from polyhead.values import Value
 
@@ -76,7 +76,15 @@ class OnSplits(Value, eq=False):
 
 
 def scored_on_files(
-    session: Session, plan: Project, folder: Path, cache: Path, split: str, only: tuple[str, ...], printer: Printer
+    session: Session,
+    plan: Project,
+    folder: Path,
+    cache: Path,
+    split: str,
+    only: tuple[str, ...],
+    *,
+    say: Callable[[str], None],
+    show: Callable[[str], None],
 ) -> OnSplits:
     """Tasks with a file for scoring answer it; of the others what they answered rows held out in training counts."""
     from polyhead.evaluate.scores import evaluation_from, evaluations
@@ -92,15 +100,14 @@ def scored_on_files(
         except (BundleError, DataError) as error:
             if entry.test is not None:
                 continue
-            note(f"{entry.name} is not scored: {error}")
+            say(f"{entry.name} is not scored: {error}")
             reasons.append(error)
             unscored.append(entry.name)
     scorable = tuple(name for name in only or names if name not in held and name not in unscored)
     scored: dict[str, EvaluatedTask] = {}
     if scorable:
-        for each in evaluations(session, plan, folder=folder, split=split, only=scorable, show=printer.show):
+        for each in evaluations(session, plan, folder=folder, split=split, only=scorable, show=show):
             scored[each.score.task] = EvaluatedTask(evaluation=each, session=session)
-    printer.show("")
     for name, then in held.items():
         evaluation = evaluation_from(then.answered, split=then.facts.split)
         scored[name] = EvaluatedTask(evaluation=evaluation, session=session, held=then)

@@ -1,0 +1,141 @@
+"""Details of tasks that were scored, and what changed since another version."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from polyhead.engine.session import Session
+from polyhead.errors import BundleError, DataError, MissingColumn, PolyheadError, UnknownTask, summary_of
+from polyhead.evaluate.compare import Comparison, compare_versions, version_view
+from polyhead.evaluate.details import Details, details_of, texts_shown
+from polyhead.evaluate.explain import Explanation, explained
+from polyhead.evaluate.held import answered_then, shared_rows
+from polyhead.evaluate.on_project import EvaluatedTask, keeper_of
+from polyhead.evaluate.scores import Evaluation, SplitOutputs, columns_read, outputs_of_split
+
+EXPLAINED, LONGEST = 5, 2000  # mistakes of a task that are explained, characters of their texts
+
+
+def details_of_all(
+    scored: Sequence[EvaluatedTask],
+    slices: Sequence[str],
+    *,
+    explains: bool,
+    say: Callable[[str], None],
+    show: Callable[[str], None],
+) -> list[Details]:
+    """The details of every evaluation; slices by each column that its file has.
+
+    Raises MissingColumn for a column that no file has.
+    """
+    several, lacking = [], dict.fromkeys(slices, list[MissingColumn]())
+    for each in scored:
+        evaluation: Evaluation = each.evaluation
+        show(f"{evaluation.score.task}: intervals and slices")
+        columns = _columns(evaluation, slices, lacking)
+        is_fresh = each.held is None  # what answered rows held out is not there to be asked again
+        explanations = _explanations(each.session, evaluation) if explains and is_fresh else []
+        several.append(details_of(evaluation, columns=columns, explanations=explanations))
+    show("")
+    for column, errors in lacking.items():
+        if errors and len(errors) == len(scored):
+            raise errors[0]
+        if errors:
+            say(f"{len(errors)} of {len(scored)} tasks have no column '{column}' in their file")
+    return several
+
+
+def _columns(
+    evaluation: Evaluation, names: Sequence[str], lacking: dict[str, list[MissingColumn]]
+) -> dict[str, list[object]]:
+    columns: dict[str, list[object]] = {}
+    for name in names:
+        try:
+            columns |= columns_read(evaluation.answered.source.path, [name], evaluation.answered.examples.rows)
+        except MissingColumn as error:
+            lacking[name] = [*lacking[name], error]
+    return columns
+
+
+def _explanations(session: Session, evaluation: Evaluation) -> list[Explanation | None]:
+    """Of the first mistakes, those with texts that are not long."""
+    task, examples = evaluation.score.task, evaluation.answered.examples
+    if task not in session.records:
+        return []
+    mistakes = evaluation.errors[:EXPLAINED]
+    is_short = [sum(map(len, texts_shown(error.input))) <= LONGEST for error in mistakes]
+    short = [error for error, fits in zip(mistakes, is_short, strict=True) if fits]
+    words = None
+    if examples.words is not None:
+        place = {row: number for number, row in enumerate(examples.rows)}
+        words = [examples.whole_words(place[error.row]) for error in short]
+    found = iter(explained(session, [error.input for error in short], [task], words=words) if short else [])
+    return [next(found).get(task) if fits else None for fits in is_short]
+
+
+def comparisons(
+    scored: Sequence[EvaluatedTask],
+    against: str,
+    opened: Callable[[Any], Session],
+    cache_of: Callable[[Path], Path],
+    *,
+    say: Callable[[str], None],
+    show: Callable[[str], None],
+) -> list[Comparison]:
+    """Each task against its other version; a note for a task that has none. `opened` makes a session of a bundle.
+
+    Answers to rows held out are compared with the other version's, on the rows that both held out. Raises
+    BundleError where no task is compared.
+    """
+    is_folder = os.path.isdir(against)
+    other_bundle = cache(lambda: opened(against))
+    several, reasons = [], list[PolyheadError]()
+    for each in scored:
+        task = each.evaluation.score.task
+        try:
+            session = other_bundle() if is_folder else opened(_version(each.session, task, against))
+            session.task_names([task])
+            pair = _both(each, session, cache_of, say, show)
+        except (BundleError, DataError, UnknownTask) as error:
+            reasons.append(error)
+            say(f"{task} is not compared: {error}")
+            continue
+        several.append(compare_versions(*pair, against=against))
+    show("")
+    if not several:
+        raise BundleError(
+            f"no task is compared with {against}",
+            got=summary_of(reasons[0]) if reasons else None,
+            allowed="a version that `polyhead tasks list` shows, or the folder of a bundle with tasks of these names",
+            do=reasons[0].do if reasons else None,
+        )
+    return several
+
+
+def _both(
+    each: EvaluatedTask,
+    session: Session,
+    cache_of: Callable[[Path], Path],
+    say: Callable[[str], None],
+    show: Callable[[str], None],
+) -> tuple[SplitOutputs, SplitOutputs]:
+    """What the task and its other version, which the session has, answered the same rows."""
+    now, task = each.evaluation.answered, each.evaluation.score.task
+    if each.held is None:
+        return now, outputs_of_split(session, task, now.source, show=show)
+    home = keeper_of(session, task)
+    then = answered_then(session.tasks[task], now.source, cache_of(home.root), home.record(task).arrays)
+    pair = shared_rows(now, then.answered)
+    if (count := len(pair[0].outputs)) < len(now.outputs):
+        say(f"{task}: compared on {count:,} of {len(now.outputs):,} rows, which the other version held out too")
+    return pair
+
+
+def _version(session: Session, task: str, version: str) -> Any:
+    if task not in session.records:
+        raise BundleError(f"task '{task}' owns its model", do="name another bundle to compare with")
+    return version_view(session.bundle, task, version)
