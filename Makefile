@@ -13,7 +13,7 @@ CAPPED := tests/engine/test_processor.py tests/engine/test_low_precision.py test
 # Each worker goes through its half and then takes from the other's; what is compiled once is kept for processes to come.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal --durations 25
 
-.PHONY: demo test studies-test lint type docs bench claims release clean
+.PHONY: demo test test-all coverage studies-test lint type docs bench claims release clean
 
 $(PY):
 	$(PYTHON) -m venv $(VENV)
@@ -32,9 +32,19 @@ $(VENV)/.dev: $(VENV)/.train
 demo: $(VENV)/.train      ## train, evaluate and answer eight tasks in one pass on the packaged sample
 	$(PY) -m polyhead demo
 
-test: $(VENV)/.dev        ## the test suite, in two processes; tests of precision again, capped to AVX2
+test: $(VENV)/.dev        ## the first tier, in two processes: every room, and every kind of failure once; at most five minutes
+	$(PYTEST) -m "not slow"
+
+test-all: $(VENV)/.dev    ## both tiers: kills at every step, several processes, hostile files; precision again, capped to AVX2
 	$(PYTEST)
 	ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(CAPPED)
+
+coverage: $(VENV)/.dev    ## branches of the package that both tiers run, also in processes that tests start
+	$(PIP) coverage==7.17.5
+	$(PY) -m coverage erase
+	OMP_NUM_THREADS=1 $(PY) -m coverage run -m pytest -n 2 --dist worksteal
+	$(PY) -m coverage combine -q
+	$(PY) -m coverage report --format=total --precision=2
 
 studies-test: $(VENV)/.dev  ## the tests of the papers' tables, figures and runs
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile studies/tests

@@ -48,9 +48,8 @@ from polyhead.project.tables import read_project
 from polyhead.serve.app import application
 from polyhead.serve.http import without_files
 from polyhead.serve.keys import keys_in
-from polyhead.serve.labels import check_served_labels, read_labels
 from polyhead.serve.service import Service
-from polyhead.serve.settings import ServeSettings
+from polyhead.serve.settings import ServeSettings, check_served_labels, read_labels
 from polyhead.serve.uploads import Receiver, staged
 from polyhead.serve.workers import joined_counts
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema

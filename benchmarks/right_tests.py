@@ -1,4 +1,4 @@
-"""The test suite as `make test` runs it: on this processor, and the tests of precision once more, capped to AVX2.
+"""The test suite as `make test-all` runs it: on this processor, and the tests of precision once more, capped to AVX2.
 
     python -m benchmarks.right_tests
 
@@ -24,7 +24,7 @@ from studies.settings import RESULTS, ROOT, command, report, say
 
 def main() -> None:
     rows = []
-    for line in recipe():
+    for line in recipe("test-all"):
         words = shlex.split(line)
         own = dict(word.split("=", 1) for word in words if re.fullmatch(r"[A-Z_]+=.*", word))
         arguments = [word for word in words if word not in {f"{k}={v}" for k, v in own.items()}][1:]
@@ -42,11 +42,11 @@ def others(here: str) -> list[dict]:
     return [row for row in rows if row["processor"] != here]
 
 
-def recipe() -> list[str]:
-    """The lines of the Makefile's target `test`, with its variables filled in."""
+def recipe(target: str) -> list[str]:
+    """The lines of a target of the Makefile, with its variables filled in."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     values = dict(re.findall(r"^(\w+)\s*[:?]?=\s*(.*)$", text, re.MULTILINE))
-    (lines,) = re.findall(r"^test:.*\n((?:\t.*\n)+)", text, re.MULTILINE)
+    (lines,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.MULTILINE)
     return [re.sub(r"\$\((\w+)\)", lambda variable: values[variable[1]], line).strip() for line in lines.splitlines()]
 
 

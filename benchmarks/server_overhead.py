@@ -25,17 +25,14 @@ from polyhead.bundle.create import write_bundle
 from polyhead.engine.session import Session
 from polyhead.engine.tickets import Ticket
 from polyhead.plan import Pool
-from polyhead.serve.access_log import AccessLog
-from polyhead.serve.exchange import Exchange
+from polyhead.serve.exchange import AccessLog, Exchange, Tracing
 from polyhead.serve.exposition import exposition_text, families_of
 from polyhead.serve.formats import FORMATS
-from polyhead.serve.guard import Guard
+from polyhead.serve.guard import Guard, Paths
 from polyhead.serve.keys import AccessKeys, keys_in
 from polyhead.serve.metrics import Metrics
-from polyhead.serve.paths import Paths
 from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings
-from polyhead.serve.tracing import Tracing
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny
 from studies.results import Claim

@@ -19,7 +19,7 @@ from studies.settings import command, report, say
 def main() -> None:
     rows = []
     with busy():
-        for line in recipe():
+        for line in recipe("test"):
             words = shlex.split(line)
             own = dict(word.split("=", 1) for word in words if re.fullmatch(r"[A-Z_]+=.*", word))
             arguments = [word for word in words if word not in {f"{name}={value}" for name, value in own.items()}][1:]

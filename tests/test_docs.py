@@ -177,7 +177,12 @@ def check_packages(packages, line):
             assert f"MINILM := {package}\n" in (ROOT / "Makefile").read_text(), line
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=named)
+FIRST = ("docs/start/command-line.md", "docs/start/python.md", "docs/concepts.md")  # pages of the first tier
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=() if named(page) in FIRST else pytest.mark.slow) for page in RUNNABLE], ids=named
+)
 def test_blocks_of_the_page_run_in_order(page, quick, monkeypatch):
     """One folder and one namespace a page; blocks that name a file are written there first."""
     for package in NEEDED.get(named(page), ()):

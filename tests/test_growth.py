@@ -25,6 +25,7 @@ def test_there_are_at_least_forty_readers():
     assert len(NAMES) == len(set(NAMES)) >= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_work_grows_no_faster_than_n_log_n(part):
     growths = [growth_of(name) for name in NAMES[part::PARTS]]

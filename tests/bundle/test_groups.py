@@ -241,6 +241,7 @@ def prepared(root):
     return Bundle.open(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["regroup", "remove"])
 def test_full_disk_at_any_step_leaves_the_group_as_it_was(tmp_path, monkeypatch, change):
     """Only the flush after the last rename may fail with the change in place; no reader is misled then."""
@@ -298,6 +299,7 @@ print(kills, len(seen))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_writer_killed_at_any_step_leaves_the_whole_group_before_or_after(tmp_path, change):
     prepared(tmp_path / "start")

@@ -128,6 +128,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "way"), ORDERS.values(), ids=ORDERS)
 def test_nothing_is_lost_in_any_order(alone, tmp_path, count, way):
     """24 or 6 orders: the same files but for the order of names, and each task's bits those of its own bundle."""
@@ -516,6 +517,7 @@ def test_folder_that_cannot_be_written_is_a_bundle_error(two, tmp_path):
         merge_bundles(tmp_path / "file/made", two)
 
 
+@pytest.mark.slow
 def test_full_disk_at_any_step_of_a_merge_leaves_nothing_or_the_whole_bundle(two, tmp_path):
     failures = 0
     for failing in range(1, 300):
@@ -537,6 +539,7 @@ def test_full_disk_at_any_step_of_a_merge_leaves_nothing_or_the_whole_bundle(two
     assert failures >= 30 and names == ["made"]
 
 
+@pytest.mark.slow
 def test_full_disk_at_any_step_of_a_copy_leaves_the_target_as_it_was(alone, two, tmp_path):
     """Of two tasks: both are live, or neither, and of neither anything is left."""
     failures, source = 0, merge_bundles(tmp_path / "source", [two[1], alone["a-b.c"]])
@@ -582,6 +585,7 @@ print(kills, code)
 """
 
 
+@pytest.mark.slow
 def test_a_merge_killed_at_any_step_leaves_nothing_or_the_whole_bundle(two, tmp_path):
     """Each try finds what the one before left; the kill after the rename leaves an empty lock beside the bundle."""
     printed = run_forking(KILLED, tmp_path, *(bundle.root for bundle in two))

@@ -8,17 +8,14 @@ import pytest
 from formats.write_v1 import golden_part, golden_record, golden_trunk
 from polyhead.bundle import files
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.manifest import FIRST_KEYS, read_bundle_file
+from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Path as TaskPath
-from polyhead.plan import Pool, digest
-from polyhead.tasks.task import Task
-from polyhead.testing import tiny_path, tiny_trunk
-from polyhead.testing.strategies import add_tiny
+from polyhead.plan import digest
 from support.disk_failures import FullDisk, run_forking
 
 
@@ -61,24 +58,6 @@ def test_written_bundle_gives_back_trunk_and_task(bundle):
     assert record.owner == "task:first" and record.trained_with == {"seed": 0, "epochs": 3}
     assert bundle.card("first") == "# first\n" and bundle.probes("first") == [{"input": ["first"]}]
     bundle.verify()
-
-
-def test_keys_that_format_1_had_not_at_first_are_written_where_they_say_something(tmp_path):
-    """Readers of before refuse a key that they do not know, so a task without need of one has none."""
-    trunk = tiny_trunk()
-    bundle = write_bundle(tmp_path / "questions", trunk)
-    tasks = {
-        "plain": (Task(name="plain", kind="span"), set()),
-        "null": (Task(name="null", kind="span", null_answers=True), {"null_answers"}),
-        "choice": (Task(name="choice", kind="multiple_choice"), set()),
-    }
-    for name, (task, later) in tasks.items():
-        add_tiny(bundle.root, trunk, task, tiny_path(task, trunk, pool=Pool()), seed=0)
-        written = json.loads((bundle.root / "tasks" / name / "v0001" / "task.json").read_text())
-        assert set(written["task"]) == {*FIRST_KEYS[Task], *later}
-    assert {name: record.task for name, record in Bundle.open(bundle.root).tasks.items()} == {
-        name: task for name, (task, _) in tasks.items()
-    }
 
 
 def test_adding_a_task_touches_one_folder_and_one_line(bundle):
@@ -273,6 +252,7 @@ def test_full_disk_at_any_step_leaves_the_bundle_as_it_was(tmp_path, change):
     assert failures >= {"add": 20, "several": 40, "replace": 20, "remove": 4}[change]
 
 
+@pytest.mark.slow
 def test_full_disk_while_a_bundle_is_created_leaves_a_folder_in_which_it_works_later(tmp_path):
     failures = 0
     for failing in range(1, 200):

@@ -4,18 +4,20 @@ import pytest
 
 from support import head_search
 from support.commands import run, write_project
+from support.shared import made_once
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory):
     """A folder with trunk, data, polyhead.toml and its trained bundle; tests leave it as it is."""
-    folder = tmp_path_factory.mktemp("home")
-    path = write_project(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        head_search.shorten(patch)
-        done = run("train", path)
-    assert done.code == 0, done.err
-    return folder
+
+    def make(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            head_search.shorten(patch)
+            done = run("train", write_project(folder))
+        assert done.code == 0, done.err
+
+    return made_once(tmp_path_factory, "commands", make)
 
 
 @pytest.fixture

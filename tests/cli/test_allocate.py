@@ -108,6 +108,7 @@ def test_without_the_trunks_shape_layers_are_counted_and_nothing_else(tmp_path):
     run("allocate", path, "--unit", "bytes").refuses("trunk's shape", "--bundle")
 
 
+@pytest.mark.slow
 def test_the_trunks_shape_may_come_from_a_bundle(home, tmp_path):
     """The tiny trunk has two layers, so the options are of that size."""
     path = tmp_path / "options.json"

@@ -28,6 +28,7 @@ def test_an_unknown_way_is_refused_with_those_that_there_are(project):
     run("compare", project, "--only", "branch-9").refuses("branch-9", "fine_tune", "pooled-auto")
 
 
+@pytest.mark.slow
 def test_the_table_the_page_and_the_report_are_one_comparison(project, work):
     words = ("--only", "pooled-mean,branch-1", "--seeds", 2, "--epochs", 1, "--json", "report.json")
     done = run("compare", project, *map(str, words))
@@ -43,6 +44,7 @@ def test_the_table_the_page_and_the_report_are_one_comparison(project, work):
     assert again.out.startswith("price: 0 runs")
 
 
+@pytest.mark.slow
 def test_advice_is_a_project_that_trains(project, work):
     done = run("advise", project, "--layers", "3", "--frozen", "--json", "report.json")
     assert done.code == 0, done.err

@@ -20,6 +20,7 @@ def test_sample_is_counted_not_remembered():
     assert len(project.tasks) == 8
 
 
+@pytest.mark.slow
 def test_demo_runs_all_three_steps(work, monkeypatch):
     """With the tiny trunk in place of the pre-trained one, and few epochs."""
     import polyhead.project.tables

@@ -47,6 +47,7 @@ def test_a_bundle_is_scored_on_a_file_as_its_project_scores_it(home, bare, work)
     assert any(line.split()[:4] == ["label", "precision", "recall", "f1"] for line in table)
 
 
+@pytest.mark.slow
 def test_scores_of_labels_are_those_of_scikit_learn(bare, file):
     metrics = pytest.importorskip("sklearn.metrics")
     rows = [json.loads(line) for line in file.read_text().splitlines()]

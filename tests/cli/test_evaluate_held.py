@@ -14,6 +14,7 @@ from polyhead.project.recipes import FineTune, Frozen, Joint, SearchGrid
 from polyhead.project.strategies import Branch, Prompted
 from support import head_search, tiny_project
 from support.commands import run
+from support.shared import made_once
 from support.tiny_project import to_toml
 
 KINDS = ("mood", "topics", "urgency", "names", "same", "alike")
@@ -31,13 +32,14 @@ def held_project(folder, *names, validation=0.25, recipe=None, **changes):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder with all kinds trained in folds; tests leave it as it is."""
-    folder = tmp_path_factory.mktemp("held")
-    path = held_project(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        head_search.shorten(patch)
-        done = run("train", path)
-    assert done.code == 0, done.err
-    return folder
+
+    def make(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            head_search.shorten(patch)
+            done = run("train", held_project(folder))
+        assert done.code == 0, done.err
+
+    return made_once(tmp_path_factory, "held", make)
 
 
 def copied(trained, folder):
@@ -92,7 +94,7 @@ def test_answers_of_folds_are_not_those_of_the_part_that_learned_from_all_rows(t
 
 
 def test_kept_answers_hold_no_text(trained):
-    raw = b"".join(file.read_bytes() for file in (trained / "bundle-cache" / "held").rglob("*.safetensors"))
+    raw = b"".join(file.read_bytes() for file in (trained / "bundle-cache" / "held").rglob("*.msgpack"))
     words = {word for row in tiny_project.messages(40, seed=0) for word in row["tokens"] if len(word) > 3}
     assert raw and words and not any(word.encode() in raw for word in words)
 
@@ -244,6 +246,7 @@ def test_every_way_of_training_keeps_what_it_answered_rows_held_out(work, change
         assert score["scores"] == pytest.approx(bundle.split_scores(score["task"])["validation"])
 
 
+@pytest.mark.slow
 def test_summaries_that_training_wrote_are_scored(work):
     pytest.importorskip("rouge_score")
     from polyhead.encoder.summarizer import Summarizer

@@ -118,6 +118,7 @@ def test_what_init_writes_leaves_every_strategy_and_recipe_its_own_numbers(work)
         assert training_of(project, project.tasks[0]) == own
 
 
+@pytest.mark.slow
 def test_a_summarization_task_is_declared_beside_others_and_trained(work):
     """The tiny model reads 40 tokens, so the project says how long its summaries are."""
     from support import summarizers

@@ -133,6 +133,7 @@ def test_an_older_output_is_replaced_by_a_whole_one_alone(home, table, tmp_path)
     assert len(lines(out)) == 20
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_and_writes_the_same_bytes(home, tmp_path):
     """Killed by the system once its second piece is there; then the same words, once refused and once begun anew."""
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"

@@ -277,6 +277,7 @@ def test_a_bundle_cannot_stand_where_something_else_is(work):
     assert (work / "bundle" / "letter.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_and_gives_the_same_bytes(work, tmp_path_factory):
     training = msgspec.structs.replace(tiny_project.TRAINING, epochs=40, patience=40)
     path = write_project(work, "mood", "topics", training=training)
@@ -301,6 +302,7 @@ def test_a_killed_training_goes_on_and_gives_the_same_bytes(work, tmp_path_facto
         assert tiny_project.part_bytes(work / "bundle", task) == tiny_project.part_bytes(whole, task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [2_000, 12_000, 60_000])
 def test_a_full_disk_is_said_and_nothing_finished_is_lost(work, room):
     path = write_project(work, "mood")

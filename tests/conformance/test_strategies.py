@@ -67,7 +67,16 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", CHOICES)
+# In the first tier: one choice of each strategy, and prompts of both sorts.
+FIRST = {
+    *("pooled-mean-attention", "branch-first-None-1", "prompted-group", "prompted-isolated"),
+    *("in-layer-low-rank", "on-top-attention"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.slow) for name in CHOICES]
+)
 def test_strategy_passes_every_check(name):
     ran = 0
     for check in yield_strategy_checks(name, CHOICES[name]):
@@ -81,5 +90,5 @@ def test_strategy_passes_every_check(name):
 
 def test_every_strategy_of_a_project_is_looked_at():
     declared = {STRATEGIES[name] for name in ("pooled", "branch", "prompted", "in_layer", "on_top")}
-    assert declared == {type(choice) for choice in CHOICES.values()}
+    assert declared == {type(choice) for choice in CHOICES.values()} == {type(CHOICES[name]) for name in FIRST}
     assert {adapter.delta for adapter in ADAPTERS.values()} | {"projected_attention"} == set(typing.get_args(DeltaKind))

@@ -12,7 +12,7 @@ from benchmarks.silent_scripts_made import every_row
 from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.errors import BadValue, ConfigError, EmptyData
-from polyhead.tasks.gold import TaggedSpan, cut_words, longest_apart, overlapping_pair, widened
+from polyhead.tasks.gold import TaggedSpan, cut_words, longest_disjoint, overlapping_pair, widened
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.task import Example, Task
@@ -120,20 +120,20 @@ def apart(rng, size):
 @cases("seed", range(60))
 def test_of_overlapping_spans_the_longest_stay_and_every_other_meets_one_as_long(seed):
     spans = list(dict.fromkeys(apart(np.random.default_rng(seed), 12)))
-    kept = longest_apart(spans)
+    kept = longest_disjoint(spans)
     meet = lambda a, b: a.start < b.end and b.start < a.end  # noqa: E731
     assert (overlapping_pair(spans) is None) == (not any(meet(a, b) for a in spans for b in spans if a is not b))
     assert not any(meet(a, b) for a in kept for b in kept if a is not b)
     for left in (each for each in spans if each not in kept):
         assert any(meet(left, each) and each.end - each.start >= left.end - left.start for each in kept)
-    assert overlapping_pair(kept) is None and len(longest_apart(kept)) == len(kept)
+    assert overlapping_pair(kept) is None and len(longest_disjoint(kept)) == len(kept)
 
 
 @cases("seed", range(60))
 def test_cut_words_are_the_words_and_begin_and_end_wherever_gold_does(seed):
     rng = np.random.default_rng(seed)
     text = "".join(rng.choice(list("ab  "), 14))
-    words, spans = words_of(text), longest_apart(apart(rng, 14))
+    words, spans = words_of(text), longest_disjoint(apart(rng, 14))
     cut = cut_words(words, spans)
     covered = [sorted({place for a, b in each.tolist() for place in range(a, b)}) for each in (words, cut)]
     assert covered[0] == covered[1] and (cut[1:, 0] >= cut[:-1, 1]).all() and (cut[:, 1] > cut[:, 0]).all()

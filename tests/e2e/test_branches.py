@@ -269,6 +269,7 @@ def test_training_again_trains_nothing(trained, bundle):
     assert contents(bundle) == before
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_of_the_whole_bundle_and_another_seed_others(home, bundle, tmp_path):
     for place, seed in (("same", 5), ("other", 6)):
         done = run("train", written(home, tmp_path / place), "--seed", seed)
@@ -296,6 +297,7 @@ fit.Curriculum.save = save
 """
 
 
+@pytest.mark.slow
 def test_training_killed_and_interrupted_ends_in_the_bundle_of_the_uninterrupted_run(
     home, bundle, tmp_path, monkeypatch
 ):

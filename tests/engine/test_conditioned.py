@@ -127,6 +127,7 @@ class OneDevice(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stacked", [False, True])
 def test_all_ways_compute_on_the_device_of_their_texts(stacked, monkeypatch):
     """The device "meta" is there on every machine, and computes shapes."""

@@ -9,6 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from support.tiers import first_of
+
 pytest.importorskip("onnxruntime")
 
 from polyhead.engine.export import graphs, write
@@ -56,7 +58,7 @@ def read(folder):
     return msgspec.json.decode((folder / "export.json").read_bytes(), type=Export)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", first_of(STRATEGIES))
 def test_files_answer_as_the_session(name, trunk, tmp_path):
     """The command's own comparison, with plain numpy that walks each path by itself, over every tiny task that fits."""
     paths = tiny_paths(STRATEGIES[name], trunk)
@@ -102,6 +104,7 @@ README_ASKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "asked", "shown"),
     [
@@ -184,6 +187,7 @@ def test_padding_before_a_text_is_as_good_as_behind(pooled):
         np.testing.assert_allclose(logits, found["right"][name], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pooled", "prompted-isolated"])
 def test_another_runtime_reads_the_files_and_answers_alike(name, trunk, tmp_path):
     openvino = pytest.importorskip("openvino")

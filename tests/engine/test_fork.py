@@ -65,6 +65,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 def test_every_call_of_a_session_that_was_opened_before_a_fork_says_so_at_once():
     """The torch backend waited for ever; so did a new session of it, of which torch's threads were gone."""
     names = [name for name in ("reference", "torch", "openvino", "onnxruntime") if is_installed(name)]

@@ -10,6 +10,7 @@ from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.testing import tiny_batch, tiny_owned
+from support.tiers import first_of
 
 pytest.importorskip("openvino")
 from polyhead.engine.backends.openvino import OpenVINORuntime
@@ -83,7 +84,7 @@ def tasks_of(trunk, heads):
     return tasks
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", first_of(SHAPES))
 def test_encoders_of_any_shape_give_what_the_reference_gives(name):
     trunk = trunk_of(SHAPES[name])
     tasks = tasks_of(trunk, SHAPES[name].heads)

@@ -23,7 +23,7 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.certify import Certificate, ProbeRunner, certified, checked, verify
-from polyhead.certify import change as certify
+from polyhead.certify import proof as certify
 from polyhead.certify.certificate import Ledger, read_certificate
 from polyhead.engine import pinned as answers
 from polyhead.engine.pinned import backend_here, probe_outputs
@@ -226,6 +226,7 @@ def test_removing_the_only_task_restores_the_empty_bundle(tmp_path, other):
     assert tree(root) == before
 
 
+@pytest.mark.slow
 def test_every_order_of_adding_gives_the_same_files_and_the_same_bits(tmp_path, unflushed):
     names = ("mood", "names", "same", "alike")
     for name in names:
@@ -526,6 +527,7 @@ def prepared(tmp_path):
     return root, other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_full_disk_at_any_step_leaves_the_bundle_as_it_was(tmp_path, operation, unflushed, monkeypatch):
     """All or nothing: where the certificate cannot be written, the change is undone too."""
@@ -614,6 +616,7 @@ for operation in OPERATIONS:
 """
 
 
+@pytest.mark.slow
 def test_process_killed_at_any_step_leaves_the_old_version_live_or_the_new_one_whole(tmp_path):
     """Old until bundle.json is replaced; then new, and `verify` writes the certificate that is missing."""
     least = {"add": 15, "update": 15, "remove": 3, "rollback": 3}
@@ -687,6 +690,7 @@ def live_files(root):
     return sorted(p.relative_to(root) for p in root.rglob("*") if p.is_file() and p.name not in skipped)
 
 
+@pytest.mark.slow
 def test_one_changed_bit_in_any_file_is_found_and_the_file_is_named(root, other):
     certified(root, "update", copying(other, "mood", root=root, replace=True), changing=["mood"])
     certified(root, "add", copying(other, "topics", root=root), changing=["topics"])

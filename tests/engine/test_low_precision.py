@@ -35,6 +35,7 @@ def backend_of(name, precision, tasks, merged, batch):
     return GraphBackend(open_runtime(name, precision="int8", scales=watching.scales()), TRUNK, tasks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision"),
     [("openvino", "bfloat16"), ("torch", "bfloat16"), ("openvino", "int8"), ("onnxruntime", "int8")],

@@ -32,6 +32,7 @@ def bundle(tmp_path_factory):
     return tiny_bundle(tmp_path_factory.mktemp("minilm") / "b", trunk, tiny_paths(Pooled(), trunk))
 
 
+@pytest.mark.slow
 def test_torch_agrees_with_the_reference_on_the_pre_trained_trunk(bundle):
     torch = Session(bundle, backend="torch", precision="float32")
     reference = Session(bundle, backend="reference")
@@ -42,6 +43,7 @@ def test_torch_agrees_with_the_reference_on_the_pre_trained_trunk(bundle):
             np.testing.assert_allclose(one / scale, other / scale, atol=torch.backend.tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", FLOATS)
 def test_deterministic_bits_are_the_same_alone_and_among_others(bundle, precision):
     session = Session(bundle, deterministic=True, precision=precision)

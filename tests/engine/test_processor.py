@@ -208,6 +208,7 @@ def test_a_layer_norm_of_any_width_is_that_of_numpy_where_onednn_is_capped(monke
     np.testing.assert_allclose(found, centred * gain + bias, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(processor().machine not in ("x86_64", "AMD64"), reason="oneDNN has caps on x86 alone")
 @pytest.mark.parametrize("variable", CAPS)
 def test_a_capped_process_is_one_without_vnni(variable):

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from polyhead.serve import accept
+from polyhead.serve import connections as accept
 from polyhead.serve import run as serving
-from polyhead.serve.accept import Acceptor
 from polyhead.serve.app import application
+from polyhead.serve.connections import Acceptor
 from polyhead.serve.run import LOOPBACK, Listener, bound
 from polyhead.serve.settings import ConnectionLimits
 from support.loopback_server import connected, listening, read_all, request_bytes, service_of, tiny_root
@@ -43,6 +43,7 @@ def callers(listening, count):
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_many_callers_are_taken_in_a_turn_of_the_loop(loop, monkeypatch):
     """A busy server's turns are long, and libuv's own listener takes one caller in each."""

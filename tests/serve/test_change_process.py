@@ -13,12 +13,11 @@ import msgspec
 import pytest
 
 from polyhead.certify import Prover, verify
-from polyhead.certify.change import locked
+from polyhead.certify.proof import locked
 from polyhead.serve import change_process
-from polyhead.serve.change_process import ChangeProcess
+from polyhead.serve.change_process import ChangeProcess, Parent
 from polyhead.serve.http import HttpError
 from polyhead.serve.orders import Order, change_reply
-from polyhead.serve.parent import Parent
 from support.admin_server import add, lines, make, upload
 from support.client_server import wait_until
 from support.commands import run
@@ -186,6 +185,7 @@ def opens(process, path):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the system has no /proc")
 def test_it_ends_with_a_server_that_is_killed_and_changes_nothing_after(tmp_path):
     """The true process waits for the bundle's lock, which this test holds until the server is gone."""
@@ -210,8 +210,8 @@ def test_it_ends_with_a_server_that_is_killed_and_changes_nothing_after(tmp_path
 
 
 def test_where_the_kernel_does_not_end_it_the_end_of_a_pipe_does():
-    code = "import sys, threading; from polyhead.serve import parent; parent.SET_DEATH_SIGNAL = -1\n"
-    code += "parent.Parent(int(sys.argv[1])).end_with(); print('ready', flush=True); threading.Event().wait()"
+    code = "import sys, threading; from polyhead.serve import change_process; change_process.SET_DEATH_SIGNAL = -1\n"
+    code += "change_process.Parent(int(sys.argv[1])).end_with(); print('ready', flush=True); threading.Event().wait()"
     alive, held = os.pipe()
     words, environment = [sys.executable, "-c", code, str(alive)], {**os.environ, "PYTHONPATH": str(SOURCE)}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, pass_fds=(alive,), env=environment)

@@ -16,6 +16,8 @@ from polyhead.serve.formats import FORMATS
 from support.client_server import SECONDS, running, tiny_server_bundle
 from support.commands import run
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "clients.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)

@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from polyhead.serve.app import application
-from polyhead.serve.labels import Renamed
+from polyhead.serve.settings import Renamed
 from support.decision_server import TEXT, asked_app, listening, service_of, write_asked
 
 BACKENDS = [

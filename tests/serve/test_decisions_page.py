@@ -12,7 +12,7 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.plan import Pool
 from polyhead.project.tables import read_project
-from polyhead.serve.labels import check_served_labels, read_labels
+from polyhead.serve.settings import check_served_labels, read_labels
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny
 from support.decision_server import asked_app, listening

@@ -24,6 +24,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.loopback_server import listening, replace_task, service_of, until
+from support.shared import made_once
 
 HIGH = 0.05  # docs/guides/operations.md: share of unlike texts from which they are others
 
@@ -31,11 +32,12 @@ HIGH = 0.05  # docs/guides/operations.md: share of unlike texts from which they 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A folder with a bundle whose tasks know 150 messages, but for `same`, which reads pairs."""
-    home = tmp_path_factory.mktemp("drift")
-    tiny_project.write_data(home / "data", train=24, other=150)
-    made = tiny_project.project(home, "mood", "urgency", "names", "same")
-    train_project(made, folder=home)
-    return home
+
+    def make(home):
+        tiny_project.write_data(home / "data", train=24, other=150)
+        train_project(tiny_project.project(home, "mood", "urgency", "names", "same"), folder=home)
+
+    return made_once(tmp_path_factory, "drift", make)
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +78,7 @@ def told_after(port, service, texts, *, tasks=("mood", "urgency", "names")):
         return gauges(answer.read().decode())
 
 
+@pytest.mark.slow
 def test_a_server_tells_texts_like_the_known_ones_from_others(home):
     service = service_of(home / "bundle")
     with listening(service) as port:

@@ -17,9 +17,8 @@ from polyhead.errors import BackendError, CorruptFile
 from polyhead.nesting import DEEPEST, PART
 from polyhead.serve.app import application
 from polyhead.serve.formats import FORMATS, register_format
-from polyhead.serve.guard import Guard
+from polyhead.serve.guard import Guard, Paths
 from polyhead.serve.http import MOST_VALUES, HttpError, check_parts, replaced, without_files
-from polyhead.serve.paths import Paths
 from polyhead.serve.settings import RequestLimits, ServeSettings
 from support.loopback_server import LONG, TEXT_TASKS, service_of, tiny_root
 

@@ -7,11 +7,11 @@ import httpx
 import pytest
 
 from polyhead.engine.queue import Queue
-from polyhead.serve import lag
+from polyhead.serve import event_loop
 from polyhead.serve.app import application
+from polyhead.serve.event_loop import HALVED, LoopLag
 from polyhead.serve.exchange import ARRIVED
 from polyhead.serve.formats.asking import for_task
-from polyhead.serve.lag import HALVED, LoopLag
 from support.loopback_server import connected, listening, read_all, request_bytes, service_of, tiny_root
 
 
@@ -22,7 +22,7 @@ def root(tmp_path_factory):
 
 def test_the_longest_lag_counts_and_fades(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(lag, "monotonic", lambda: now[0])
+    monkeypatch.setattr(event_loop, "monotonic", lambda: now[0])
     seen = LoopLag()
     assert seen.seconds == 0
     seen.learn(4.0)
@@ -37,7 +37,7 @@ def test_the_longest_lag_counts_and_fades(monkeypatch):
 
 def asked(root, monkeypatch, deadline, *, age=0.0, late=0.0, is_idle=False):
     """The status of a request that was there `age` seconds before it is read, where the loop is `late`."""
-    monkeypatch.setattr(lag, "HALVED", 1e6)
+    monkeypatch.setattr(event_loop, "HALVED", 1e6)
     service = service_of(root)
     app = application(service)
 
@@ -67,6 +67,7 @@ def test_what_a_late_loop_takes_is_not_there_for_the_queue(root, monkeypatch, ag
     assert asked(root, monkeypatch, 5.0, age=age, late=late, is_idle=True) == (429 if age else 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("port_of_task", [False, True])
 def test_a_connection_says_when_the_whole_request_was_there(root, port_of_task):
     """Not when it began: a caller that sends slowly has its own time for it. Ports of a task pass this on."""

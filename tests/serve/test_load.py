@@ -3,7 +3,7 @@
 import pytest
 
 from polyhead.engine.queue import BatchFacts
-from polyhead.serve.load import SECONDS, Load
+from polyhead.serve.metrics import LAST_SECONDS, Load
 
 
 class Clock:
@@ -43,10 +43,10 @@ def test_seconds_without_answers_have_no_time_and_old_ones_are_gone():
     answer = load.answer()
     assert answer.milliseconds[-2:] == [4.0, None] and answer.requests[-2:] == [1, 0]
     assert {len(getattr(answer, name)) for name in ("requests", "inputs", "waiting", "milliseconds", "slowest")} == {
-        SECONDS
+        LAST_SECONDS
     }
-    clock.now += SECONDS
-    assert load.answer().requests == [0] * SECONDS
+    clock.now += LAST_SECONDS
+    assert load.answer().requests == [0] * LAST_SECONDS
     clock.now += 1000
     load.batch(facts(0.0, seconds=0.004))
     clock.now += 1

@@ -80,19 +80,11 @@ async def changed(root, folder, count, backend):
     return seen, problems, changes
 
 
-@pytest.fixture
-def count(request):
-    """200 changes where slow tests are asked for (`pytest -m slow`), else few."""
-    return 200 if "slow" in request.config.option.markexpr else 16
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["reference", "openvino"])
+@pytest.mark.parametrize(("backend", "count"), [("reference", 50), ("openvino", 16)], ids=["reference", "openvino"])
 def test_changes_in_random_order_under_load(tmp_path, count, backend):
     if backend != "reference":
         pytest.importorskip(backend)
-        if count < 200:
-            pytest.skip("one backend is enough but where slow tests are asked for")
     root = make(tmp_path / "b", *FIXED, *CHANGING)
     seen, problems, changes = asyncio.run(changed(root, tmp_path, count, backend))
     assert problems == []

@@ -13,14 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from polyhead.cli.serve import command as serve
-from polyhead.serve.access_log import WAITING, AccessLog
 from polyhead.serve.app import application
-from polyhead.serve.exchange import Exchange
+from polyhead.serve.exchange import WAITING, AccessLog, Exchange, Tracing
 from polyhead.serve.exposition import families_of
 from polyhead.serve.keys import AccessKeys, keys_in
 from polyhead.serve.metrics import Histogram, TaskCounts
 from polyhead.serve.settings import ServeSettings
-from polyhead.serve.tracing import Tracing
 from support.loopback_server import LONG, TASKS, TEXT_TASKS, replace_task, service_of, tiny_root, until
 
 

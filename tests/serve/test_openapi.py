@@ -155,6 +155,7 @@ def test_every_example_is_answered(client):
     assert asked >= 12
 
 
+@pytest.mark.slow
 def test_no_request_makes_the_server_fail(port, client):
     """Requests that schemathesis makes of the file, right and wrong ones: no 5xx, and answers as the file says.
 

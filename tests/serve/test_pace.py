@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from polyhead.engine.compile.ops import PART
-from polyhead.serve import changes, pace, service
-from polyhead.serve.pace import ALONE, FEW, MANY, Pace
+from polyhead.serve import changes, event_loop, service
+from polyhead.serve.event_loop import ALONE, FEW, MANY, Pace
 from support.admin_server import add, asked, make, served
 from support.numpy_graphs import NumpyRuntime
 
@@ -15,7 +15,7 @@ from support.numpy_graphs import NumpyRuntime
 @pytest.fixture
 def rests(monkeypatch):
     taken = []
-    monkeypatch.setattr(pace, "sleep", taken.append)
+    monkeypatch.setattr(event_loop, "sleep", taken.append)
     return taken
 
 
@@ -23,11 +23,11 @@ def rests(monkeypatch):
 def clock(monkeypatch):
     """A clock that a pass moves."""
     now = [100.0]
-    monkeypatch.setattr(pace, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(event_loop, "perf_counter", lambda: now[0])
     return now
 
 
-@pytest.mark.parametrize(("seconds", "rest"), [(0.03, 5 * 0.03), (5.0, pace.LONGEST_REST)])
+@pytest.mark.parametrize(("seconds", "rest"), [(0.03, 5 * 0.03), (5.0, event_loop.LONGEST_REST)])
 def test_a_rest_of_five_times_the_pass_follows_while_callers_wait(rests, clock, seconds, rest):
     with Pace(lambda: True).one_pass():
         clock[0] += seconds
@@ -55,7 +55,7 @@ def test_building_rests_after_each_part_while_callers_wait(rests, clock):
 def test_the_graph_of_a_change_is_built_in_parts(tmp_path, monkeypatch):
     """While callers wait: a rest for each of three tasks at least."""
     root, parts = make(tmp_path / "b", "mood", "topics", "urgency"), []
-    monkeypatch.setattr(pace, "sleep", lambda seconds: parts.append(threading.current_thread().name))
+    monkeypatch.setattr(event_loop, "sleep", lambda seconds: parts.append(threading.current_thread().name))
 
     async def scenario():
         async with served(root, backend=NumpyRuntime(), deterministic=False) as (_, serving):

@@ -74,6 +74,7 @@ def test_a_card_is_read_as_its_writer_meant_it():
         assert answer["told"] == expected, text
 
 
+@pytest.mark.slow
 def test_time_grows_no_faster_than_a_card():
     """Signs without an end, many lines and many spans: eight times the text takes far less than 64 times the time."""
     kinds = ["`", "[a", "**a", "*a ", "[a](", "a ``b` ", "\n", "- a\n", "`a` ", "|a\n", "[", "*", "](", "> a\n\n"]

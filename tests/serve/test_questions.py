@@ -5,7 +5,6 @@ import math
 import pytest
 
 from polyhead.errors import BadValue
-from polyhead.serve.labels import Renamed
 from polyhead.serve.questions import (
     DecisionQuestion,
     Option,
@@ -17,6 +16,7 @@ from polyhead.serve.questions import (
     score_confidence,
     true_label,
 )
+from polyhead.serve.settings import Renamed
 from polyhead.tasks.task import Task
 from support.decision_server import TASKS
 

@@ -1,11 +1,12 @@
 """No request, answered or refused, keeps the event loop from the others: all long work is done in other threads.
 
-What is measured is the processor time of the loop's own thread, which other work of the machine hardly changes. The
-time by the clock is measured by `benchmarks/silent_stalls.py`.
+The first tier looks in which thread long work is done; the second measures the processor time of the loop's own thread,
+which other work of the machine hardly changes. The time by the clock is measured by `benchmarks/silent_stalls.py`.
 """
 
 import asyncio
 import tempfile
+import threading
 from pathlib import Path
 from time import thread_time
 
@@ -13,6 +14,7 @@ import pytest
 
 from benchmarks.stall_bodies import path_of, sent_to
 from polyhead.serve.app import application
+from polyhead.serve.formats import own
 from polyhead.serve.settings import ServeSettings
 from polyhead.text.tokenize import Tokenizer
 from support.loopback_server import service_of, tiny_root
@@ -64,6 +66,34 @@ def service():
         yield service_of(
             tiny_root(Path(folder) / "b"), ServeSettings(admin=True, unknown="similarity", watch_seconds=0, timeout=500)
         )
+
+
+def test_large_bodies_are_read_and_tokenized_in_other_threads(service, monkeypatch):
+    """The largest body that `/v1/predict` answers."""
+    threads, read, encoded = [], own.json_value, Tokenizer._encoded
+
+    def reading(body, decoder):
+        threads.append(("read", threading.get_ident()))
+        return read(body, decoder)
+
+    def encoding(self, texts, **more):
+        threads.append(("tokenized", threading.get_ident()))
+        return encoded(self, [text[:100] for text in texts], **more)
+
+    monkeypatch.setattr(own, "json_value", reading)
+    monkeypatch.setattr(Tokenizer, "_encoded", encoding)
+
+    async def scenario():
+        await service.start()
+        bodies = [each for each in sent_to("POST", "/v1/predict") if not each.name.startswith("refused")]
+        sent = max(bodies, key=lambda each: len(each.content))
+        assert await asked(application(service), "POST", sent, "/v1/predict") == 200
+        await service.stop()
+        return threading.get_ident()
+
+    loop = asyncio.run(scenario())
+    assert {what for what, _ in threads} == {"read", "tokenized"}
+    assert loop not in {thread for _, thread in threads}
 
 
 @pytest.mark.slow

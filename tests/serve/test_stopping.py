@@ -68,6 +68,9 @@ def serving(work, **options):
     """The process, and a connection on which it was asked to work."""
     words = [sys.executable, "-c", SERVER, work]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    options.setdefault(
+        "preexec_fn", lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    )  # `nohup make test` ignores it
     own = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options)
     try:
         port = int(own.stdout.readline())
@@ -80,6 +83,7 @@ def serving(work, **options):
         own.communicate()
 
 
+@pytest.mark.slow
 def test_what_never_ends_does_not_hold_the_end():
     """Five servers at once: without an end that waits for nobody, each would wait for ever.
 
@@ -93,7 +97,14 @@ def test_what_never_ends_does_not_hold_the_end():
         assert {own.wait(LONGEST) for own in servers.values()} <= {0, 1}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 def test_each_signal_waits_for_the_answer_that_is_under_way(number):
     with serving("nothing") as (own, caller):
         own.send_signal(number)
@@ -102,6 +113,7 @@ def test_each_signal_waits_for_the_answer_that_is_under_way(number):
         assert own.wait(LONGEST) == 0
 
 
+@pytest.mark.slow
 def test_a_hang_up_that_its_parent_ignores_stops_nothing():
     """As `nohup` starts it: the server goes on, until another signal comes."""
 

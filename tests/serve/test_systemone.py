@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from polyhead.serve.app import application
 from polyhead.serve.http import HttpError
-from polyhead.serve.labels import Renamed
+from polyhead.serve.settings import Renamed
 from support.decision_server import TEXT, asked_app, listening, service_of, write_asked
 
 BACKENDS = [

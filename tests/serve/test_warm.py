@@ -6,7 +6,7 @@ import pytest
 from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.program import Graph
 from polyhead.engine.session import Session
-from polyhead.serve.warm import every_head, every_shape
+from polyhead.serve.trial import every_head, every_shape
 from polyhead.testing import tiny_batch, tiny_trunk
 from polyhead.text.batch import LINE, LINES
 from polyhead.text.tokenize import Tokenizer

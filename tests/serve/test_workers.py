@@ -21,8 +21,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from polyhead.serve.exposition import joined_counts
 from polyhead.serve.run import bound
-from polyhead.serve.workers import VARIABLE, CountsOfAll, Supervisor, WorkerPlace, joined_counts
+from polyhead.serve.workers import VARIABLE, CountsOfAll, Supervisor, WorkerPlace
 from support.admin_server import add, make
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -105,6 +106,7 @@ def supervisor(listening, *arguments, workers=2, ready=lambda: None, drain_secon
     )
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_is_started_again_and_all_end_on_a_signal():
     async def scenario():
         listening, ready = bound("127.0.0.1", 0), asyncio.Event()
@@ -154,6 +156,7 @@ sys.exit(asyncio.run(own()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_each_signal_lets_workers_end_and_leaves_no_folder(tmp_path, number):
     words = [sys.executable, "-c", SUPERVISING, WORKER]
@@ -174,6 +177,7 @@ def test_each_signal_lets_workers_end_and_leaves_no_folder(tmp_path, number):
         process.communicate()
 
 
+@pytest.mark.slow
 def test_where_no_worker_can_begin_the_parent_ends_with_its_code():
     async def scenario():
         listening = bound("127.0.0.1", 0)

@@ -8,6 +8,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from support.tiers import first_of
+
 pytest.importorskip("transformers")
 
 import torch
@@ -72,6 +74,7 @@ def four(tmp_path_factory):
 # answers
 
 
+@pytest.mark.slow
 def test_adapters_of_every_kind_answer_in_one_call_as_transformers_does(four):
     root, models, _ = four
     session = Session(root / "bundle")
@@ -106,7 +109,7 @@ def test_the_base_is_the_trunk_and_each_task_owns_its_matrices_alone(four):
     assert [(one.tap, one.layers) for one in outcome.tasks] == [(0, 4)] * 4
 
 
-@pytest.mark.parametrize("family", checkpoints.FAMILIES)
+@pytest.mark.parametrize("family", first_of(checkpoints.FAMILIES))
 def test_every_family_answers_as_in_transformers(family, tmp_path):
     """Both classes of the family, every dense map of a layer; torch and the reference agree too."""
     models = {
@@ -147,7 +150,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", first_of(FORMS))
 def test_layers_ranks_and_scales_are_those_of_the_config(form, tmp_path):
     given, expected = FORMS[form]
     model = adapters.adapter(tmp_path / "mood", **given)

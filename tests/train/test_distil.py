@@ -16,6 +16,7 @@ from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from support import tiny_project
 from support.cases import cases
+from support.tiers import first_of
 from support.tiny_branches import DEPTH, branches_of, bytes_of, extractor_of, home_in, seeded, untimed, weights_of
 
 TEMPERATURES = (0.5, 1.0, 2.0, 7.0)
@@ -197,7 +198,7 @@ def with_teacher(home, kept, name="mood", *, depth=2, training=None, **strategy)
 
 
 @pytest.mark.parametrize("name", tiny_project.ENTRIES)
-@pytest.mark.parametrize("noisy", [False, True], ids=["calm", "noisy"])
+@pytest.mark.parametrize("noisy", first_of([False, True]), ids=["calm", "noisy"])
 def test_a_student_of_every_kind_sits_above_its_teachers_tap_and_leaves_the_teacher_alone(home, kept, name, noisy):
     branches, teacher = with_teacher(home, kept, name, depth=3, noisy_teacher=noisy)
     before = weights_of(teacher.module)

@@ -105,6 +105,7 @@ def rank_of(place, said=None):
     return place.rank
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", KINDS)
 def test_two_processes_learn_what_one_does(pair, home, parallel):
     """With all that an update may have: learned weights, a budget of tokens, layers computed again."""
@@ -121,6 +122,7 @@ CONDITIONED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONDITIONED)
 def test_two_processes_learn_prompts_and_adapters_as_one_does(pair, home, name):
     strategies = dict.fromkeys(("mood", "urgency"), CONDITIONED[name])
@@ -128,12 +130,14 @@ def test_two_processes_learn_prompts_and_adapters_as_one_does(pair, home, name):
     assert_close(alone(one), on_both(pair, one))
 
 
+@pytest.mark.slow
 def test_prompts_and_adapters_refuse_sharded_layers(pair, home):
     one = job(home, "mood", recipe=recipe(parallel="fsdp"), strategies={"mood": Prompted(isolated=True, hidden=6)})
     for kind, said in pair.run(refused, one):
         assert kind == "ConfigError" and "sharded" in said and "ddp" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", KINDS)
 def test_gradients_are_the_mean_over_the_micro_batches_of_all_processes(pair, home, parallel):
     """And missing where no process has one: nothing decays. The key bias of a pooler gets zeros at most."""
@@ -167,6 +171,7 @@ def parts_of(one, place):
     return made.loss, devices, MixedFeed(made.examples, made.mixture, made.training, place=place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", KINDS)
 def test_one_update_in_bf16_is_that_of_one_process(pair, home, parallel):
     """One alone: after it, bf16 rounds differences of the last float32 bit to other numbers."""
@@ -176,6 +181,7 @@ def test_one_update_in_bf16_is_that_of_one_process(pair, home, parallel):
     assert_close(alone(both), on_both(pair, both))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", KINDS)
 def test_heads_and_layers_that_one_process_alone_draws(pair, home, parallel):
     """Tasks in turn: each update the first process draws the first and the third, one of them over fewer layers."""
@@ -188,6 +194,7 @@ def test_heads_and_layers_that_one_process_alone_draws(pair, home, parallel):
     assert_close(alone(both), on_both(pair, both))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", KINDS)
 @pytest.mark.parametrize("kind", ["multiple_choice", "span"])
 def test_a_head_that_two_processes_learn_through_different_tasks(pair, home, parallel, kind):
@@ -241,6 +248,7 @@ def questions(home, name, seed):
     return TaskEntry(name=name, kind="multiple_choice", **files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", KINDS)
 def test_a_task_that_no_process_draws_keeps_its_bits(pair, home, parallel):
     only = Sampling(kind="schedule", schedule=({"mood": 0.5, "same": 0.5},))
@@ -255,6 +263,7 @@ def _same(arrays, task, part):
     return [arrays[f"{task}.{n}"].tobytes() == v.numpy().tobytes() for n, v in part.state_dict().items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", KINDS)
 def test_smoothing_and_divided_heads_over_two_processes(pair, home, parallel):
     """Each process draws its own noise, so its size is one that float32 does not feel."""
@@ -263,6 +272,7 @@ def test_smoothing_and_divided_heads_over_two_processes(pair, home, parallel):
     assert_close(alone(both), on_both(pair, both))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", KINDS)
 def test_dropout_differs_between_processes_and_weights_do_not(pair, home, parallel):
     dropped = msgspec.structs.replace(TRAINING, dropout=0.3)
@@ -282,6 +292,7 @@ def drawn_first(place, one):
     return float(torch.rand(()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "then"), [("ddp", None), (None, "fsdp"), ("fsdp", "ddp")], ids=["2-to-1", "1-to-2", "2-to-2"]
 )
@@ -297,6 +308,7 @@ def test_a_stopped_run_goes_on_in_more_or_fewer_processes(pair, home, tmp_path, 
     assert_close(straight, again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", KINDS)
 def test_a_run_stopped_inside_an_epoch_goes_on_to_the_same_numbers(pair, home, tmp_path, parallel):
     """Each process draws its dropout on from where it was."""
@@ -315,6 +327,7 @@ def _run(pair, one, *, alone):
     return learn(ProcessRank(), one) if alone else pair.run(learn, one)[0]
 
 
+@pytest.mark.slow
 def test_the_first_process_alone_tells_and_counts_everything(pair, home, tmp_path):
     events = tmp_path / "events.jsonl"
     learn(ProcessRank(), job(home, events=str(tmp_path / "alone.jsonl")))
@@ -329,6 +342,7 @@ def test_the_first_process_alone_tells_and_counts_everything(pair, home, tmp_pat
         assert one["loss"] == pytest.approx(other["loss"])
 
 
+@pytest.mark.slow
 def test_what_processes_cannot_share_is_refused_by_all(pair, home):
     uneven = pair.run(refused, job(home, recipe=recipe(micro_batches=3)))
     every = pair.run(refused, job(home, "mood", "urgency", "same", recipe=recipe(sampling=Sampling(kind="all"))))
@@ -337,12 +351,14 @@ def test_what_processes_cannot_share_is_refused_by_all(pair, home):
         assert found[0] == found[1] and found[0][0] == "ConfigError" and said in found[0][1]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_all_processes_with_its_task(pair, home):
     huge = msgspec.structs.replace(TRAINING, learning_rate=1e30, warmup=0.0, clip=1e30)
     found = pair.run(refused, job(home, training=huge))
     assert found[0] == found[1] and found[0][0] == "NotFinite" and "of task '" in found[0][1]
 
 
+@pytest.mark.slow
 def test_sharded_arrays_are_slices(pair, home):
     """Between updates a process holds about half of every array, its moments too."""
     found = pair.run(held, job(home, recipe=recipe(parallel="fsdp")))

@@ -22,6 +22,7 @@ from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.commands import run
+from support.shared import made_once
 from support.tiny_project import to_toml
 
 NAMES = ("mood", "urgency")
@@ -33,9 +34,11 @@ TOGETHER = Joint(families=(), micro_batches=1, layer_dropout=0.0)
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A folder with data, a trunk, and the donors of two tasks."""
-    folder = tmp_path_factory.mktemp("home")
-    train_project(project(folder, recipe=Donors(), bundle="donors"), folder=folder)
-    return folder
+
+    def make(folder):
+        train_project(project(folder, recipe=Donors(), bundle="donors"), folder=folder)
+
+    return made_once(tmp_path_factory, "donors", make)
 
 
 def project(home, *names, strategy=STRATEGY, recipe=TOGETHER, training=TRAINING, **changes):

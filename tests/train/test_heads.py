@@ -30,8 +30,7 @@ from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train import events as telling
-from polyhead.train.data.prepare import prepare
-from polyhead.train.data.wanted import wanted
+from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.events import Events
 from polyhead.train.heads import candidate_paths, candidates
 from polyhead.train.record import lines
@@ -63,6 +62,7 @@ def trained(home, root, *names, strategy=AUTO, training=QUICK, **changes):
     return Bundle.open(root), lines, project
 
 
+@pytest.mark.slow
 def test_scores_of_heads_are_said_while_others_still_learn(home, tmp_path, monkeypatch):
     """With 50,000 rows nobody saw for a quarter of an hour what the linear heads score, nor the one that learned."""
     monkeypatch.setattr(choosing, "TOLD_FROM", 1)
@@ -110,6 +110,7 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
     assert whole.scores(bundle.tasks["mood"].task, outputs)["accuracy"] >= notes["splits"]["validation"]["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("far", "rounds"), [(0, 3), (1e9, 9)], ids=["far behind", "not far"])
 @pytest.mark.parametrize(
     "changes", [{"validation": 0.3}, {"validation": "data/messages-test.jsonl"}], ids=["folds", "a file"]
@@ -158,6 +159,7 @@ def test_folds_in_several_threads_are_those_of_one_that_draws_from_torchs_genera
     assert in_turn.setting == at_once.setting and np.array_equal(np.stack(in_turn.outputs), np.stack(at_once.outputs))
 
 
+@pytest.mark.slow
 def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_computes_in_one(home, monkeypatch):
     prepared, extractor, _, _, paths = attention_of(home)
     seen = []

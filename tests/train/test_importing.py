@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from support.tiers import first_of
+
 pytest.importorskip("transformers")
 
 import torch
@@ -128,7 +130,7 @@ def test_tagging_answers_are_those_of_each_words_first_token(session):
     assert looked_at > 300
 
 
-@pytest.mark.parametrize("family", checkpoints.FAMILIES)
+@pytest.mark.parametrize("family", first_of(checkpoints.FAMILIES))
 def test_every_family_answers_as_in_transformers(family, tmp_path):
     """Both heads of the family, pairs of checkpoints without a base; torch and the reference agree too."""
     folders = [checkpoints.trained("mood", family=family), checkpoints.trained("names", family=family, frozen=3)]
@@ -571,6 +573,7 @@ for out in outs:
 """
 
 
+@pytest.mark.slow
 def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_path):
     """Into a new bundle, and into one that there is: there at every second step."""
     new = tmp_path / "new" / "out"

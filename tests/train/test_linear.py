@@ -93,6 +93,7 @@ def best_of_scikit_learn(given, penalty):
     return model.coef_, model.intercept_
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "outputs", "rows", "width"),
     [

@@ -24,6 +24,7 @@ from polyhead.train.data.units import prepared_units, units_of
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import tiny_project
+from support.tiers import first_of
 
 NAMES = ("mood", "urgency")
 TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=1, learning_rate=3e-3, batch=4)
@@ -81,7 +82,7 @@ def test_a_frozen_trunk_stays_to_the_bit_while_every_own_array_learns(home, name
         assert {n for n in before[task] if not n.endswith("key.bias")} <= moved
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", first_of(["float32", "bfloat16"]))
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_was_trained_is_what_the_bundle_answers(home, tmp_path, name, precision):
     made = project(home, STRATEGIES[name])
@@ -317,7 +318,7 @@ def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
     with monkeypatch.context() as patched:
         for what in (
             "deep.heads.run.feature_paths",
-            "deep.recipes.live.JointCourse",
+            "deep.recipes.joint.JointCourse",
             "deep.heads.run.train_task",
             "train.job._extract",
         ):
@@ -368,7 +369,7 @@ def test_names_of_groups_that_differ_in_case_alone_are_refused_before_any_work(h
     assert "case" in error.what
 
 
-@pytest.mark.parametrize("strategy", [GROUP, ROWS, ENDS, POOLER], ids=["group", "rows", "adapters", "pooler"])
+@pytest.mark.parametrize("strategy", first_of([GROUP, ROWS, ENDS, POOLER]), ids=["group", "rows", "adapters", "pooler"])
 def test_a_unit_is_trained_again_in_its_bundle_and_grows(home, tmp_path, strategy):
     root = tmp_path / "bundle"
     trained(home, root, strategy)
@@ -398,7 +399,7 @@ def test_a_unit_of_which_a_task_was_removed_stays_and_is_trained_whole_where_tha
 
 
 @pytest.mark.parametrize("strategy", [GROUP, ROWS, ENDS, ALL, POOLER], ids=["group", "rows", "ends", "all", "pooler"])
-@pytest.mark.parametrize("learns", [False, True], ids=["frozen", "joint"])
+@pytest.mark.parametrize("learns", first_of([False, True]), ids=["frozen", "joint"])
 def test_outlook_card_and_inspect_count_the_same(home, tmp_path, strategy, learns):
     said, root = [], tmp_path / "bundle"
     recipe = Joint(families=(), micro_batches=1, layer_dropout=0.0) if learns else None

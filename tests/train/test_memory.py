@@ -26,6 +26,7 @@ print(first, new_pages())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc alone is asked")
 def test_blocks_that_were_freed_are_taken_again_without_new_pages():
     """Of 48 MiB; pages may be huge ones."""

@@ -18,7 +18,6 @@ from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.learned import Lineage, write_lineage
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
-from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import with_seed
@@ -30,6 +29,8 @@ from polyhead.train.run import train_project
 from support import head_search, tiny_project
 from support.disk_failures import run_forking
 from support.pooled_features import of_torch
+from support.split_scores import split_scores
+from support.tiers import first_of
 
 ALL = tuple(tiny_project.ENTRIES)
 
@@ -135,7 +136,7 @@ def test_live_evaluation_equals_the_scores_that_training_wrote(home):
     folder, outcome, _ = home
     session = Session(folder / "bundle")
     for split in ("test", "validation"):
-        found = evaluate_bundle(session, tiny_project.project(folder), folder=folder, split=split)
+        found = split_scores(session, tiny_project.project(folder), folder=folder, split=split)
         assert [score.task for score in found] == list(ALL)
         for score in found:
             assert score.split == split and score.rows == 12
@@ -296,6 +297,7 @@ for seconds, folder, joint in zip((0.0, 60.0, 0.0), map(Path, sys.argv[1:]), (Fa
 """
 
 
+@pytest.mark.slow
 def test_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp_path, baseline):
     """After a checkpoint, before the first one, and of a trunk that learns: that, and every part of it, to the bit."""
     after, before, cut, whole = (copied(home, tmp_path / name) for name in ("after", "before", "cut", "whole"))
@@ -493,7 +495,7 @@ def test_each_task_keeps_its_own_way_of_uint8_constants(home, tmp_path):
     assert len(codecs["mood"].scale) == 1 and len(codecs["urgency"].scale) == 16
 
 
-@pytest.mark.parametrize("codec", ["float16", "uint8", "sign", "pca1", "token1"])
+@pytest.mark.parametrize("codec", first_of(["float16", "uint8", "sign", "pca1", "token1"]))
 @pytest.mark.parametrize("before", [False, True], ids=["after the mean", "before the mean"])
 def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, monkeypatch, codec, before):
     head_search.shorten(monkeypatch)
@@ -503,7 +505,7 @@ def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, monkeypa
     outcome = train_project(
         tiny_project.project(folder, "mood", "names", strategy=strategy, training=training), folder=folder
     )
-    found = evaluate_bundle(
+    found = split_scores(
         Session(folder / "bundle"), tiny_project.project(folder, "mood", "names"), folder=folder, split="test"
     )
     for score in found:

@@ -78,7 +78,7 @@ def _of_task(way: Way, p: Prepared, size: Sizes, rates: Rates, shape: Shape) -> 
         several = len(strategy.candidates(p.task, shape.layers))
         return KEPT * encoded + min(1500, passes * steps) * HEAD_UPDATE + 2 * several
     stopped = passes * STOPPED
-    if strategy.leaves_text_alone:  # what rows of prompts read of the text is kept
+    if strategy.isolated:  # what rows of prompts read of the text is kept
         rows = work.prompts * size.rows * TEXT_READ
         return encoded + stopped * (rows * rates.learn * shape.layers + 2 * steps * UPDATE) + ended
     each = size.train * (rates.learn * (work.own + FROZEN_SHARE * work.through)) + size.held * rates.encode * work.run

@@ -151,7 +151,7 @@ def read_task_set(path: Path | str) -> TaskSet:
 def unfit(way: Way, entry: TaskEntry) -> str:
     """Why the way cannot answer the task; "" where it can."""
     words = kind_of(entry.task()).per_word
-    return "it cannot answer words" if words and way.strategy.leaves_text_alone else ""
+    return "it cannot answer words" if words and way.strategy.isolated else ""
 
 
 def declared(tasks: TaskSet, way: Way, *, seed: int, bundle: str, epochs: int | None = None) -> Project:

@@ -43,12 +43,6 @@ def _features() -> str:
     return folder
 
 
-class _OwnModel(Model):
-    """The model of an estimator, which learns once: its rows are kept by nobody."""
-
-    keeps_rows = False
-
-
 class _TextEstimator(BaseEstimator):  # type: ignore[misc]
     """The base of both: reads X, and trains and asks a `Model` of one task."""
 
@@ -117,7 +111,8 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
     def _fitted(self, X: Any, answers: list[Any], kind: str, **settings: Any) -> Self:
         texts = self._texts(X, reset=True)
         check_consistent_length(texts, answers)
-        model = _OwnModel(self.trunk, cache=self.cache or _features(), backend=self.backend, verbose=self.verbose)
+        model = Model(self.trunk, cache=self.cache or _features(), backend=self.backend, verbose=self.verbose)
+        model.keeps_rows = False  # it learns once
         own = {"pair": self.pair, "metric": self.metric, "strategy": self.strategy, "training": self.training}
         chosen = {key: value for key, value in (own | settings).items() if value is not None}
         self.model_ = model.fit(TASK, texts, answers, kind=kind, **chosen)

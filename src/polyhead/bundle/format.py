@@ -1,11 +1,9 @@
 """The number of the bundle format, the names of its files, and how to change either.
 
-To change the format: (1) write a golden bundle of the number that ends into `tests/formats/v<number>/` if it
-is not there yet; (2) move what reads that number into a file of its own and list it in
-`manifest.OLD_READERS`; (3) add one to FORMAT; (4) say in `docs/project/bundle-format.md` what changed and why, and
-keep the golden bundle's test. A new digest rule or default is a change of format. A new key is not where it is written
-only if it says something (`manifest.FIRST_KEYS`): a reader of before refuses the key by its name, and reads all else. A
-reader refuses numbers that it does not know; it never guesses.
+To change the format: (1) keep a golden bundle of the number that ends in `tests/formats/v<number>/`; (2) move what
+reads that number into a file of its own; (3) add one to FORMAT; (4) say in `docs/project/bundle-format.md` what
+changed and why. A new digest rule, key or default is a change of format. A reader refuses numbers that it does not
+know; it never guesses.
 """
 
 from __future__ import annotations

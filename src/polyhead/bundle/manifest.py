@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path as FilePath
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -39,13 +38,13 @@ from polyhead.errors import (
     summary_of,
 )
 from polyhead.plan import TRUNK as TRUNK_OWNER
-from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, digest, owners_of, owners_of_node
+from polyhead.plan import Path, digest, owners_of, owners_of_node
 from polyhead.plugins import packages_of, unregistered
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.limits import MOST_VALUES
 from polyhead.tasks.task import Task, check_name, owner_of
-from polyhead.values import Value, ValueT, changed_fields, from_json, to_json
+from polyhead.values import Value, ValueT, from_json
 
 VERSION = re.compile(r"v\d{4,9}")  # the name of a version's folder
 
@@ -116,28 +115,12 @@ class TaskRecord(Value, frozen=True, kw_only=True):
     plugins: dict[str, str] = {}  # packages that register its kind or codec, where Polyhead itself does not
 
 
-# The fields of the values in task.json when format 1 was made.
-FIRST_KEYS: Mapping[type, tuple[str, ...]] = {
-    TaskRecord: ("task", "path", "trunk", "prefix", "owner", "arrays", "files", "trained_with"),
-    Task: ("name", "kind", "labels", "pair", "metric", "threshold", "range", "positive", "long_texts"),
-    Embed: ("trunk", "prompts", "isolated"),
-    Layers: ("start", "stop", "weights", "delta", "width", "feed_forward", "heads", "enter", "leave"),
-    Delta: ("kind", "part", "size", "heads", "tied"),
-    Codec: ("name", "scale", "zero", "before_mean"),
-    Head: ("kind", "width", "part", "hidden", "bias", "separate"),
-}
-
-
-# Readers of older formats, by number: from the bytes of bundle.json and its path to today's values. There is none yet.
-OLD_READERS: Mapping[int, Callable[[bytes, str], BundleFile]] = {}
-
-
 def read_bundle_file(root: FilePath) -> BundleFile:
     """bundle.json, its format number looked at first, its names and digests checked."""
     path = root / BUNDLE
     if not root.is_dir() or not (path.is_file() or path.is_symlink()):
         raise BundleError(f"there is no bundle at {root}", do="give the folder that holds bundle.json")
-    content = read_list(path, BundleFile, number=FORMAT, old=OLD_READERS, again="write the bundle again")
+    content = read_list(path, BundleFile, again="write the bundle again")
     for owner in content.families:
         check_family(owner)
     check_lines(path, content.lines, content.removed)
@@ -145,30 +128,21 @@ def read_bundle_file(root: FilePath) -> BundleFile:
     return content
 
 
-def read_list(
-    path: FilePath,
-    kind: type[ValueT],
-    *,
-    number: int,
-    again: str,
-    old: Mapping[int, Callable[[bytes, str], ValueT]] = MappingProxyType({}),
-) -> ValueT:
-    """A list of live versions, its format number looked at first; raises UnknownFormat for one that nothing reads.
+def read_list(path: FilePath, kind: type[ValueT], *, again: str) -> ValueT:
+    """A list of live versions, its format number looked at first; raises UnknownFormat for another one.
 
-    `old` reads older formats, `again` says how the list is made anew.
+    `again` says how the list is made anew.
     """
     raw = read_inside(path.parent, path.name, limit=LARGEST_JSON)
     written = decoded(raw, _Numbered, path).format
-    if written == number:
-        return decoded(raw, kind, path)
-    if written not in old:
+    if written != FORMAT:
         raise UnknownFormat(
             f"{path} was written by another version of polyhead",
             got=f"format {written}",
-            allowed=[f"format {n}" for n in (*sorted(old), number)],
+            allowed=[f"format {FORMAT}"],
             do=f"install the version that wrote it, or {again}",
         )
-    return old[written](raw, str(path))
+    return decoded(raw, kind, path)
 
 
 def check_lines(path: FilePath, lines: Mapping[str, Live], removed: Collection[str]) -> None:
@@ -250,26 +224,6 @@ def read_task(root: FilePath, name: str, live: Live, *, trunk: str, shape: Archi
     except PolyheadError as error:
         raise CorruptFile(f"{path} contradicts itself", got=error, do="restore the file", path=path) from None
     return record
-
-
-def task_json(record: TaskRecord) -> bytes:
-    """The bytes of task.json; what format 1 did not have on its first day is written only where it is no default.
-
-    Readers of before refuse keys that they do not know, and so still read every task that they can run.
-    """
-    return to_json(_written(record))
-
-
-def _written(value: Any) -> Any:
-    """Plain data without the keys that are not among the first and say no more than their default."""
-    if isinstance(value, msgspec.Struct):
-        config, first, changed = value.__struct_config__, FIRST_KEYS.get(type(value)), changed_fields(value)
-        names = [n for n in value.__struct_fields__ if first is None or n in first or n in changed]
-        kept = {name: _written(getattr(value, name)) for name in names}
-        return kept if config.tag is None else {config.tag_field: config.tag, **kept}
-    if isinstance(value, dict):
-        return {key: _written(item) for key, item in value.items()}
-    return [_written(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:

@@ -200,7 +200,7 @@ def read_models_file(root: FilePath) -> ModelsFile:
     path = root / LIST
     if not (path.is_file() or path.is_symlink()):
         return ModelsFile(format=FORMAT, models={})
-    content = read_list(path, ModelsFile, number=FORMAT, again="train the models again")
+    content = read_list(path, ModelsFile, again="train the models again")
     check_lines(path, {model_owner(name): line for name, line in content.models.items()}, content.removed)
     return content
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from polyhead.check.part import Finding, SplitRows, names_text
 from polyhead.data.guess import is_number, looks_like_labels
 from polyhead.data.guess_table import LABELS, LIKE_LABELS, Table
-from polyhead.data.guess_texts import is_asked
+from polyhead.data.guess_texts import may_hold_data
 
 FEW = 20  # rows with a value
 MOST_VALUES = 100  # of a column that looks like labels by its values alone
@@ -46,7 +46,7 @@ def _is_constant(table: Table, name: str) -> bool:
 
 def _looks_like_labels(table: Table, name: str) -> bool:
     values, lower = table.values[name], name.lower()
-    if not is_asked(name) or len(values) < FEW:
+    if not may_hold_data(name) or len(values) < FEW:
         return False
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     if any(isinstance(item, (dict, list)) for item in items) or not items:
@@ -63,7 +63,7 @@ def _tells(part: SplitRows, table: Table, name: str) -> bool:
     """Whether the column's values recur, and nearly every row's label follows from them."""
     column = part.source.label or part.kind.label_key
     pairs = [(str(row[name]), str(row[column])) for row in table.rows if row.get(name) is not None and row.get(column)]
-    if len(pairs) < FEW or not is_asked(name):
+    if len(pairs) < FEW or not may_hold_data(name):
         return False
     values = Counter(value for value, _ in pairs)
     if len(values) < 2 or len(values) * OFTEN > len(pairs):

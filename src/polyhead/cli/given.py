@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import click
 
 from polyhead.cli.output import DASH
+from polyhead.data.tables import file_endings
 from polyhead.errors import DataError
 from polyhead.values import Value
 
-ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt", ".xlsx", ".gz", ".zip")
-"""How names of data files end: a text that ends so is taken for one."""
+OTHER_ENDINGS = (".ndjson", ".txt", ".gz", ".zip")
+"""How names of data files end that are no tables: a text that ends so is taken for one."""
 LONGEST_PATH = 4096
 
 
@@ -50,7 +51,7 @@ def looks_like_a_path(argument: str) -> bool:
     """Whether a word that names no file was meant to: by its ending, or by a folder before a `/`."""
     if not argument.strip() or len(argument) > LONGEST_PATH:
         return False
-    if argument.lower().endswith(ENDINGS):
+    if argument.lower().endswith((*file_endings(), *OTHER_ENDINGS)):
         return True
     if re.search(r"\s", argument) or "/" not in argument:
         return False

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from polyhead.data.tables.base import table_format
+from polyhead.data.tables.json_rows import JsonRows
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks.limits import LONGEST_LINE, SHORTEN, lines_in
 from polyhead.values import Value
 
 PIECE = 256  # inputs answered at a time: bounds memory
 BLOCK = 2**20  # bytes asked of the system at a time; a pipe gives what it has
-TABLES = {".csv": "CSV", ".tsv": "TSV", ".xlsx": "spreadsheet", ".parquet": "Parquet"}
 PACKED = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip"}  # how such files begin
 HEAD = 2**20  # bytes in which the first line that is not blank is looked for
 _OBJECTS = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{")  # how an array of objects begins
@@ -85,7 +86,7 @@ def read_texts(path: str, column: str | None) -> list[InputLine]:
     Raises DataError that names the file, and BadValue for a row without a text.
     """
     name = path.lower().removesuffix(".gz")
-    if column is None and not name.endswith((*TABLES, ".json")):
+    if column is None and (name.endswith(".jsonl") or table_format(path) is None):
         return read_lines(path)
     from polyhead.data.rows import open_rows
     from polyhead.store.jobs.columns import roles_of
@@ -171,7 +172,8 @@ def check_input_lines(path: str, form: str, *, do: str) -> None:
         return  # who opens it says so
     name, head = path.lower(), _head(Path(path))
     ending = Path(name.removesuffix(".gz")).suffix
-    what = TABLES.get(ending) or packed_format(head)
+    table = table_format(path)
+    what = table.name if table is not None and table is not JsonRows else packed_format(head)
     if what is None and name.endswith(".gz"):
         what = "gzip"
     if what is not None:

@@ -21,15 +21,9 @@ from polyhead.cli.options import names_in, open_session, session_options, tasks_
 from polyhead.cli.output import DASH, Printer, check_kept_files, counted, json_shown, note, writing_file
 from polyhead.cli.remote import Remote
 from polyhead.cli.score import ROLES, answer_rows, role_options, table_options
-from polyhead.cli.tables import (
-    SCORED,
-    columns_of_header,
-    columns_of_objects,
-    command_for,
-    objects_as_inputs,
-    rows_as_lines,
-)
+from polyhead.cli.tables import columns_of_header, columns_of_objects, command_for, objects_as_inputs, rows_as_lines
 from polyhead.data.rows import first_columns
+from polyhead.data.tables.base import table_format, written_ending
 from polyhead.errors import ConfigError, DataError, EmptyData
 
 if TYPE_CHECKING:
@@ -171,7 +165,7 @@ def _table_target(inputs: TextInput, named: Mapping[str, Any], server: str | Non
     if server is not None:
         raise click.UsageError(f"{option} is for a table that BUNDLE answers; a --server answers texts and lines.")
     if output == DASH:
-        ending = next((SCORED[end] for end in SCORED if end in inputs.file.lower()), ".csv")
+        ending = written_ending(inputs.file)
         raise click.UsageError(f"the rows of a table are written to a file: add -o answered{ending}.")
     check_kept_files(output)
     return output
@@ -284,11 +278,10 @@ def _without_bundle(first: str | None, rest: tuple[str, ...], *, computes: objec
 
 def _check(bundle: str, file: str, form: str) -> None:
     """Raises DataError for a file of rows, with the command that answers them."""
-    name, quoted = file.lower(), shlex.quote(file)
-    ending = next((end for end in SCORED if name.endswith((end, f"{end}.gz"))), None)
-    if name.endswith(".gz") and ending in (None, ".parquet", ".xlsx"):
-        do = f"unpack it first: gunzip {quoted}"
-    elif ending is None:
+    is_table = table_format(file) is not None
+    if file.lower().endswith(".gz") and not is_table:
+        do = f"unpack it first: gunzip {shlex.quote(file)}"
+    elif not is_table:
         do = "name it as what it is, and answer its rows with `polyhead predict` and --text COLUMN"
     else:
         row_command = command_for(bundle, file, first_columns(file))

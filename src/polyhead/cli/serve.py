@@ -60,14 +60,13 @@ def command(
 ) -> None:
     """Answer all tasks of BUNDLE over HTTP."""
     try:
-        from polyhead.serve.access_log import AccessLog
+        from polyhead.serve.exchange import AccessLog, Tracing
         from polyhead.serve.keys import check_keys
         from polyhead.serve.run import bound
-        from polyhead.serve.tracing import Tracing
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "the server") from None
     from polyhead.engine.session import Session
-    from polyhead.memory import share_arenas
+    from polyhead.machine import share_arenas
     from polyhead.serve.service import Service
 
     known, place = keys_of(keys), place_of_worker()

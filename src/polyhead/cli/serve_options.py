@@ -114,8 +114,7 @@ def settings_options(command: Command) -> Command:
 
 def serve_settings(given: Mapping[str, Any], **others: Any) -> ServeSettings:
     """The settings that these values of options make, and `others` as they are."""
-    from polyhead.serve.labels import read_labels
-    from polyhead.serve.settings import ServeSettings
+    from polyhead.serve.settings import ServeSettings, read_labels
 
     labels = {} if given["labels"] is None else read_labels(given["labels"])
     settings = ServeSettings(long_texts=given["long_texts"], unknown=given["unknown"], labels=labels, **others)

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from polyhead.data.guess_texts import CONTEXTS, TEXTS
+from polyhead.data.tables.base import written_ending
 from polyhead.errors import DataError, PolyheadError
 
-SCORED = {".csv": ".csv", ".tsv": ".csv", ".xlsx": ".csv"}
-SCORED |= {".jsonl": ".jsonl", ".json": ".jsonl", ".parquet": ".parquet"}
-"""Endings of files of rows that are answered, each with one that is written."""
 SEPARATORS = ",;\t|"
 COLUMNS_OF_TEXTS = (*TEXTS, *CONTEXTS)
 """Names by which a column of texts is known, the likeliest first."""
@@ -83,10 +81,8 @@ def command_for(bundle: str, file: str, columns: Sequence[str]) -> str:
     """The command that answers the rows of a file; COLUMN stands where it is not known which one holds the texts."""
     names = {name.casefold(): name for name in columns}
     column = next((names[name] for name in COLUMNS_OF_TEXTS if name in names), "COLUMN")
-    name = file.lower().removesuffix(".gz")
-    ending = next((SCORED[end] for end in SCORED if name.endswith(end)), ".csv")
     words = shlex.join(["polyhead", "predict", bundle, file, "--text"])
-    return f"{words} {column if column == 'COLUMN' else shlex.quote(column)} -o answered{ending}"
+    return f"{words} {column if column == 'COLUMN' else shlex.quote(column)} -o answered{written_ending(file)}"
 
 
 def objects_as_inputs(bundle: str, columns: Sequence[str], where: str) -> DataError:

@@ -42,9 +42,9 @@ def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
 def apply(alive: int | None) -> None:
     """Make the changes of standard input, a line of JSON each, and print what became of each; a server runs this."""
     from polyhead.certify import Prover
-    from polyhead.memory import trim
+    from polyhead.machine import trim
+    from polyhead.serve.change_process import Parent
     from polyhead.serve.orders import change_reply, lower_priority
-    from polyhead.serve.parent import Parent
 
     parent = None if alive is None else Parent(alive)
     if parent is not None:

@@ -8,8 +8,7 @@ Errors are those of `polyhead.errors`.
 """
 
 from polyhead.client.answers import ClientResult, Prediction, StreamPart, TaskInfo, Version
-from polyhead.client.asynchronous import AsyncClient, AsyncStream
-from polyhead.client.client import AnswerStream, Client
+from polyhead.client.client import AnswerStream, AsyncClient, AsyncStream, Client
 from polyhead.client.connection import Call
 
 __all__ = [

@@ -1,18 +1,21 @@
-"""The client: what is sent, and what comes back, whoever waits for it."""
+"""The client, for threads and for coroutines: what is sent, and what comes back.
+
+A coroutine's calls run in threads of the client, and one that is cancelled is given up.
+"""
 
 from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from polyhead.client.answers import Prediction, StreamPart, TaskInfo, TaskList, VectorList
-from polyhead.client.connection import Call, Connections, HTTPRequest
-from polyhead.client.failure import ErrorFacts, failure_of
+from polyhead.client.answers import ErrorFacts, Prediction, StreamPart, TaskInfo, failure_of
+from polyhead.client.connection import Call, Connections
 from polyhead.errors import BackendError, BadValue
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 TIMEOUT, RETRIES = 30.0, 2
+CALLS = 64  # of an asynchronous client at one time
+Answer = TypeVar("Answer")
 Decoded = TypeVar("Decoded")
 
 
@@ -99,31 +104,30 @@ class Client:
         one alone, but for a pair, needs no list.
         """
         body = predict_body(inputs, tasks, deadline)
-        return self._asked(HTTPRequest(method="POST", path="/v1/predict", body=body), Prediction, call)
+        return self._asked("/v1/predict", Prediction, call, body=body)
 
     def stream(
         self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
     ) -> AnswerStream:
         """The same, answers of each task as soon as they are known. Close it where not all of it is read."""
         body, call = predict_body(inputs, tasks, deadline), Call()
-        request = HTTPRequest(method="POST", path="/v1/predict/stream", body=body, accept="application/x-ndjson")
-        return AnswerStream(self._connections.lines(request, call), call)
+        return AnswerStream(self._connections.lines("/v1/predict/stream", body, call), call)
 
     def tasks(self, *, call: Call | None = None) -> list[TaskInfo]:
         """The tasks that can be asked."""
-        return self._asked(HTTPRequest(method="GET", path="/v1/tasks"), TaskList, call).tasks
+        return self._asked("/v1/tasks", list[TaskInfo], call, of="tasks")
 
     def task(self, name: str, *, call: Call | None = None) -> TaskInfo:
         """One of them, with its card, scores and path."""
-        return self._asked(HTTPRequest(method="GET", path=f"/v1/tasks/{quote(name, safe='')}"), TaskInfo, call)
+        return self._asked(f"/v1/tasks/{quote(name, safe='')}", TaskInfo, call)
 
     def embed(self, texts: Sequence[str], *, dimensions: int | None = None, call: Call | None = None) -> np.ndarray:
         """The texts' mean vectors, float32 (texts, dimensions), each of length 1; `dimensions` None: all."""
         import numpy as np
 
         body = json_body({"input": list_of(texts), "encoding_format": "base64", "dimensions": dimensions})
-        answer = self._asked(HTTPRequest(method="POST", path="/v1/embeddings", body=body), VectorList, call)
-        rows = [np.frombuffer(base64.b64decode(each.embedding), "<f4") for each in answer.data]
+        answer = self._asked("/v1/embeddings", list[dict[str, Any]], call, of="data", body=body)
+        rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer]
         return np.stack(rows).astype(np.float32)
 
     def close(self) -> None:
@@ -136,14 +140,115 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _asked(self, request: HTTPRequest, kind: type[Decoded], call: Call | None) -> Decoded:
-        body = self._connections.ask(request, call)
+    def _asked(
+        self, path: str, kind: type[Decoded], call: Call | None, *, of: str | None = None, body: bytes | None = None
+    ) -> Decoded:
+        """The answer, or the field `of` of it."""
+        answer = self._connections.ask("GET" if body is None else "POST", path, body, call or Call())
         try:
-            return msgspec.json.decode(body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            fields = msgspec.json.decode(answer)
+            return msgspec.convert(fields if of is None else fields[of], kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError) as error:
             raise BackendError(
                 f"{self._connections.url} answers otherwise than a server of polyhead", got=str(error)
             ) from None
+
+
+class AsyncStream:
+    """Parts of an answer as they come; `end` holds the rest, results without answers, once all came."""
+
+    def __init__(self, client: AsyncClient, stream: AnswerStream) -> None:
+        self._client, self._stream = client, stream
+
+    @property
+    def end(self) -> Prediction | None:
+        """None as long as not all came."""
+        return self._stream.end
+
+    async def __aiter__(self) -> AsyncIterator[StreamPart]:
+        while (part := await self._client._run(self._stream, self._stream.following)) is not None:
+            yield part
+
+    async def aclose(self) -> None:
+        """Gives up what did not come yet."""
+        self._stream.abort()
+        await self._client._run(self._stream, self._stream.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class AsyncClient:
+    """Asks one server from coroutines; its arguments, answers and errors are those of `Client`.
+
+    At most 64 calls are under way at one time, each in a thread; further ones wait. Cancelling one closes its
+    connection, so that the server drops what of it was not begun.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float = TIMEOUT,
+        retries: int = RETRIES,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._client = Client(url, key=key, timeout=timeout, retries=retries, context=context)
+        self._threads = ThreadPoolExecutor(CALLS, "polyhead-client")
+
+    async def predict(
+        self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
+    ) -> Prediction:
+        """One result an input."""
+        return await self._ask(self._client.predict, inputs, tasks=tasks, deadline=deadline)
+
+    def stream(
+        self, inputs: Iterable[object] | str, *, tasks: Iterable[str] | None = None, deadline: float | None = None
+    ) -> AsyncStream:
+        """The same, answers of each task as soon as they are known: `async for part in client.stream(...)`."""
+        return AsyncStream(self, self._client.stream(inputs, tasks=tasks, deadline=deadline))
+
+    async def tasks(self) -> list[TaskInfo]:
+        """The tasks that can be asked."""
+        return await self._ask(self._client.tasks)
+
+    async def task(self, name: str) -> TaskInfo:
+        """One of them, with its card, scores and path."""
+        return await self._ask(self._client.task, name)
+
+    async def embed(self, texts: Sequence[str], *, dimensions: int | None = None) -> np.ndarray:
+        """The texts' mean vectors, float32 (texts, dimensions), each of length 1."""
+        return await self._ask(self._client.embed, texts, dimensions=dimensions)
+
+    async def aclose(self) -> None:
+        """Closes connections that are kept."""
+        self._client.close()
+        self._threads.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _ask(self, method: Callable[..., Answer], *arguments: object, **named: object) -> Answer:
+        call = Call()
+        return await self._run(call, partial(method, *arguments, **named, call=call))
+
+    async def _run(self, call: Call | AnswerStream, answer: Callable[[], Answer]) -> Answer:
+        import asyncio
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, answer)
+        except asyncio.CancelledError:
+            call.abort()
+            raise
 
 
 def predict_body(inputs: Iterable[object] | str, tasks: Iterable[str] | None, deadline: float | None) -> bytes:

@@ -10,16 +10,14 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import msgspec
-
-from polyhead.client.failure import error_of_response, retry_after
+from polyhead.client.answers import error_of_response, retry_after
 from polyhead.errors import BackendError, ConfigError
 
 if TYPE_CHECKING:
     import ssl
     from http.client import HTTPConnection, HTTPResponse
 
-BLOCK = 2**16
+JSON = "application/json"
 
 
 class Call:
@@ -44,15 +42,6 @@ class Call:
             if self._connection is not None and self._connection.sock is not None:
                 with suppress(OSError):  # it is gone already
                     self._connection.sock.shutdown(SHUT_RDWR)
-
-
-class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent."""
-
-    method: str
-    path: str
-    body: bytes | None = None
-    accept: str = "application/json"
 
 
 class Connections:
@@ -86,18 +75,17 @@ class Connections:
         for connection in idle:
             connection.close()
 
-    def ask(self, request: HTTPRequest, call: Call | None = None) -> bytes:
+    def ask(self, method: str, path: str, body: bytes | None, call: Call) -> bytes:
         """The body of the answer; asked again where the server has too much to do, for as long as the time limit.
 
         Raises the error that the server tells, BackendError where none answers.
         """
-        call = call or Call()
-        response, connection = self._answered(request, call)
+        response, connection = self._answered(method, path, body, JSON, call)
         return self._read(response, connection, call)
 
-    def lines(self, request: HTTPRequest, call: Call) -> Generator[bytes]:
+    def lines(self, path: str, body: bytes, call: Call) -> Generator[bytes]:
         """The same, line by line as they come; for each the time limit may pass once."""
-        response, connection = self._answered(request, call)
+        response, connection = self._answered("POST", path, body, "application/x-ndjson", call)
         is_whole = False
         try:
             while line := self._got(response.readline, call):
@@ -107,18 +95,32 @@ class Connections:
         finally:
             self._leave(connection, call, reuse=is_whole and not response.will_close)
 
-    def _answered(self, request: HTTPRequest, call: Call) -> tuple[HTTPResponse, HTTPConnection]:
+    def _answered(
+        self, method: str, path: str, body: bytes | None, accept: str, call: Call
+    ) -> tuple[HTTPResponse, HTTPConnection]:
         """The beginning of an answer that is no error."""
-        end, tries = monotonic() + self._timeout, 0
+        end, tries, headers = monotonic() + self._timeout, 0, {**self._headers, "Accept": accept}
+        if body is not None:
+            headers["Content-Type"] = JSON
+
+        def send(connection: HTTPConnection) -> None:
+            connection.timeout = max(0.001, end - monotonic())
+            if connection.sock is None:
+                connection.connect()
+            connection.sock.settimeout(connection.timeout)
+            call.over(connection)
+            connection.request(method, self._path + path, body=body, headers=headers)
+
         while True:
-            response, connection = self._opened(request, call, end)
+            response, connection = self._opened(send, call)
             if response.status < 400:
                 return response, connection
-            body, headers = self._read(response, connection, call), _headers(response)
-            wait, tries = retry_after(headers), tries + 1
+            content = self._read(response, connection, call)
+            told = {name.lower(): value for name, value in response.getheaders()}
+            wait, tries = retry_after(told), tries + 1
             is_last = response.status != 429 or tries > self._retries or monotonic() + wait >= end
             if is_last or call.is_aborted.wait(wait):
-                raise error_of_response(response.status, headers, body)
+                raise error_of_response(response.status, told, content)
 
     def _read(self, response: HTTPResponse, connection: HTTPConnection, call: Call) -> bytes:
         is_whole = False
@@ -129,7 +131,7 @@ class Connections:
             self._leave(connection, call, reuse=is_whole and not response.will_close)
         return body
 
-    def _opened(self, request: HTTPRequest, call: Call, end: float) -> tuple[HTTPResponse, HTTPConnection]:
+    def _opened(self, send: Callable[[HTTPConnection], None], call: Call) -> tuple[HTTPResponse, HTTPConnection]:
         """The beginning of an answer. A kept connection that the server closed meanwhile is replaced once."""
         while True:
             with self._lock:
@@ -138,23 +140,12 @@ class Connections:
             if connection is None:
                 connection = self._new()
             try:
-                self._send(connection, request, call, end)
+                send(connection)
                 return connection.getresponse(), connection
             except Exception as error:
                 self._leave(connection, call, reuse=False)
                 if not (is_kept and isinstance(error, ConnectionError)) or call.is_aborted.is_set():
                     raise self._failed(error, call) from None
-
-    def _send(self, connection: HTTPConnection, request: HTTPRequest, call: Call, end: float) -> None:
-        connection.timeout = max(0.001, end - monotonic())
-        if connection.sock is None:
-            connection.connect()
-        connection.sock.settimeout(connection.timeout)
-        call.over(connection)
-        headers = {**self._headers, "Accept": request.accept}
-        if request.body is not None:
-            headers["Content-Type"] = "application/json"
-        connection.request(request.method, self._path + request.path, body=request.body, headers=headers)
 
     def _got(self, read: Callable[[], bytes], call: Call) -> bytes:
         try:
@@ -193,7 +184,3 @@ class Connections:
                 f"no server answers at {self.url}", got=got, do="start one with `polyhead serve`, or check the address"
             )
         return error
-
-
-def _headers(response: HTTPResponse) -> dict[str, str]:
-    return {name.lower(): value for name, value in response.getheaders()}

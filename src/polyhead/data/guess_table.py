@@ -18,7 +18,7 @@ from polyhead.data.guess import (
     looks_like_labels,
     plain,
 )
-from polyhead.data.guess_texts import CONTEXTS, in_roles, is_asked, named_texts, one_text, pair_of, text_columns
+from polyhead.data.guess_texts import CONTEXTS, in_roles, may_hold_data, named_texts, one_text, pair_of, text_columns
 from polyhead.data.rows import Rows
 from polyhead.data.tables import Row
 from polyhead.errors import ConfigError
@@ -52,7 +52,7 @@ class Table(Value, eq=False):
     has_cells: bool
 
 
-Seen = tuple[str | None, str, str]
+LabelGuess = tuple[str | None, str, str]
 """The kind of which a column is the label, the reason, and the key that names the column."""
 
 
@@ -150,7 +150,7 @@ def _label(
     fitting = [c for c in candidates if kind is None or _fits(c, kind)]
     if columns:
         same = [c for c in candidates if c.columns == columns][:1]
-        return next((c for c in same if c in fitting), _plain(columns, named, kind)), _beside(candidates, columns)
+        return next((c for c in same if c in fitting), _plain(columns, named, kind)), _other_labels(candidates, columns)
     if named.tokens:
         fitting = [c for c in fitting if c.kind == TAGGING]
     if not fitting:
@@ -166,10 +166,10 @@ def _label(
             got=", ".join("+".join(candidate.columns) for candidate in (first, *rivals)),
             do=f"choose with {options}{together}",
         )
-    return first, _beside(candidates, first.columns)
+    return first, _other_labels(candidates, first.columns)
 
 
-def _beside(candidates: Iterable[_Candidate], chosen: Sequence[str]) -> list[str]:
+def _other_labels(candidates: Iterable[_Candidate], chosen: Sequence[str]) -> list[str]:
     taken = {*chosen}
     return [name for c in candidates for name in c.columns if len(c.columns) == 1 and name not in taken]
 
@@ -193,14 +193,14 @@ def _rank(name: str) -> int:
 
 def _candidates(table: Table, tokens: str | None, choices: str | None, texts: set[str | None]) -> list[_Candidate]:
     kept = []
-    asked = {name for name in table.values if is_asked(name) or _rank(name) < 2}
+    asked = {name for name in table.values if may_hold_data(name) or _rank(name) < 2}
     asked = asked if asked - {tokens, choices, *texts} else {*table.values}  # an id alone may be that of a class
     for name, values in table.values.items():
         if name in (tokens, choices) or name in texts or name not in asked or not values:
             continue
         if _rank(name) == 2 and 2 * len(values) < len(table.rows) and len(set(map(str, values))) == len(values):
             continue  # remarks on a few rows
-        if (seen := _seen(table, name, values, tokens, choices)) is not None:
+        if (seen := _label_guess(table, name, values, tokens, choices)) is not None:
             kind, why, key = seen
             kept.append(_Candidate(columns=(name,), kind=kind, rank=_rank(name), why=why, key=key))
     if choices and any(candidate.kind == CHOICE for candidate in kept):
@@ -208,7 +208,9 @@ def _candidates(table: Table, tokens: str | None, choices: str | None, texts: se
     return kept
 
 
-def _seen(table: Table, name: str, values: list[Any], tokens: str | None, choices: str | None) -> Seen | None:
+def _label_guess(
+    table: Table, name: str, values: list[Any], tokens: str | None, choices: str | None
+) -> LabelGuess | None:
     """What a column is, if it may be a label."""
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     objects = [item for item in items if isinstance(item, dict)]
@@ -231,7 +233,7 @@ def _is_option(value: object, options: list[str]) -> bool:
     return text in options or (text.isdigit() and int(text) < len(options))
 
 
-def _plain_label(name: str, values: list[Any]) -> Seen | None:
+def _plain_label(name: str, values: list[Any]) -> LabelGuess | None:
     rank = _rank(name)
     if all(isinstance(value, list) for value in values):
         items = [item for value in values for item in value]
@@ -263,7 +265,7 @@ def _one_hot(table: Table, named: Columns) -> list[_Candidate]:
         and all(str(value).lower() in marks for value in values)
         and name not in (named.text, named.text_b)
         and _rank(name) == 2
-        and is_asked(name)
+        and may_hold_data(name)
     )
     columns = named.one_hot or columns
     if len(columns) < 2 or any(name not in table.values for name in columns):

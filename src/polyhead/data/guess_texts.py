@@ -12,8 +12,8 @@ from polyhead.errors import ConfigError
 TEXTS: tuple[str, ...] = ("text", "sentence", "message", "content", "body", "review", "utterance", "comment")
 TEXTS += ("question", "query", "tweet")
 CONTEXTS = ("context", "passage", "document", "article")
-NOT_ASKED = {"", "id", "idx", "index", "uid", "guid", "uuid", "split", "fold", "group", "url"}
-NOT_ASKED |= {"date", "time", "timestamp"}
+NAMES_WITHOUT_DATA = {"", "id", "idx", "index", "uid", "guid", "uuid", "split", "fold", "group", "url"}
+NAMES_WITHOUT_DATA |= {"date", "time", "timestamp"}
 ROW_NUMBER = re.compile(r".*(_id|_ID|Id| id| ID)|[Uu]nnamed: [0-9]+", re.DOTALL)
 PAIRS = (
     ("text", "text_b"),
@@ -47,14 +47,14 @@ def named_texts(columns: Mapping[str, Sequence[Any]], taken: Collection[str | No
     return ()
 
 
-def is_asked(name: str) -> bool:
+def may_hold_data(name: str) -> bool:
     """Whether a column may be a text or a label: not one that is called like a number of rows, a place or a time."""
-    return name.strip().lower() not in NOT_ASKED and not ROW_NUMBER.fullmatch(name.strip())
+    return name.strip().lower() not in NAMES_WITHOUT_DATA and not ROW_NUMBER.fullmatch(name.strip())
 
 
 def text_columns(columns: Mapping[str, Sequence[Any]], taken: Collection[str | None]) -> list[str]:
     """The columns that hold strings which are no numbers; none that are taken, or called like the number of a row."""
-    names = [name for name in columns if name not in taken and is_asked(name)]
+    names = [name for name in columns if name not in taken and may_hold_data(name)]
     return [name for name in names if columns[name] and _are_texts(columns[name])]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyhead.data.columns import Source
-from polyhead.tasks.gold import TaggedSpan, longest_apart, overlapping_pair
+from polyhead.tasks.gold import TaggedSpan, longest_disjoint, overlapping_pair
 from polyhead.tasks.kinds.base import bad_value, spelled
 from polyhead.tasks.task import Example, Task
 
@@ -26,7 +26,7 @@ def gold_of(value: object, source: Source, task: Task, example: Example) -> tupl
     if source.overlaps == "skip":
         return None, 0
     if source.overlaps == "longest":
-        kept = longest_apart(spans)
+        kept = longest_disjoint(spans)
         return kept, len(spans) - len(kept)
     got = " and ".join(f"{span.label} {example.text[span.start : span.end]!r} at {span.start}" for span in pair)
     raise bad_value(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
 from polyhead.text.question import Question, TaskInput, read_alone
 from polyhead.text.tokenize import Tokenizer, windows_of
-from polyhead.text.words import GOES_ON, first_subtokens
+from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.windows import WindowedExamples
 from polyhead.train.events import Events
@@ -27,8 +29,16 @@ from polyhead.train.events import Events
 AT_ONCE = 2048  # tokens evaluated in one batch, padding included; more leave a processor's cache and take twice as long
 
 
+class TapBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """States at the tap of some texts."""
+
+    hidden: Tensor  # (rows, tokens, width)
+    mask: Tensor  # (rows, tokens)
+    words: Tensor | None = None  # (rows, words)
+
+
 class FeatureExamples(LengthSorted):
-    """Targets and the features of their inputs; `second` holds the other text of pairs read separately."""
+    """Targets and kept values of their inputs; `second` holds the other text of pairs read separately."""
 
     def __init__(
         self,
@@ -37,41 +47,55 @@ class FeatureExamples(LengthSorted):
         *,
         second: Features | None = None,
         words: Sequence[np.ndarray] | None = None,
+        soft: Sequence[np.ndarray] | None = None,
+        teacher: Callable[..., Tensor] | None = None,
         options: np.ndarray | None = None,
         windows: WindowedExamples | None = None,
+        tapped: bool = False,
     ) -> None:
         """`words` are for each example the `first_subtokens` of its words; None: a token stands for each.
 
         `options` (examples,) are how many each has; `features` are then of all options, one example after the other.
-        With `windows` they are of each window's words, and `targets` of whole texts.
+        With `windows` all but `targets` are those of each window. `soft` are a teacher's outputs, one array an example:
+        each batch carries them beside the targets; `teacher` answers each batch anew instead. `tapped`: values are
+        states at a tap, which a branch reads, and words are found in them.
         """
-        self._features, self._second, self.windows = features, second, windows
+        self._features, self._second, self.windows, self._tapped = features, second, windows, tapped
         self._targets = targets if windows is None else windows.targets(targets)
-        self._words = words
+        self._soft, self._teacher = soft, teacher
         lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
-        super().__init__(lengths, options=options)
+        super().__init__(lengths, options=options, words=words)
 
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""
-        if self._words is not None:
-            return self._words[member] < 0
+        if self._words is not None or self._tapped:
+            return super().unread(member)
         target = self._targets[member]
         if _is_answers(target):
             return np.zeros(self._features.lengths[member], bool)
         return np.zeros(len(target), bool) if _is_words(target) else None
 
-    def goes_on(self, member: int) -> np.ndarray | None:
-        """Which words of an example share the token of the word before; None where that is not known."""
-        return None if self._words is None else self._words[member] == GOES_ON
-
     def batch(self, members: np.ndarray) -> TrainingBatch:
-        """The features of these examples, decoded, and their targets."""
+        """The kept values of these examples, decoded, and their targets."""
         rows = members if self.options is None else option_rows(members, self.options)
-        arguments: tuple[object, ...] = _tensors(self._features, rows)
+        arguments = self._taken(self._features, rows, members)
         if self._second is not None:
-            arguments = (*arguments, _tensors(self._second, rows))
+            second = self._taken(self._second, rows, None)
+            arguments = (*arguments, *second) if self._tapped else (*arguments, second)
         targets = batch_targets(self._targets, members, self.unread, self.options)
-        return TrainingBatch(arguments=arguments, targets=targets, members=members)
+        soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
+        if self._teacher is not None:
+            soft = self._teacher(*arguments)
+        return TrainingBatch(arguments=arguments, targets=targets, members=members, soft=soft)
+
+    def _taken(self, features: Features, rows: np.ndarray, members: np.ndarray | None) -> tuple[Any, ...]:
+        """Values and mask of these rows; at a tap one batch, with the words of `members`."""
+        taken = features.take(rows)
+        values, mask = torch.from_numpy(taken.values), torch.from_numpy(taken.mask)
+        if not self._tapped:
+            return values, mask
+        words = None if self._words is None or members is None else padded_words([self._words[i] for i in members])
+        return (TapBatch(hidden=values[:, :, 0], mask=mask, words=words),)
 
 
 class TextExamples(LengthSorted):
@@ -98,20 +122,11 @@ class TextExamples(LengthSorted):
         self._pad_id = tokenizer.pad_id
         lengths = np.array([len(e.ids) for e in self._encoded])
         super().__init__(lengths, options=options_in(inputs))
-        self._words: list[np.ndarray] | None = None
         if windowed is not None and words is not None:
             self.windows = WindowedExamples(windowed, self._encoded, words)
             self._targets, self._words = self.windows.targets(targets), self.windows.tokens
         elif words is not None:
             self._words = [first_subtokens(e, w) for e, w in zip(self._encoded, words, strict=True)]
-
-    def unread(self, member: int) -> np.ndarray | None:
-        """For each word of an example whether no token stands for it; None for tasks that do not read words."""
-        return None if self._words is None else self._words[member] < 0
-
-    def goes_on(self, member: int) -> np.ndarray | None:
-        """Which words of an example share the token of the word before; None where that is not known."""
-        return None if self._words is None else self._words[member] == GOES_ON
 
     @property
     def tokens(self) -> int:
@@ -140,11 +155,6 @@ class TextExamples(LengthSorted):
         soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
         tokens = int(piece.mask.sum())
         return TrainingBatch(arguments=(texts,), targets=targets, members=members, soft=soft, tokens=tokens)
-
-
-def _tensors(features: Features, members: np.ndarray) -> tuple[Tensor, Tensor]:
-    taken = features.take(members)
-    return torch.from_numpy(taken.values), torch.from_numpy(taken.mask)
 
 
 def padded_words(words: Sequence[np.ndarray]) -> Tensor:

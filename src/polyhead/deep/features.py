@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyhead.deep.examples import FeatureExamples, batch_targets, option_rows, options_in, padded_words, soft_targets
+from polyhead.deep.examples import FeatureExamples, TapBatch, options_in
 from polyhead.deep.extract import Extractor
-from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.deep.model import stored_value
 from polyhead.deep.nn.trunk import States
 from polyhead.deep.sharing.part import BranchPart
 from polyhead.plan import Path
 from polyhead.project.strategies.branch import tap_of, tap_path
-from polyhead.store.features import Features
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import read_alone
-from polyhead.text.words import GOES_ON, first_subtokens
-from polyhead.train.data.prepare import single_inputs
+from polyhead.text.words import first_subtokens
+from polyhead.train.data.prepare import requests_of, single_inputs
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
-from polyhead.train.data.wanted import requests_of
-from polyhead.train.data.windows import WindowedExamples, windowed
+from polyhead.train.data.windows import windowed
 
 
 def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> FeatureExamples:
@@ -43,61 +39,6 @@ def examples_of(prepared: Prepared, split: Split, path: Path, source: FeatureSou
         options=options_in(examples.inputs),
         windows=windows,
     )
-
-
-class TapBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """States at the tap of some texts."""
-
-    hidden: Tensor  # (rows, tokens, width)
-    mask: Tensor  # (rows, tokens)
-    words: Tensor | None = None  # (rows, words)
-
-
-class TapExamples(LengthSorted):
-    """Targets, and the kept states of their inputs; `second` holds the other text of pairs read separately.
-
-    `soft` are a teacher's outputs, one array an example: each batch then carries them beside the targets. `teacher`
-    answers each batch anew instead. With `windows` all but `targets` are those of each window.
-    """
-
-    def __init__(
-        self,
-        features: Features,
-        targets: Sequence[np.ndarray],
-        *,
-        second: Features | None = None,
-        words: Sequence[np.ndarray] | None = None,
-        soft: Sequence[np.ndarray] | None = None,
-        teacher: Callable[..., Tensor] | None = None,
-        options: np.ndarray | None = None,
-        windows: WindowedExamples | None = None,
-    ) -> None:
-        self._features, self._second, self._words, self.windows = features, second, words, windows
-        self._targets = targets if windows is None else windows.targets(targets)
-        self._soft, self._teacher = soft, teacher
-        lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
-        super().__init__(lengths, options=options)
-
-    def unread(self, member: int) -> np.ndarray | None:
-        """For each word of an example whether no token stands for it; None for tasks that do not read words."""
-        return None if self._words is None else self._words[member] < 0
-
-    def goes_on(self, member: int) -> np.ndarray | None:
-        """Which words of an example share the token of the word before; None where that is not known."""
-        return None if self._words is None else self._words[member] == GOES_ON
-
-    def batch(self, members: np.ndarray) -> TrainingBatch:
-        """The kept states of these examples and their targets."""
-        rows = members if self.options is None else option_rows(members, self.options)
-        words = None if self._words is None else padded_words([self._words[i] for i in members])
-        arguments: tuple[object, ...] = (_taken(self._features, rows, words),)
-        if self._second is not None:
-            arguments = (*arguments, _taken(self._second, rows, None))
-        targets = batch_targets(self._targets, members, self.unread, self.options)
-        soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
-        if self._teacher is not None:
-            soft = self._teacher(*arguments)
-        return TrainingBatch(arguments=arguments, targets=targets, members=members, soft=soft)
 
 
 class OnTap(nn.Module):
@@ -148,7 +89,7 @@ def tap_examples(
     precision: str,
     soft: Sequence[np.ndarray] | None = None,
     teacher: Callable[..., Tensor] | None = None,
-) -> TapExamples:
+) -> FeatureExamples:
     """The split's targets over the states kept at the path's tap."""
     kept = tap_path(path, precision=precision)
     store, windows = extractor.store(kept), windowed(prepared.task, split.examples, extractor.tokenizer)
@@ -161,7 +102,7 @@ def tap_examples(
         assert split.examples.words is not None
         encoded = extractor.tokenizer.encode(read_alone(split.examples.inputs))
         words = [first_subtokens(e, w) for e, w in zip(encoded, split.examples.words, strict=True)]
-    return TapExamples(
+    return FeatureExamples(
         features[0],
         split.examples.taught,
         second=features[1] if len(features) > 1 else None,
@@ -170,9 +111,5 @@ def tap_examples(
         teacher=teacher,
         options=options_in(split.examples.inputs),
         windows=windows,
+        tapped=True,
     )
-
-
-def _taken(features: Features, members: np.ndarray, words: Tensor | None) -> TapBatch:
-    taken = features.take(members)
-    return TapBatch(hidden=torch.from_numpy(taken.values)[:, :, 0], mask=torch.from_numpy(taken.mask), words=words)

@@ -12,6 +12,7 @@ from polyhead.bundle.versions import version_on_disk
 from polyhead.errors import BundleError, CorruptFile, DataError
 from polyhead.evaluate.details import shortened, texts_shown
 from polyhead.evaluate.scores import Interval, SplitOutputs, decoded_answers, differences, mcnemar
+from polyhead.tasks.agreement import same_answer
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Kind, Mistake, Task
 from polyhead.text.question import TaskInput
@@ -83,14 +84,20 @@ def compare_versions(after: SplitOutputs, before: SplitOutputs, *, against: str)
         )
     kind, each = kind_of(task), examples.each()
     judged = [kind.judged(a.task, a.outputs, a.examples.targets, a.examples.each()) for a in (before, after)]
-    rows = [_judged_rows(kind, answered) for answered in (before, after)]
+    rows, is_same = (list[JudgedRow](), list[JudgedRow]()), list[bool]()
+    decoded = (decoded_answers(a.task, a.outputs, each) for a in (before, after))
+    for *pair, target, example in zip(*decoded, examples.targets, each, strict=True):
+        is_same.append(same_answer(task, *pair))
+        for several, answered, answer in zip(rows, (before, after), pair, strict=True):
+            mistake = kind.mistake(answered.task, answer, target, example)
+            several.append((_said(kind, answered.task, answer), mistake))
     offs = [None if one.differences is None else np.abs(one.differences) for one in judged]
     if offs[0] is not None and offs[1] is not None:
         worse = offs[1] - offs[0]  # how much farther from the truth
     else:
         was_wrong, is_wrong = (np.array([mistake is not None for _, mistake in several], float) for several in rows)
         worse = is_wrong - was_wrong
-    changed = [place for place in range(len(each)) if rows[0][place][0] != rows[1][place][0]]
+    changed = [place for place, same in enumerate(is_same) if not same]
     changed.sort(key=lambda place: (-worse[place], examples.rows[place]))
     metric = kind.default_metric(task)
     scores = [answered.examples.scores(answered.task, answered.outputs)[metric] for answered in (before, after)]
@@ -126,16 +133,6 @@ def _change(row: int, entry: TaskInput, old: JudgedRow, new: JudgedRow) -> Answe
         was_right=old[1] is None,
         is_right=new[1] is None,
     )
-
-
-def _judged_rows(kind: Kind, answered: SplitOutputs) -> list[JudgedRow]:
-    task, each = answered.task, answered.examples.each()
-    return [
-        (_said(kind, task, answer), kind.mistake(task, answer, target, example))
-        for answer, target, example in zip(
-            decoded_answers(task, answered.outputs, each), answered.examples.targets, each, strict=True
-        )
-    ]
 
 
 def _said(kind: Kind, task: Task, answer: Answer) -> Any:

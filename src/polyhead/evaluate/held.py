@@ -12,8 +12,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, read
@@ -28,7 +26,6 @@ from polyhead.values import Value
 _FOLDER = "held"  # of the cache
 _KEY_BYTES = 16
 _LARGEST = 2**31  # bytes of a file that is read
-_FACTS = "held"
 
 
 class HeldFacts(Value):
@@ -50,24 +47,21 @@ class HeldAnswers(Value, eq=False):
     facts: HeldFacts
     rows: tuple[int, ...]  # numbers in the file
     keys: tuple[bytes, ...]
-    outputs: list[np.ndarray]
+    arrays: tuple[tuple[str, tuple[int, ...], bytes], ...]  # of each output its type, shape and bytes
+
+    @property
+    def outputs(self) -> list[np.ndarray]:
+        """Of each row."""
+        return [np.frombuffer(content, kind).reshape(shape) for kind, shape, content in self.arrays]
 
     def content(self) -> bytes:
         """The bytes of the file."""
-        texts = [_plain(output) for output in self.outputs]
-        arrays = {
-            "rows": np.array(self.rows, np.int64),
-            "keys": np.frombuffer(b"".join(self.keys), np.uint8).reshape(-1, _KEY_BYTES),
-            "shapes": np.array([output.shape for output in texts], np.int64).reshape(len(texts), texts[0].ndim),
-            "values": np.concatenate([output.reshape(-1) for output in texts]),
-        }
-        content: bytes = save(arrays, {_FACTS: msgspec.json.encode(self.facts).decode()})
-        return content
+        return msgspec.msgpack.encode(self)
 
 
 def held_file(cache: Path, task: str, part: str) -> Path:
     """Where the outputs of one version are: `part` is the digest of its arrays."""
-    return cache / _FOLDER / task / f"{part[:16]}.safetensors"
+    return cache / _FOLDER / task / f"{part[:16]}.msgpack"
 
 
 def held_of(examples: Examples, outputs: Sequence[np.ndarray], *, folds: int, computed: dict[str, str]) -> HeldAnswers:
@@ -76,7 +70,7 @@ def held_of(examples: Examples, outputs: Sequence[np.ndarray], *, folds: int, co
         facts=HeldFacts(folds=folds, sha256=examples.digest, computed=computed),
         rows=tuple(examples.rows),
         keys=tuple(_keys(examples)),
-        outputs=list(outputs),
+        arrays=tuple((each.dtype.str, each.shape, each.tobytes()) for each in map(np.asarray, outputs)),
     )
 
 
@@ -91,8 +85,11 @@ def read_held(file: Path) -> HeldAnswers:
     except OSError as error:
         raise CorruptFile(f"{file} cannot be read", got=error.strerror or error, do=again, path=file) from None
     try:
-        return _decoded(raw)
-    except (SafetensorError, msgspec.MsgspecError, LookupError, ValueError, TypeError, OverflowError) as error:
+        held = msgspec.msgpack.decode(raw, type=HeldAnswers)
+        if not len(held.rows) == len(held.keys) == len(held.outputs):
+            raise ValueError("its arrays do not fit each other")
+        return held
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
         raise CorruptFile(f"{file} cannot be read", got=error, do=f"delete it, and {again}", path=file) from None
 
 
@@ -118,13 +115,10 @@ def answered_then(task: Task, source: Source, cache: Path, part: str) -> Answere
             f"task '{task.name}': none of {counted(len(held.rows), 'row')} held out in training is in {source.path}",
             do="train the task again on this file, or give labelled rows with --data FILE",
         )
-    order, lacking = sorted(places), len(held.rows) - len(places)
+    order, lacking, outputs = sorted(places), len(held.rows) - len(places), held.outputs
     then = examples.take(sorted(places, key=places.__getitem__))
     answered = SplitOutputs(
-        task=task,
-        source=source,
-        examples=examples.take(order),
-        outputs=[held.outputs[places[place]] for place in order],
+        task=task, source=source, examples=examples.take(order), outputs=[outputs[places[place]] for place in order]
     )
     is_same = not lacking and then.digest == held.facts.sha256
     return AnsweredThen(answered=answered, facts=held.facts, lacking=lacking, is_same=is_same)
@@ -181,27 +175,3 @@ def _keys(examples: Examples) -> list[bytes]:
             total.update(np.ascontiguousarray(examples.words[place], np.int32).tobytes())
         keys.append(total.digest())
     return keys
-
-
-def _plain(output: np.ndarray) -> np.ndarray:
-    """Numbers as they are; a text, which a task with a model of its own writes, as the bytes of its letters."""
-    if output.dtype.kind == "U":
-        return np.frombuffer(str(output).encode("utf-8", "surrogatepass"), np.uint8)
-    return np.asarray(output)
-
-
-def _decoded(raw: bytes) -> HeldAnswers:
-    arrays = load(raw)
-    header = msgspec.json.decode(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    facts = msgspec.json.decode(header["__metadata__"][_FACTS], type=HeldFacts)
-    rows, keys, shapes, values = (arrays[name] for name in ("rows", "keys", "shapes", "values"))
-    sizes = np.prod(shapes, axis=1)
-    if not len(rows) == len(keys) == len(shapes) or (shapes < 0).any() or sizes.sum() != len(values):
-        raise ValueError("its arrays do not fit each other")
-    pieces = np.split(values, np.cumsum(sizes)[:-1])
-    outputs = [piece.reshape(shape) for piece, shape in zip(pieces, shapes.tolist(), strict=True)]
-    if values.dtype == np.uint8:
-        outputs = [np.array(piece.tobytes().decode("utf-8", "surrogatepass"), np.str_) for piece in outputs]
-    return HeldAnswers(
-        facts=facts, rows=tuple(rows.tolist()), keys=tuple(key.tobytes() for key in keys), outputs=outputs
-    )

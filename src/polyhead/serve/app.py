@@ -14,10 +14,9 @@ from starlette.responses import Response
 
 from polyhead.serve.formats import FORMATS
 from polyhead.serve.formats.admin import is_upload
-from polyhead.serve.guard import Guard, Observer, no_route
+from polyhead.serve.guard import Guard, Observer, Paths, no_route
 from polyhead.serve.http import HttpError
 from polyhead.serve.keys import NO_KEYS, AccessKeys
-from polyhead.serve.paths import Paths
 from polyhead.serve.service import Service
 
 

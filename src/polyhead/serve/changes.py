@@ -18,7 +18,7 @@ from polyhead.bundle.models import read_models_file
 from polyhead.bundle.read import Bundle
 from polyhead.engine.loaded import Changes, LoadedTasks
 from polyhead.engine.session import Session
-from polyhead.serve.pace import ALONE, Pace
+from polyhead.serve.event_loop import ALONE, Pace
 from polyhead.serve.trial import Isolation, check_new, without_paths
 from polyhead.values import Value
 

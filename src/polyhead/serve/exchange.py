@@ -1,13 +1,24 @@
-"""One HTTP request and what it asked of the service: for metrics, the access log and traces."""
+"""One HTTP request and what it asked of the service, as the metrics, the access log and traces record it."""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import deque
 from contextvars import ContextVar
-from time import monotonic, time
+from datetime import UTC, datetime
+from time import monotonic, time, time_ns
+from typing import TYPE_CHECKING, BinaryIO
 
+import msgspec
 from starlette.types import Scope
 
 from polyhead.engine.tickets import Ticket
+from polyhead.errors import MissingExtra
+from polyhead.values import Value
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 UNKNOWN_ROUTE = "unmatched"  # of paths that no route has: they would be labels without end
 ARRIVED = "polyhead.arrived"  # in a scope: when the last byte of the request could be read (monotonic clock)
@@ -52,3 +63,126 @@ class Exchange:
 
 EXCHANGE: ContextVar[Exchange | None] = ContextVar("polyhead_exchange", default=None)
 """The request that is being answered; None for calls that no request makes."""
+
+
+log = logging.getLogger(__name__)
+WAITING = 100_000  # lines that may wait to be written; beyond, lines are dropped and counted
+PAUSE = 0.2  # seconds between two looks at what waits
+
+
+class Line(Value, omit_defaults=True):
+    """A request that was answered."""
+
+    time: str  # when it began, in UTC
+    route: str  # as the server has it, "/v1/tasks/{name}"; "unmatched" for any other path
+    method: str
+    status: int
+    milliseconds: float
+    inputs: int = 0
+    tokens: int = 0  # of all inputs, special tokens included
+    passes: int = 0  # of the encoder
+    cut: int = 0  # tokens that were not read
+    cached: int = 0  # inputs that were answered from the cache
+    waited: float | None = None  # milliseconds until the encoder began
+    key: str = ""  # the name of the caller's key
+    trace: str = ""  # the id of its trace
+    dropped: int = 0  # lines before this one that could not be written in time
+
+
+class AccessLog:
+    """Writes a line for every request to an open binary file; `close` writes what waits."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._waiting, self._dropped = file, deque[Line](), 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="polyhead-access-log", daemon=True)
+        self._thread.start()
+
+    def exchange(self, exchange: Exchange) -> None:
+        """Notes a request that was answered."""
+        if len(self._waiting) >= WAITING:
+            self._dropped += 1
+            return
+        dropped, self._dropped = self._dropped, 0
+        line = Line(
+            time=datetime.fromtimestamp(exchange.time, UTC).isoformat(timespec="milliseconds"),
+            route=exchange.route,
+            method=exchange.method,
+            status=exchange.status,
+            milliseconds=round(exchange.seconds * 1000, 3),
+            inputs=exchange.inputs,
+            tokens=exchange.tokens,
+            passes=exchange.passes,
+            cut=exchange.cut,
+            cached=exchange.cached,
+            waited=round(exchange.waited * 1000, 3) or None,
+            key=exchange.key,
+            trace=exchange.trace,
+            dropped=dropped,
+        )
+        self._waiting.append(line)
+
+    def close(self) -> None:
+        """Writes what waits, and ends; the file stays open."""
+        self._ended.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        encoder = msgspec.json.Encoder()
+        while True:
+            is_last = self._ended.wait(PAUSE)
+            lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            try:
+                if lines:
+                    self._file.write(b"".join(encoder.encode(line) + b"\n" for line in lines))
+                    self._file.flush()
+            except (OSError, ValueError) as error:  # a full disk, a closed pipe: requests go on
+                log.warning("%d lines of the access log could not be written: %s", len(lines), error)
+            if is_last:
+                return
+
+
+class Tracing:
+    """Makes the spans of a request when it has ended, so that nothing is done meanwhile."""
+
+    def __init__(self, tracer: Tracer | None = None) -> None:
+        """`tracer` None takes the one of this process; raises MissingExtra where OpenTelemetry is not installed."""
+        try:
+            from opentelemetry import context, propagate, trace
+        except ImportError as error:
+            raise MissingExtra(error.name or "opentelemetry", "otel", "traces") from None
+        self._trace, self._propagate, self._nothing = trace, propagate, context.Context()
+        self._tracer = trace.get_tracer("polyhead") if tracer is None else tracer
+
+    def exchange(self, exchange: Exchange) -> None:
+        """Makes the spans of a request that was answered; it goes on its caller's trace where it names one."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.scope["headers"]}
+        parent, ahead = self._propagate.extract(headers, self._nothing), time_ns() - int(monotonic() * 1e9)
+
+        def at(seconds: float) -> int:
+            return ahead + int(seconds * 1e9)
+
+        attributes: dict[str, str | int] = {
+            "http.request.method": exchange.method,
+            "http.route": exchange.route,
+            "http.response.status_code": exchange.status,
+            "polyhead.inputs": exchange.inputs,
+            "polyhead.tokens": exchange.tokens,
+            "polyhead.passes": exchange.passes,
+        }
+        span = self._tracer.start_span(
+            f"{exchange.method} {exchange.route}",
+            context=parent,
+            kind=self._trace.SpanKind.SERVER,
+            attributes=attributes,
+            start_time=at(exchange.began),
+        )
+        if exchange.status >= 500:
+            span.set_status(self._trace.StatusCode.ERROR)
+        if span.is_recording():
+            exchange.trace = self._trace.format_trace_id(span.get_span_context().trace_id)
+            inside = self._trace.set_span_in_context(span, self._nothing)
+            for begun, taken, answered in exchange.timings:
+                for name, start, end in (("wait", begun, taken), ("batch", taken, answered)):
+                    self._tracer.start_span(name, context=inside, start_time=at(start)).end(at(end))
+        span.end(at(exchange.began + exchange.seconds))

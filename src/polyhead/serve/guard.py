@@ -1,18 +1,22 @@
-"""What stands before every route: keys and hosts, bodies cut off while they stream, errors as answers, the counts."""
+"""What stands before every route: which path it is, keys and hosts, limits of bodies, errors as answers, the counts."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic
 
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polyhead.serve.exchange import EXCHANGE, Exchange
-from polyhead.serve.http import CONNECTION, GONE, HttpError, status_of
+from polyhead.serve.exchange import EXCHANGE, UNKNOWN_ROUTE, Exchange
+from polyhead.serve.formats.base import Access, Described, FormatsErrors, WireFormat
+from polyhead.serve.http import CONNECTION, GONE, HttpError, error_response, status_of
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, NO_KEYS, AccessKeys, host_in, is_host_name
-from polyhead.serve.paths import NOWHERE, PathFacts, Paths
+from polyhead.values import Value
 
 log = logging.getLogger(__name__)
 Observer = Callable[[Exchange], None]
@@ -161,3 +165,59 @@ def _stopped() -> HttpError:
 def _too_large(most: int, got: str | None = None) -> HttpError:
     do = "send less at once, or raise the server's limit"
     return HttpError(413, "the body is too large", got=got, allowed=f"{most:,} bytes", do=do)
+
+
+class PathFacts(Value, eq=False):
+    """All that is known of a path without asking its routes."""
+
+    route: str  # the path with the names of its parameters
+    methods: Mapping[str, tuple[Access, WireFormat]] = {}  # whose keys open each, and its format
+
+    def access(self, method: str) -> Access:
+        """Whose keys open it; of a method that it does not take, those for predict."""
+        return self.methods[method][0] if method in self.methods else "predict"
+
+    def answer_of(self, error: Exception, method: str) -> Response:
+        """An error as the format tells it that has this method, else the first that has the path."""
+        _, known = self.methods.get(method) or next(iter(self.methods.values()), ("predict", None))
+        return known.error_response(error) if isinstance(known, FormatsErrors) else error_response(error)
+
+
+NOWHERE = PathFacts(route=UNKNOWN_ROUTE)
+
+
+class Paths:
+    """The places of all routes."""
+
+    def __init__(self, routes: Iterable[tuple[WireFormat, Iterable[BaseRoute]]]) -> None:
+        methods: dict[str, dict[str, tuple[Access, WireFormat]]] = {}
+        patterns: dict[str, re.Pattern[str] | None] = {}
+        for wire_format, own in routes:
+            access = _described(wire_format)
+            by_default: Access = "admin" if getattr(wire_format, "admin", False) else "predict"
+            for route in own:
+                if not isinstance(route, Route):
+                    raise TypeError(f"wire format '{wire_format.name}' has a route that is no starlette.routing.Route")
+                patterns.setdefault(route.path, route.path_regex if route.param_convertors else None)
+                of_path = methods.setdefault(route.path, {})
+                for method in route.methods or ():
+                    its = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
+                    of_path.setdefault(method, (its, wire_format))
+        places = {path: PathFacts(route=path, methods=of_path) for path, of_path in methods.items()}
+        self._exact = {path: place for path, place in places.items() if patterns[path] is None}
+        self._others = [(pattern, places[path]) for path, pattern in patterns.items() if pattern is not None]
+
+    def of(self, path: str) -> PathFacts:
+        """The place of a path; `NOWHERE` where no route has it.
+
+        All of the path has to fit: `$` in a pattern would let a line break stand behind it.
+        """
+        place = self._exact.get(path)
+        if place is None:
+            place = next((place for pattern, place in self._others if pattern.fullmatch(path)), NOWHERE)
+        return place
+
+
+def _described(wire_format: WireFormat) -> dict[tuple[str, str], Access]:
+    operations = wire_format.operations() if isinstance(wire_format, Described) else ()
+    return {(operation.path, operation.method): operation.access for operation in operations}

@@ -1,15 +1,17 @@
-"""JSON in and out, and every error as a status with a body that says what failed, what is allowed and what to do."""
+"""HTTP bodies and statuses: JSON in and out, compressed bodies, examples, and every error as an answer."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from functools import lru_cache
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -26,9 +28,7 @@ from polyhead.errors import (
     UnknownTask,
 )
 from polyhead.nesting import DEEPEST, levels_and_values
-from polyhead.serve.beside import off_loop
-from polyhead.serve.examples import example_of, fields_at
-from polyhead.serve.faults import fault_of
+from polyhead.serve.event_loop import off_loop
 from polyhead.values import Value
 
 JSON = "application/json"
@@ -164,13 +164,13 @@ def body_of(error: Exception, places: Mapping[str, str] = MappingProxyType({})) 
     def clean(words: str) -> str:
         return words if is_own else without_files(replaced(words, places))
 
-    got, allowed = (_told(fact, clean) for fact in (error.got, error.allowed))
+    got, allowed = (_cleaned(fact, clean) for fact in (error.got, error.allowed))
     name, message = "HttpError" if is_own else type(error).__name__, clean(str(error))
     do = None if error.do is None else clean(error.do[:1000])
     return ErrorBody(type=name, message=message, got=got, allowed=allowed, do=do)
 
 
-def _told(fact: object, clean: Callable[[str], str]) -> str | list[str] | None:
+def _cleaned(fact: object, clean: Callable[[str], str]) -> str | list[str] | None:
     """A fact of an error: several values as a list, of which the first ones are shown."""
     if fact is None:
         return None
@@ -215,3 +215,139 @@ def gone(request: Request) -> Callable[[], bool]:
     """Whether the caller of a request hung up, asked at any time and from any thread."""
     connection = request.scope.get(CONNECTION)
     return lambda: bool(getattr(connection, "disconnected", False))
+
+
+LONGEST = 1000  # characters of a fault, which may hold what the client sent
+REQUIRED = "Field required"
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+
+
+class Fault(Value):
+    """What is wrong, and where: names and numbers from the top of the body, "..." for any key of an object."""
+
+    what: str
+    place: tuple[str | int, ...]
+
+    @property
+    def path(self) -> str:
+        """The place as it is written in code: `questions[2].choices`."""
+        steps = "".join(f"[{step}]" if isinstance(step, int) or step == "..." else f".{step}" for step in self.place)
+        return steps.removeprefix(".")
+
+
+def fault_of(error: msgspec.ValidationError) -> Fault:
+    """The fault that an error tells of."""
+    what, mark, path = str(error).rpartition(" - at `")
+    if not mark:
+        what, path = path, ""
+    steps = _STEP.findall(path.removesuffix("`").removeprefix("key in "))
+    place = tuple(int(index) if index.isdigit() else name or index for name, index in steps)
+    if what.startswith(missing := "Object missing required field `"):
+        return Fault(what=REQUIRED, place=(*place, what.removeprefix(missing).removesuffix("`")))
+    return Fault(what=what[:LONGEST], place=place)
+
+
+def plain_body(body: bytes, coding: str, *, most: int) -> bytes:
+    """The body of a request with this `Content-Encoding`: "" or "identity" as it is, "zstd" where that is installed.
+
+    Raises HttpError: 415 for any other coding, 413 for more than `most` bytes, 400 for a body that is broken.
+    """
+    if coding in ("", "identity"):
+        return body
+    zstd = _zstd() if coding == "zstd" else None
+    if zstd is None:
+        raise HttpError(
+            415,
+            "the body is compressed in a way that the server does not read",
+            got=coding,
+            allowed="a body as it is, or zstd where the server has 'backports.zstd' or Python 3.14",
+            do="send it as it is; of TypeSafeClient: compression=False",
+        )
+    reader = zstd.ZstdDecompressor()
+    try:
+        content: bytes = reader.decompress(body, max_length=most + 1)
+    except zstd.ZstdError as error:
+        raise HttpError(400, "the body is not what its 'Content-Encoding' says", got=str(error)) from None
+    if len(content) > most:
+        raise HttpError(413, "the body is too large", allowed=f"{most:,} bytes", do="send less at once")
+    if not reader.eof:
+        raise HttpError(400, "the body is not what its 'Content-Encoding' says", got="the end is missing")
+    return content
+
+
+def _zstd() -> Any:
+    """The module of Python 3.14, or the same for those before it; None where neither is there."""
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        try:
+            from backports import zstd
+        except ImportError:
+            return None
+    return zstd
+
+
+@lru_cache(maxsize=256)
+def example_of(of: Any) -> Any:
+    """A value of this type, as JSON holds it."""
+    return _example(inspect.type_info(of))
+
+
+def fields_at(of: Any, place: Sequence[str | int]) -> list[str] | None:
+    """The names of the fields that an object at this place of a value may have; None where no object is read there.
+
+    Where the last step names no object, the fields are those of the object around it.
+    """
+    within, names = inspect.type_info(of), None
+    for step in (None, *place):
+        within = within if step is None else _step(within, step)
+        for each in _several(within):
+            if isinstance(each, inspect.StructType):
+                tag = [] if each.tag_field is None else [each.tag_field]
+                names = [*tag, *(field.encode_name for field in each.fields)]
+                break
+    return names
+
+
+def _example(of: inspect.Type) -> Any:
+    if isinstance(of, inspect.Metadata):
+        examples = (of.extra_json_schema or {}).get("examples")
+        return examples[0] if examples else _example(of.type)
+    if isinstance(of, inspect.StructType):
+        tag = {} if of.tag_field is None else {of.tag_field: of.tag}
+        shown = [field for field in of.fields if field.required or _has_example(field.type)]
+        return tag | {field.encode_name: _example(field.type) for field in shown}
+    if isinstance(of, inspect.UnionType):
+        return _example(of.types[0])
+    if isinstance(of, inspect.LiteralType):
+        return of.values[0]
+    if isinstance(of, inspect.ListType | inspect.VarTupleType):
+        return [_example(of.item_type)]
+    if isinstance(of, inspect.DictType):
+        return {"...": _example(of.value_type)}
+    plain: dict[type[inspect.Type], Any] = {inspect.IntType: 1, inspect.FloatType: 1.0, inspect.BoolType: True}
+    return plain.get(type(of), "...")
+
+
+def _has_example(of: inspect.Type) -> bool:
+    return isinstance(of, inspect.Metadata) and "examples" in (of.extra_json_schema or {})
+
+
+def _several(of: inspect.Type) -> Sequence[inspect.Type]:
+    """The types of a union, or the one type."""
+    of = of.type if isinstance(of, inspect.Metadata) else of
+    return of.types if isinstance(of, inspect.UnionType) else (of,)
+
+
+def _step(within: inspect.Type, step: str | int) -> inspect.Type:
+    """The type of a field, or of what a list or a table holds."""
+    for each in _several(within):
+        if isinstance(each, inspect.StructType):
+            for field in each.fields:
+                if field.encode_name == step:
+                    return field.type
+        elif isinstance(each, inspect.ListType | inspect.VarTupleType) and not isinstance(step, str | None):
+            return each.item_type
+        elif isinstance(each, inspect.DictType):
+            return each.value_type
+    return inspect.AnyType()

@@ -1,10 +1,10 @@
-"""What a server counts: plain numbers, cheap to add to; `exposition` makes text of them when it is asked."""
+"""What a server counts: plain numbers, cheap to add to, and the load of the last minute."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain
 from time import monotonic
 
@@ -14,6 +14,7 @@ from polyhead.engine.queue import BatchFacts
 from polyhead.engine.request import TaskResults
 from polyhead.engine.tickets import Ticket
 from polyhead.serve.exchange import Exchange
+from polyhead.values import Value
 
 SECONDS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 TOKENS = tuple(float(2**n) for n in range(4, 13))
@@ -162,3 +163,66 @@ class Metrics:
         self.batch_seconds.add(facts.seconds)
         for waited in facts.waited:
             self.waited.add(waited)
+
+
+LAST_SECONDS = 60
+
+
+class LoadAnswer(Value):
+    """Columns of the last full seconds, oldest first."""
+
+    now: int  # inputs that wait at this moment
+    requests: list[int]  # answered in each second; one that was read in several batches counts in each
+    inputs: list[int]
+    waiting: list[int]  # the most inputs that waited behind a batch
+    milliseconds: list[float | None]  # from an input's coming to its answer, the mean; None where there was no answer
+    slowest: list[float | None]
+
+
+class Load:
+    """Counts of the last minute. `batch` is called by one thread, `answer` by any other."""
+
+    def __init__(self, waiting: Callable[[], int], *, clock: Callable[[], float] = monotonic) -> None:
+        """`waiting` says how many inputs wait."""
+        self._waiting, self._clock = waiting, clock
+        # A ring: a second is replaced as a whole, so that no reader sees it half made.
+        self._ring = [_Second(-1) for _ in range(LAST_SECONDS + 2)]
+
+    def batch(self, facts: BatchFacts) -> None:
+        """Counts a batch."""
+        now = int(self._clock())
+        place = now % len(self._ring)
+        second = self._ring[place]
+        if second.at != now:
+            second = self._ring[place] = _Second(now)
+        second.requests += facts.tickets
+        second.inputs += facts.inputs
+        second.time += sum(facts.waited) + facts.seconds * len(facts.waited)
+        second.slowest = max(second.slowest, max(facts.waited, default=0.0) + facts.seconds)
+        second.waiting = max(second.waiting, self._waiting())
+
+    def answer(self) -> LoadAnswer:
+        """The last minute; the second that is under way is left out."""
+        now = int(self._clock())
+        seconds = [self._second(at) for at in range(now - LAST_SECONDS, now)]
+        return LoadAnswer(
+            now=self._waiting(),
+            requests=[each.requests for each in seconds],
+            inputs=[each.inputs for each in seconds],
+            waiting=[each.waiting for each in seconds],
+            milliseconds=[round(1000 * each.time / each.inputs, 2) if each.inputs else None for each in seconds],
+            slowest=[round(1000 * each.slowest, 2) if each.inputs else None for each in seconds],
+        )
+
+    def _second(self, at: int) -> _Second:
+        second = self._ring[at % len(self._ring)]
+        return second if second.at == at else _Second(at)
+
+
+class _Second:
+    __slots__ = ("at", "inputs", "requests", "slowest", "time", "waiting")
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.requests = self.inputs = self.waiting = 0
+        self.time = self.slowest = 0.0  # seconds

@@ -18,8 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from polyhead.errors import ConfigError
-from polyhead.serve.accept import Acceptor
-from polyhead.serve.connections import SURPLUS, Connection, connections_of, look_on
+from polyhead.serve.connections import SURPLUS, Acceptor, Connection, connections_of, look_on
 from polyhead.serve.settings import ConnectionLimits
 from polyhead.values import Value
 

@@ -27,8 +27,8 @@ from polyhead.engine.request import Request
 from polyhead.engine.session import Session
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import PolyheadError
+from polyhead.serve.event_loop import ALONE, Pace
 from polyhead.serve.http import HttpError
-from polyhead.serve.pace import ALONE, Pace
 from polyhead.serve.trial import built_in, pinned, trial_outputs
 from polyhead.serve.uploads import StagedTask, Staging
 from polyhead.tasks.agreement import same_answer, wilson, without_scores

@@ -20,8 +20,8 @@ from polyhead.engine.queue import Queue
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue
-from polyhead.serve.labels import why_no_answers
 from polyhead.serve.questions import DecisionQuestion
+from polyhead.serve.settings import why_no_answers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.values import Value

@@ -1,9 +1,9 @@
-"""Trying tasks before any caller sees them: built-in inputs, stored probes, and whether others answer as before."""
+"""Trying tasks before any caller sees them: warm-up texts, stored probes, and whether others answer as before."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -20,10 +20,12 @@ from polyhead.engine.request import Request
 from polyhead.engine.summaries import missing
 from polyhead.errors import BackendError, IsolationError, PolyheadError
 from polyhead.plan import TRUNK, Embed
+from polyhead.serve.event_loop import ALONE, Pace
 from polyhead.serve.http import replaced
-from polyhead.serve.pace import ALONE, Pace
 from polyhead.tasks.kinds import kind_of
+from polyhead.text.batch import LINES
 from polyhead.text.question import Question, TaskInput
+from polyhead.text.tokenize import Tokenizer
 
 CHANGED = 16  # probes of a changed task; in deterministic mode it is asked all, whose digest its certificate has
 UNCHANGED = 2  # probes of any other task: they show which numbers it reads; its certificate was made of all
@@ -220,3 +222,35 @@ def without_paths(error: BaseException, places: Mapping[str, str]) -> str:
     """An error in words, with no path of this machine: `places` are paths and what stands for them."""
     text = str(error) if isinstance(error, PolyheadError) else f"{type(error).__name__}"
     return replaced(text, places)
+
+
+WORD = "a"  # one token of most vocabularies
+BESIDE = 5  # texts of a row: more than poolers and heads take as few
+LARGER = ((8, 16), (8, 64), (16, 24), (16, 64), (32, 24), (64, 24))  # batches of several rows: texts, tokens of each
+
+
+def every_shape(tokenizer: Tokenizer) -> Iterator[list[str]]:
+    """One row of every size, of one text or a few; then batches of several rows, of shorter and longer texts."""
+    for size in LINES:
+        yield [_text(tokenizer, size)] if size <= tokenizer.max_tokens else [_text(tokenizer, size // 2)] * 2
+        if size >= 8 * BESIDE:
+            yield [_text(tokenizer, size // BESIDE)] * BESIDE
+    for texts, tokens in LARGER:
+        yield [_text(tokenizer, tokens)] * texts
+
+
+def every_head(tokenizer: Tokenizer) -> Iterator[list[str]]:
+    """The same for what poolers and heads run alone: fewer, since layers are prepared already, and none is large."""
+    for size in (8, 12, 16, 24, 32, 48, 64):
+        yield [_text(tokenizer, size)]
+    yield [_text(tokenizer, 16)] * BESIDE
+
+
+def _text(tokenizer: Tokenizer, tokens: int) -> str:
+    """The longest text of this word that has at most so many tokens, special ones among them; one word at least."""
+    least, most = 1, tokens
+    while least < most:
+        middle = (least + most + 1) // 2
+        length = tokenizer.encodings([(" ".join([WORD] * middle),)]).lengths[0]
+        least, most = (middle, most) if length <= tokens else (least, middle - 1)
+    return " ".join([WORD] * least)

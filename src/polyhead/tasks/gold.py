@@ -24,7 +24,7 @@ def overlapping_pair(spans: Sequence[TaggedSpan]) -> tuple[TaggedSpan, TaggedSpa
     return next((pair for pair in zip(in_order, in_order[1:], strict=False) if pair[0].end > pair[1].start), None)
 
 
-def longest_apart(spans: Sequence[TaggedSpan]) -> list[TaggedSpan]:
+def longest_disjoint(spans: Sequence[TaggedSpan]) -> list[TaggedSpan]:
     """The longest spans that share no character, in the order of the text; of equally long ones the first."""
     kept: list[tuple[int, int]] = []
     chosen = []

@@ -103,6 +103,7 @@ def encoder(place, marker, *, words):
         (place / "tokenizer.json").unlink()
 
 
+@pytest.mark.slow
 def test_no_code_of_a_folder_is_run_when_every_question_is_answered_with_y(tmp_path):
     """With `auto_map` in a summarizer's config.json, `yes | polyhead train` ran its Python file."""
     marker = tmp_path / "marker"

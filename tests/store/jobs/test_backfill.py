@@ -131,10 +131,10 @@ def during(monkeypatch, change):
     """Makes a change right before the first column is put."""
     put, changes = Backfill._put, [change]
 
-    def changed(self, fragment, opened):
+    def changed(self, *filled):
         while changes:
             changes.pop()()
-        put(self, fragment, opened)
+        put(self, *filled)
 
     monkeypatch.setattr(Backfill, "_put", changed)
 

@@ -73,6 +73,7 @@ print(kills)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "rows"), [(".jsonl", 8), (".parquet", 4)])
 def test_a_kill_at_any_step_leaves_every_row_once_and_the_bytes_of_a_run_that_was_not(bundle, tmp_path, ending, rows):
     write(tmp_path / "in.jsonl", texts(rows))
@@ -80,6 +81,7 @@ def test_a_kill_at_any_step_leaves_every_row_once_and_the_bytes_of_a_run_that_wa
     assert [row["id"] for row in read(tmp_path / f"out{ending}")] == list(range(rows))
 
 
+@pytest.mark.slow
 def test_runs_that_are_killed_again_and_again_come_to_the_end(bundle, tmp_path):
     """Each gets through one piece, and dies at the next."""
     write(tmp_path / "in.jsonl", texts(20))

@@ -191,6 +191,12 @@ def file_endings(*, written: bool = False) -> tuple[str, ...]:
     )
 
 
+def written_ending(path: str) -> str:
+    """The ending of a file that takes the rows of this one with answers: of its own format if that is written."""
+    table = table_format(path)
+    return next(iter(table.written), ".csv") if table else ".csv"
+
+
 def word_of(value: object) -> Met:
     """The type of one value from JSON."""
     match value:

@@ -39,7 +39,7 @@ class CsvWriter(LineWriter):
 class Delimited(TableFormat):
     """Text between separators under a header; in TSV a quote is a plain character, as its registration says."""
 
-    name = "csv"
+    name = "CSV"
     endings = (".csv", ".tsv")
     is_packable = has_cells = True
     written, writer = (".csv",), CsvWriter

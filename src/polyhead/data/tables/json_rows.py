@@ -31,7 +31,7 @@ class JsonWriter(LineWriter):
 class JsonRows(TableFormat):
     """JSON Lines, an array, or an object that holds records."""
 
-    name = "json"
+    name = "JSON"
     endings = (".jsonl", ".json")
     is_packable = True
     written, writer = (".jsonl",), JsonWriter

@@ -67,7 +67,7 @@ class ParquetWriter(Writer):
 class Parquet(TableFormat):
     """A Parquet file; classes by their names, where the file has them."""
 
-    name = "parquet"
+    name = "Parquet"
     endings = written = (".parquet",)
     writer = ParquetWriter
 

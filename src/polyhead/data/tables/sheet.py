@@ -19,7 +19,7 @@ LARGEST = 2**30  # bytes of all parts of a workbook, unpacked
 class Sheet(TableFormat):
     """The first sheet of an Excel workbook."""
 
-    name = "xlsx"
+    name = "Excel"
     endings = (".xlsx",)
     has_cells = True
 

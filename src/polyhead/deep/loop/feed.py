@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from polyhead.project.recipes import Training
+from polyhead.text.words import GOES_ON
 from polyhead.train.data.windows import WindowedExamples
 from polyhead.train.runs import stream
 
@@ -23,21 +24,6 @@ class TrainingBatch(msgspec.Struct, frozen=True, kw_only=True):
     members: np.ndarray
     soft: Tensor | None = None
     tokens: int = 0  # that are read, without padding; 0 where nobody counts
-
-
-class ExampleFeed(Protocol):
-    """Examples as the loop reads them: shuffled, or in order of length."""
-
-    count: int
-
-    def steps(self, batch: int) -> int:
-        """Batches in one pass."""
-
-    def shuffled(self, batch: int, generator: np.random.Generator) -> Iterator[TrainingBatch]:
-        """One pass in random order."""
-
-    def in_order(self, batch: int) -> Iterator[TrainingBatch]:
-        """One pass in any fixed order; every example once."""
 
 
 class Feed(Protocol):
@@ -64,7 +50,7 @@ class Feed(Protocol):
 class TaskSchedule:
     """One task: an epoch is `passes` passes over its examples, an update one batch."""
 
-    def __init__(self, examples: ExampleFeed, training: Training, *, passes: int = 1) -> None:
+    def __init__(self, examples: LengthSorted, training: Training, *, passes: int = 1) -> None:
         self._examples, self._training, self._passes = examples, training, passes
         self.steps = passes * examples.steps(training.batch)
 
@@ -98,9 +84,14 @@ class LengthSorted(ABC):
 
     windows: WindowedExamples | None = None  # where texts are read in windows
 
-    def __init__(self, lengths: np.ndarray, *, options: np.ndarray | None = None) -> None:
-        """`options` (examples,): how many each has; `lengths` are then of all options, and the longest one counts."""
-        self._lengths, self.options = lengths, options
+    def __init__(
+        self, lengths: np.ndarray, *, options: np.ndarray | None = None, words: Sequence[np.ndarray] | None = None
+    ) -> None:
+        """`options` (examples,): how many each has; `lengths` are then of all options, and the longest one counts.
+
+        `words` are for each example the `first_subtokens` of its words.
+        """
+        self._lengths, self.options, self._words = lengths, options, words
         if options is not None:
             self._lengths = np.asarray(np.maximum.reduceat(lengths, np.cumsum(options) - options))
         self.count = len(self._lengths)
@@ -153,8 +144,8 @@ class LengthSorted(ABC):
 
     def goes_on(self, member: int) -> np.ndarray | None:
         """Which words of an example share the token of the word before; None where that is not known."""
-        return None
+        return None if self._words is None else self._words[member] == GOES_ON
 
-    @abstractmethod
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""
+        return None if self._words is None else self._words[member] < 0

@@ -76,7 +76,7 @@ class JointModel(nn.Module):
         owned = {task: parts[path.head.part] for task, path in paths.items()}
         self.model = MultiTaskModel(trunk, owned, families, narrow=True)
         # tasks whose steps leave other tasks' prompts alone
-        self._alone = {task for task, strategy in strategies.items() if strategy.stops_gradient}
+        self._alone = {task for task, strategy in strategies.items() if strategy.stop_gradient}
         self.plans = {task: merge({task: path}) for task, path in paths.items()}
         self.depths = {  # of the trunk's own layers that a task's path runs
             task: max((node.stop for node in path.layers if node.weights == TRUNK), default=0)
@@ -156,7 +156,7 @@ class JointLoss(nn.Module):
         self._tasks, self._recipe = dict(tasks), recipe
 
     def forward(self, task: str, batch: TrainingBatch, *, drawn: Collection[str] = ()) -> Tensor:
-        """The loss with its smoothing; `drawn` as `devices.Learner` has it."""
+        """The loss with its smoothing; `drawn` as `devices_of` has it."""
         (texts,) = batch.arguments
         assert isinstance(texts, TextBatch)
         outputs, added = self.model(task, texts), None

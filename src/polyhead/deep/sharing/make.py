@@ -41,7 +41,7 @@ def make_part(
         shape,
         families=families,
         starts=delta_starts({owner: path}, {owner: strategy} if strategy else {}),
-        norm_init=strategy.norm_start if strategy is not None else "one",
+        norm_init=strategy.norm_init if strategy is not None else "one",
         dropout=dropout,
         layer_dropout=layer_dropout if own_dropout is None else own_dropout,
         generator=generator,

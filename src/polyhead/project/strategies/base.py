@@ -87,6 +87,14 @@ class Strategy(Open):
     group_fields: ClassVar[tuple[str, ...]] = ()
     """Settings that all tasks of one prompt group have alike."""
 
+    # Settings that some strategies have.
+    isolated: bool = False
+    """Whether the text's states are those of the trunk without the task, though the task is live."""
+    stop_gradient: bool = False
+    """Whether a task's step leaves the other tasks' prompts alone."""
+    norm_init: Literal["one", "legacy"] = "one"
+    """How the norms of layers of a task's own start."""
+
     @property
     def kind(self) -> str:
         """The name under which it is registered."""
@@ -136,16 +144,6 @@ class Strategy(Open):
         return None
 
     @property
-    def leaves_text_alone(self) -> bool:
-        """Whether the text's states are those of the trunk without the task, though the task is live."""
-        return False
-
-    @property
-    def stops_gradient(self) -> bool:
-        """Whether a task's step leaves the other tasks' prompts alone."""
-        return False
-
-    @property
     def frequent_rows(self) -> int:
         """How many prompt rows start as word vectors of frequent tokens."""
         return 0
@@ -163,11 +161,6 @@ class Strategy(Open):
         return iter(())
 
     @property
-    def norm_start(self) -> Literal["one", "legacy"]:
-        """How the norms of layers of a task's own start."""
-        return "one"
-
-    @property
     def layer_dropout(self) -> float | None:
         """Dropout inside layers of a task's own while they learn over a frozen or joint trunk; None: the recipe's."""
         return None
@@ -178,7 +171,7 @@ class LiveStrategy(Strategy):
 
     __slots__ = ()
 
-    trainer: ClassVar[str] = "polyhead.deep.recipes.live:LiveUnits"
+    trainer: ClassVar[str] = "polyhead.deep.recipes.joint:LiveUnits"
     default_training: ClassVar[Training] = LIVE_TRAINING
     reads_kept_features: ClassVar[bool] = False
     is_live: ClassVar[bool] = True

@@ -81,11 +81,6 @@ class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
         return frozenset({"pooler"} if self.pooler == "shared" else ())
 
     @property
-    def norm_start(self) -> Literal["one", "legacy"]:
-        """How the norms of its layers start."""
-        return self.norm_init
-
-    @property
     def layer_dropout(self) -> float | None:
         """Dropout inside its layers while they learn."""
         return self.dropout

@@ -116,16 +116,6 @@ class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
         return frozenset() if self.isolated else frozenset({f"prompts {self.group}"})
 
     @property
-    def leaves_text_alone(self) -> bool:
-        """Whether prompts are isolated: the text then sees none."""
-        return self.isolated
-
-    @property
-    def stops_gradient(self) -> bool:
-        """Whether a task's step leaves the other tasks' prompts alone."""
-        return self.stop_gradient
-
-    @property
     def frequent_rows(self) -> int:
         """How many prompt rows start as word vectors of frequent tokens."""
         return self.rows if self.init == "frequent" else 0

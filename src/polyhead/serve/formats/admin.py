@@ -20,8 +20,8 @@ from polyhead.bundle.format import CERTIFICATES
 from polyhead.certify.certificate import Ledger
 from polyhead.errors import LONGEST_NAME
 from polyhead.serve.admin import Admin
-from polyhead.serve.beside import off_loop
 from polyhead.serve.changes import ChangeState
+from polyhead.serve.event_loop import off_loop
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import HttpError, json_content, json_value
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, host_in, is_loopback
@@ -32,7 +32,7 @@ from polyhead.values import Value
 
 LOCAL = "this machine"  # who asks without a key
 MOST_CHANGES = 1000
-Handler = Callable[[Admin, Request], Awaitable[Response]]
+AdminHandler = Callable[[Admin, Request], Awaitable[Response]]
 
 
 class RollbackRequest(Value):
@@ -77,37 +77,18 @@ class AdminFormat:
         if not service.settings.admin:
             return []
         admin = Admin(service)
-        table: list[tuple[str, str, Handler]] = [
-            ("PUT", "/v1/tasks/{name}", _put),
-            ("DELETE", "/v1/tasks/{name}", _delete),
-            ("POST", "/v1/tasks/{name}/rollback", _roll_back),
-            ("GET", "/v1/changes", _changes),
-            ("PUT", "/v1/tasks/{name}/shadow", _put_shadow),
-            ("GET", "/v1/tasks/{name}/shadow", _shadow),
-            ("DELETE", "/v1/tasks/{name}/shadow", _drop_shadow),
-            ("POST", "/v1/tasks/{name}/shadow/promote", _promote),
+        return [
+            Route(path, partial(_admitted, admin, handler), methods=[method]) for method, path, handler, *_ in TABLE
         ]
-        return [Route(path, partial(_admitted, admin, handler), methods=[method]) for method, path, handler in table]
 
     def operations(self) -> Sequence[Operation]:
         """What each route takes and gives; uploads are tar files."""
-        task = "/v1/tasks/{name}"
-        shadow, statuses = f"{task}/shadow", {403: "No admin asks", 409: "Another change is being made"}
-        rows: list[tuple[str, str, str, object, object]] = [
-            ("PUT", task, "Adds a task or replaces it by an upload.", None, ChangeResult),
-            ("DELETE", task, "Removes a task with all its versions.", None, ChangeResult),
-            ("POST", f"{task}/rollback", "Goes back to an earlier version.", RollbackRequest, ChangeResult),
-            ("GET", "/v1/changes", "What changed, newest first.", None, ChangesAnswer),
-            ("PUT", shadow, "Asks an uploaded candidate beside the live task.", None, ShadowState),
-            ("GET", shadow, "How the candidate answers so far.", None, ShadowState),
-            ("DELETE", shadow, "Forgets the candidate.", None, ShadowState),
-            ("POST", f"{shadow}/promote", "Makes the candidate the live version.", None, ChangeResult),
-        ]
+        statuses = {403: "No admin asks", 409: "Another change is being made"}
         return [
             Operation(
                 method=method, path=path, summary=text, request=body, response=answer, access="admin", statuses=statuses
             )
-            for method, path, text, body, answer in rows
+            for method, path, _, text, body, answer in TABLE
         ]
 
 
@@ -116,7 +97,7 @@ def is_upload(method: str, path: str) -> bool:
     return method == "PUT" and path.startswith("/v1/tasks/")
 
 
-async def _admitted(admin: Admin, handler: Handler, request: Request) -> Response:
+async def _admitted(admin: Admin, handler: AdminHandler, request: Request) -> Response:
     check_admitted(request)
     return await handler(admin, request)
 
@@ -245,3 +226,16 @@ def _share(text: str | None) -> float:
             422, "'share' is the part of requests that a candidate sees", got=text, allowed="over 0, up to 1"
         )
     return share
+
+
+_TASK = "/v1/tasks/{name}"
+TABLE: list[tuple[str, str, AdminHandler, str, object, object]] = [
+    ("PUT", _TASK, _put, "Adds a task or replaces it by an upload.", None, ChangeResult),
+    ("DELETE", _TASK, _delete, "Removes a task with all its versions.", None, ChangeResult),
+    ("POST", f"{_TASK}/rollback", _roll_back, "Goes back to an earlier version.", RollbackRequest, ChangeResult),
+    ("GET", "/v1/changes", _changes, "What changed, newest first.", None, ChangesAnswer),
+    ("PUT", f"{_TASK}/shadow", _put_shadow, "Asks an uploaded candidate beside the live task.", None, ShadowState),
+    ("GET", f"{_TASK}/shadow", _shadow, "How the candidate answers so far.", None, ShadowState),
+    ("DELETE", f"{_TASK}/shadow", _drop_shadow, "Forgets the candidate.", None, ShadowState),
+    ("POST", f"{_TASK}/shadow/promote", _promote, "Makes the candidate the live version.", None, ChangeResult),
+]

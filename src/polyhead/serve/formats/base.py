@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from polyhead.registry import Registry
 from polyhead.serve.service import Service
 from polyhead.values import Value
 
+Handler = Callable[[Service, Request], Awaitable[Response]]
 Access = Literal["open", "predict", "admin"]
 """Whose keys open a route, where the server has keys: nobody needs one, either sort will do, admin keys alone."""
 
@@ -21,7 +24,7 @@ class Wire(Value, forbid_unknown_fields=False):
 
 
 class WireFormat(Protocol):
-    """The routes of one format. It may also be `Described` and `TellsErrors`."""
+    """The routes of one format. It may also be `Described` and `FormatsErrors`."""
 
     name: str
 
@@ -30,7 +33,7 @@ class WireFormat(Protocol):
 
 
 class Operation(Value, eq=False):
-    """What a route takes and gives, for the OpenAPI file, and whose keys open it."""
+    """What a route takes and gives, for the OpenAPI file, whose keys open it, and who answers it."""
 
     method: str
     path: str  # as its route has it: "/v1/tasks/{name}"
@@ -42,6 +45,26 @@ class Operation(Value, eq=False):
     media: str = "application/json"  # of the answer; "": it has no body
     is_listed: bool = True  # whether it stands in the OpenAPI file
     statuses: Mapping[int, str] = {}  # other answers than those that every route may give
+    handler: Handler | None = None  # None: the format makes the route itself
+
+
+def get(path: str, handler: Handler, summary: str, **more: Any) -> Operation:
+    """A route that is read."""
+    return Operation(method="GET", path=path, handler=handler, summary=summary, **more)
+
+
+def post(path: str, handler: Handler, summary: str, **more: Any) -> Operation:
+    """A route that is sent a body."""
+    return Operation(method="POST", path=path, handler=handler, summary=summary, **more)
+
+
+def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRoute]:
+    """The routes of the operations that have a handler, which asks the service."""
+    return [
+        Route(each.path, partial(each.handler, service), methods=[each.method])
+        for each in operations
+        if each.handler is not None
+    ]
 
 
 @runtime_checkable
@@ -53,10 +76,10 @@ class Described(Protocol):
 
 
 @runtime_checkable
-class TellsErrors(Protocol):
+class FormatsErrors(Protocol):
     """A wire format whose clients read errors in a form of its own."""
 
-    def told(self, error: Exception) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """An error as these clients read it, whoever raised it on the way to one of the format's routes.
 
         See `polyhead.serve.http` for an error's status, facts and headers.

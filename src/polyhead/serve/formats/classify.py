@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from secrets import token_hex
 from time import time
 from typing import Annotated, Any, Literal
@@ -14,25 +13,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from polyhead.errors import BadValue
-from polyhead.serve.beside import off_loop
 from polyhead.serve.checks import size_of
+from polyhead.serve.event_loop import off_loop
 from polyhead.serve.formats.asking import (
     LATE,
-    Foreign,
     RequestExtension,
-    TaskAnswers,
-    answers_of,
-    receipt_headers,
-    requested_task,
-    text_list,
-)
-from polyhead.serve.formats.base import Operation
-from polyhead.serve.formats.labels import (
     ScoredLabel,
     SpanAnswer,
+    TaskAnswers,
+    answers_of,
     check_span_labels,
     cut_at,
     has_spans,
@@ -40,7 +32,11 @@ from polyhead.serve.formats.labels import (
     label_scores,
     pipelined,
     ranked,
+    receipt_headers,
+    requested_task,
+    text_list,
 )
+from polyhead.serve.formats.base import Handler, Operation, Wire, post, routes_of
 from polyhead.serve.http import body_value, json_content, raw
 from polyhead.serve.service import Service
 from polyhead.values import Value
@@ -49,7 +45,7 @@ UNSAID = "default/not-specified"  # the model of Infinity's client where its cal
 UNSET = msgspec.UNSET
 
 
-class ClassifyRequest(Foreign):
+class ClassifyRequest(Wire):
     """A body of any of the three; fields that one server alone has say whose it is."""
 
     # Semantic router: a text, or texts.
@@ -125,27 +121,21 @@ class ClassifyFormat:
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes, which ask this service."""
-        handlers = {"/classify": _classify, "/vllm/classify": _as_vllm, "/infinity/classify": _as_infinity}
-        return [Route(path, partial(handler, service), methods=["POST"]) for path, handler in handlers.items()]
+        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """What each takes and gives."""
-        table: list[tuple[str, str, Any, str]] = [
-            ("/classify", "Labels of texts, in the form of the server that the body is written for.", None, "inputs"),
-            ("/vllm/classify", "Labels of texts, as vLLM answers.", ClassesAnswer, "input"),
-            ("/infinity/classify", "Labels of texts, as Infinity answers.", RankedAnswer, "input"),
-        ]
+        both = "Labels of texts, in the form of the server that the body is written for."
+
+        def of(path: str, handler: Handler, summary: str, field: str, answer: Any = None) -> Operation:
+            example = {field: ["where is my order?"], "model": "TASK"}
+            facts = {"request": ClassifyRequest, "example": example, "response": answer, "statuses": LATE}
+            return post(path, handler, summary, **facts)
+
         return [
-            Operation(
-                method="POST",
-                path=path,
-                summary=summary,
-                request=ClassifyRequest,
-                example={field: ["where is my order?"], "model": "TASK"},
-                response=answer,
-                statuses=LATE,
-            )
-            for path, summary, answer, field in table
+            of("/classify", _classify, both, "inputs"),
+            of("/vllm/classify", _as_vllm, "Labels of texts, as vLLM answers.", "input", ClassesAnswer),
+            of("/infinity/classify", _as_infinity, "Labels of texts, as Infinity answers.", "input", RankedAnswer),
         ]
 
 

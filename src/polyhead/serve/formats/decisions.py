@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from polyhead.errors import PolyheadError
-from polyhead.serve.beside import off_loop
 from polyhead.serve.decide import Decided, Decision, decide_request
-from polyhead.serve.faults import fault_of
-from polyhead.serve.formats.base import Operation, Wire
+from polyhead.serve.event_loop import off_loop
+from polyhead.serve.formats.base import Operation, Wire, post, routes_of
 from polyhead.serve.formats.messages import Item, Part, conversation_text, words_of_parts
 from polyhead.serve.formats.systemone import model_name, task_versions
-from polyhead.serve.http import HttpError, body_of, check_parts, gone, headers_of, json_content, raw, status_of
+from polyhead.serve.http import (
+    HttpError,
+    body_of,
+    check_parts,
+    fault_of,
+    gone,
+    headers_of,
+    json_content,
+    raw,
+    status_of,
+)
 from polyhead.serve.questions import (
     DecisionQuestion,
     Option,
@@ -105,15 +113,15 @@ class DecisionsFormat:
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes, which ask this service."""
-        return [Route(PATH, partial(_decide, service), methods=["POST"])]
+        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """What the route takes."""
         summary = "Typed questions about an input, each answered by the task of its name."
         statuses = {400: "The request cannot be answered"}
-        return [Operation(method="POST", path=PATH, summary=summary, request=DecisionsRequest, statuses=statuses)]
+        return [post(PATH, _decide, summary, request=DecisionsRequest, statuses=statuses)]
 
-    def told(self, error: Exception) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """An error as clients of this format read it: 400 for a request that cannot be answered."""
         status, body = status_of(error), body_of(error)
         status = 400 if status == 422 else status
@@ -129,10 +137,10 @@ async def _decide(service: Service, request: Request) -> Response:
     body = await request.body()
     asked, text, questions = await off_loop(len(body), _read, service, body)
     answered = await decide_request(service, text, questions, is_gone=gone(request))
-    return await off_loop(len(body), _told, service, asked, questions, answered)
+    return await off_loop(len(body), _response, service, asked, questions, answered)
 
 
-def _told(
+def _response(
     service: Service, asked: DecisionsRequest, questions: Sequence[DecisionQuestion], answered: Decided
 ) -> Response:
     triples = zip(asked.questions, questions, answered.answers, strict=True)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
-from polyhead.serve.beside import off_loop
+from polyhead.serve.event_loop import off_loop
 from polyhead.serve.formats.asking import (
-    Foreign,
     RequestExtension,
     Vectors,
     check_dimensions,
@@ -23,7 +21,7 @@ from polyhead.serve.formats.asking import (
     text_list,
     vectors_of,
 )
-from polyhead.serve.formats.base import Operation
+from polyhead.serve.formats.base import Operation, Wire, post, routes_of
 from polyhead.serve.http import body_value, json_content, raw
 from polyhead.serve.service import Service
 from polyhead.values import Value
@@ -31,7 +29,7 @@ from polyhead.values import Value
 PATHS = ("/v1/embeddings", "/embeddings")
 
 
-class EmbeddingsRequest(Foreign):
+class EmbeddingsRequest(Wire):
     """Texts, and the form of their vectors."""
 
     input: Annotated[Any, msgspec.Meta(examples=[["where is my order?"]])]  # a text or a list of texts
@@ -76,16 +74,12 @@ class EmbeddingsFormat:
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes, which ask this service."""
-        answer = partial(_embeddings, service)
-        return [Route(path, answer, methods=["POST"]) for path in PATHS]
+        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """What both take and give."""
-        summary = "Vectors of texts, as OpenAI's clients ask for them."
-        return [
-            Operation(method="POST", path=path, summary=summary, request=EmbeddingsRequest, response=EmbeddingsAnswer)
-            for path in PATHS
-        ]
+        summary, types = "Vectors of texts, as OpenAI's clients ask for them.", (EmbeddingsRequest, EmbeddingsAnswer)
+        return [post(path, _embeddings, summary, request=types[0], response=types[1]) for path in PATHS]
 
 
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
@@ -96,10 +90,10 @@ async def _embeddings(service: Service, request: Request) -> Response:
     texts = text_list(service, asked.input, "input")
     check_dimensions(service, asked.dimensions or None)
     vectors = await vectors_of(service, request, texts)
-    return await off_loop(vectors.rows.size, _told, service, asked, vectors)
+    return await off_loop(vectors.rows.size, _response, service, asked, vectors)
 
 
-def _told(service: Service, asked: EmbeddingsRequest, vectors: Vectors) -> Response:
+def _response(service: Service, asked: EmbeddingsRequest, vectors: Vectors) -> Response:
     form = _in_base64 if asked.encoding_format == "base64" else _as_numbers
     rows = vectors.normalized(asked.dimensions or None)
     tokens = vectors.costs.tokens

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from time import monotonic
 from typing import Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from polyhead._version import __version__
 from polyhead.serve.changes import ChangeState
 from polyhead.serve.exposition import exposition_text, families_of
-from polyhead.serve.formats.base import Operation, WireFormat
+from polyhead.serve.formats.base import Operation, WireFormat, get, routes_of
 from polyhead.serve.http import JSON, json_content
-from polyhead.serve.openapi import openapi_document
-from polyhead.serve.routes_page import routes_html
+from polyhead.serve.openapi import openapi_document, routes_html
 from polyhead.serve.service import Service
 from polyhead.values import Value
 
@@ -49,32 +47,17 @@ class HealthFormat:
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes."""
-        return [
-            Route("/health", partial(_health, service), methods=["GET"]),
-            Route("/metrics", partial(_metrics, service), methods=["GET"]),
-            Route("/openapi.json", _openapi, methods=["GET"]),
-            Route("/docs", _docs, methods=["GET"]),
-        ]
+        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """An entry for each route."""
-
-        def of(path: str, summary: str, response: object = None, media: str = "application/json") -> Operation:
-            access = "predict" if path == "/metrics" else "open"  # which names all tasks
-            return Operation(
-                method="GET",
-                path=path,
-                summary=summary,
-                response=response,
-                media=media,
-                access=access,  # type: ignore[arg-type]
-            )
-
+        counts = "Counts in the text format of Prometheus."  # which name all tasks
+        lives = "200 as long as the server lives, and how it is."
         return [
-            of("/health", "200 as long as the server lives, and how it is.", Health),
-            of("/metrics", "Counts in the text format of Prometheus.", media=TEXT),
-            of("/openapi.json", "This description."),
-            of("/docs", "This description as a page.", media="text/html"),
+            get("/health", _health, lives, response=Health, access="open"),
+            get("/metrics", _metrics, counts, media=TEXT),
+            get("/openapi.json", _openapi, "This description.", access="open"),
+            get("/docs", _docs, "This description as a page.", media="text/html", access="open"),
         ]
 
 
@@ -108,11 +91,11 @@ async def _metrics(service: Service, request: Request) -> Response:
     return Response(content, media_type=media, headers={"Cache-Control": "no-store"})
 
 
-async def _openapi(request: Request) -> Response:
+async def _openapi(_: Service, request: Request) -> Response:
     return Response((await _described(request))[0], media_type=JSON)
 
 
-async def _docs(request: Request) -> Response:
+async def _docs(_: Service, request: Request) -> Response:
     headers = {"Content-Security-Policy": CSP, "X-Content-Type-Options": "nosniff"}
     return HTMLResponse((await _described(request))[1], headers=headers)
 

@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from polyhead._version import __version__
 from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.errors import BackendError, BadValue, EmptyData, Overloaded, PolyheadError
-from polyhead.serve.beside import off_loop
 from polyhead.serve.checks import size_of
+from polyhead.serve.event_loop import off_loop
 from polyhead.serve.formats.asking import (
     LATE,
-    Foreign,
     RequestExtension,
     TaskAnswers,
     Vectors,
     answers_of,
     check_dimensions,
+    check_span_labels,
+    has_spans,
+    label_scores,
     named_task,
+    pipelined,
     receipt_headers,
     requested_task,
     short_trunk_name,
     text_list,
     vectors_of,
-    with_errors,
 )
-from polyhead.serve.formats.base import Operation
-from polyhead.serve.formats.labels import check_span_labels, has_spans, label_scores, pipelined
+from polyhead.serve.formats.base import Handler, Operation, Wire, get, post, routes_of
 from polyhead.serve.http import HttpError, body_value, headers_of, json_content, raw, status_of
 from polyhead.serve.http import error_response as standard_answer_of
-from polyhead.serve.service import Names, Service
+from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.values import Value
@@ -45,7 +45,7 @@ from polyhead.values import Value
 TEXT, TEXTS = msgspec.Meta(examples=["where is my order?"]), msgspec.Meta(examples=[["where is my order?", "thanks"]])
 
 
-class ReadOptions(Foreign):
+class ReadOptions(Wire):
     """What every request may say about how its texts are read."""
 
     truncate: bool | None = None  # False refuses texts that the trunk does not read whole
@@ -88,14 +88,14 @@ class EmbedRequest(ReadOptions, kw_only=True):
     encoding_format: Literal["float"] | None = None
 
 
-class Sentences(Foreign):
+class Sentences(Wire):
     """A text and others to compare with it."""
 
     source_sentence: Annotated[str, TEXT]
     sentences: Annotated[list[str], TEXTS]
 
 
-class SimilarityRequest(Foreign):
+class SimilarityRequest(Wire):
     """Texts to compare."""
 
     inputs: Sentences
@@ -119,7 +119,7 @@ class Rank(Value, omit_defaults=True):
     text: str | None = None
 
 
-class PipelineParameters(Foreign):
+class PipelineParameters(Wire):
     """How a pipeline's answer is given."""
 
     top_k: int | None = None
@@ -129,7 +129,7 @@ class PipelineParameters(Foreign):
     stride: int | None = None
 
 
-class PipelineRequest(Foreign):
+class PipelineRequest(Wire):
     """A text or texts, as the Inference API takes them."""
 
     inputs: Annotated[Any, TEXT]
@@ -150,37 +150,29 @@ class InferenceApiFormat:
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes, which ask this service."""
-        handlers = {
-            "/predict": _predict,
-            "/embed": _embed,
-            "/similarity": _similarity,
-            "/rerank": _rerank,
-            "/models/{task}": _pipeline,
-        }
-        routes = [
-            Route(path, with_errors(partial(handler, service), tei_error), methods=["POST"])
-            for path, handler in handlers.items()
-        ]
-        return [*routes, Route("/info", with_errors(partial(_info, service), tei_error), methods=["GET"])]
+        return routes_of(service, self.operations())
 
-    def told(self, error: Exception) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """An error of the guard as these clients read it."""
         return tei_error(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
 
     def operations(self) -> Sequence[Operation]:
         """What each takes and gives."""
-        table: list[tuple[str, str, Any, Any]] = [
-            ("/predict", "Labels of texts or pairs, as text-embeddings-inference answers.", TeiPredictRequest, None),
-            ("/embed", "Vectors of texts.", EmbedRequest, list[list[float]]),
-            ("/similarity", "Cosines of texts with one.", SimilarityRequest, list[float]),
-            ("/rerank", "Texts in the order of how well they fit a query.", RerankRequest, list[Rank]),
-            ("/models/{task}", "A task's answers, as a pipeline of transformers gives them.", PipelineRequest, None),
+        pipeline = "A task's answers, as a pipeline of transformers gives them."
+        predict = "Labels of texts or pairs, as text-embeddings-inference answers."
+        rerank = "Texts in the order of how well they fit a query."
+
+        def of(path: str, handler: Handler, summary: str, request: Any, response: Any = None) -> Operation:
+            return post(path, handler, summary, request=request, response=response, statuses=LATE)
+
+        return [
+            of("/predict", _predict, predict, TeiPredictRequest),
+            of("/embed", _embed, "Vectors of texts.", EmbedRequest, list[list[float]]),
+            of("/similarity", _similarity, "Cosines of texts with one.", SimilarityRequest, list[float]),
+            of("/rerank", _rerank, rerank, RerankRequest, list[Rank]),
+            of("/models/{task}", _pipeline, pipeline, PipelineRequest),
+            get("/info", _info, "Facts of the trunk and of a task."),
         ]
-        asked = [
-            Operation(method="POST", path=path, summary=summary, request=request, response=answer, statuses=LATE)
-            for path, summary, request, answer in table
-        ]
-        return [*asked, Operation(method="GET", path="/info", summary="Facts of the trunk and of a task.")]
 
 
 _PREDICT, _EMBED = msgspec.json.Decoder(TeiPredictRequest), msgspec.json.Decoder(EmbedRequest)
@@ -294,7 +286,7 @@ async def _rerank(service: Service, request: Request) -> Response:
     return await off_loop(sum(map(len, texts)), json_content, ranks, headers=_headers(costs))
 
 
-def _task_of_pairs(service: Service, request: Request) -> Names | None:
+def _task_of_pairs(service: Service, request: Request) -> TaskSelection | None:
     """The regression task over pairs that a request means; None where it names none and the default is another."""
     named = named_task(request)
     try:

@@ -20,10 +20,10 @@ from polyhead.engine.inputs import AnyInput, input_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, PolyheadError, UnknownTask
-from polyhead.serve.beside import off_loop
 from polyhead.serve.checks import check_deadline, size_of
-from polyhead.serve.formats.asking import Handler, costs_of, no_answer, ticket_results, with_errors
-from polyhead.serve.formats.base import Operation
+from polyhead.serve.event_loop import off_loop
+from polyhead.serve.formats.asking import costs_of, no_answer, ticket_results
+from polyhead.serve.formats.base import Operation, get, post, routes_of
 from polyhead.serve.formats.tensors import (
     LENGTH_HEADER,
     TEXT,
@@ -36,7 +36,7 @@ from polyhead.serve.formats.tensors import (
 )
 from polyhead.serve.http import HttpError, check_parts, gone, headers_of, json_content, status_of
 from polyhead.serve.http import error_response as standard_answer_of
-from polyhead.serve.service import Names, Service
+from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
 from polyhead.values import Value
@@ -84,53 +84,33 @@ class InferenceProtocol:
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes, which ask this service."""
-        model = "/v2/models/{name}"
-        asked: list[tuple[str, str, Any]] = [
-            ("GET", "/v2", _server),
-            ("GET", "/v2/health/live", _live),
-            ("GET", "/v2/health/ready", _ready),
-            ("POST", "/v2/repository/index", _index),
-            ("POST", "/v2/repository/models/{name}/{change}", _changed),
-        ]
-        for place in (model, model + "/versions/{version}"):
-            asked += [
-                ("GET", place, _metadata),
-                ("GET", place + "/ready", _model_ready),
-                ("POST", place + "/infer", _infer),
-            ]
-        routes = [Route(path, _told(service, handler), methods=[method]) for method, path, handler in asked]
-        return [*routes, Route("/v2/{rest:path}", _told(service, _nothing), methods=["GET", "POST", "PUT", "DELETE"])]
+        rest = partial(_nothing, service)
+        methods = ["GET", "POST", "PUT", "DELETE"]
+        return [*routes_of(service, self.operations()), Route("/v2/{rest:path}", rest, methods=methods)]
 
-    def told(self, error: Exception) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """An error of the guard as the protocol tells it."""
         return protocol_error(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
 
     def operations(self) -> Sequence[Operation]:
         """What each takes and gives; probes need no key."""
-        model, late = "/v2/models/{name}", {504: "It was not done by the deadline."}
-
-        def of(method: str, path: str, summary: str, **more: Any) -> Operation:
-            return Operation(method=method, path=path, summary=summary, **more)
-
+        late, ready = {504: "It was not done by the deadline.", **PACKED}, "200 where the model answers."
         probe: dict[str, Any] = {"access": "open", "media": "", "statuses": {503: "It is not."}}
+        change = "/v2/repository/models/{name}/{change}"
         listed = [
-            of("GET", "/v2", "The server and its extensions."),
-            of("GET", "/v2/health/live", "200 as long as the server lives.", **probe),
-            of("GET", "/v2/health/ready", "200 once it is warm, until it stops.", **probe),
-            of("POST", "/v2/repository/index", "All models: a task each."),
-            of("POST", "/v2/repository/models/{name}/{change}", "Refused: see the answer.", statuses=CHANGES),
+            get("/v2", _server, "The server and its extensions."),
+            get("/v2/health/live", _live, "200 as long as the server lives.", **probe),
+            get("/v2/health/ready", _ready, "200 once it is warm, until it stops.", **probe),
+            post("/v2/repository/index", _index, "All models: a task each."),
+            post(change, _changed, "Refused: see the answer.", statuses=CHANGES),
         ]
-        for place in (model, model + "/versions/{version}"):
+        for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
             listed += [
-                of("GET", place, "A model's inputs and outputs."),
-                of("GET", place + "/ready", "200 where the model answers.", media="", statuses={503: "It does not."}),
-                of("POST", place + "/infer", "Answers, as tensors.", request=InferRequest, statuses={**late, **PACKED}),
+                get(model, _metadata, "A model's inputs and outputs."),
+                get(f"{model}/ready", _model_ready, ready, media="", statuses={503: "It does not."}),
+                post(f"{model}/infer", _infer, "Answers, as tensors.", request=InferRequest, statuses=late),
             ]
         return listed
-
-
-def _told(service: Service, handler: Any) -> Handler:
-    return with_errors(partial(handler, service), protocol_error)
 
 
 def protocol_error(error: PolyheadError) -> Response:
@@ -227,7 +207,7 @@ async def _infer(service: Service, request: Request) -> Response:
 
 def _read(
     service: Service, model: ServedModel, body: bytes, json_bytes: str | None
-) -> tuple[InferRequest, list[AnyInput], list[np.ndarray | None] | None, Names]:
+) -> tuple[InferRequest, list[AnyInput], list[np.ndarray | None] | None, TaskSelection]:
     """The request, its inputs and their words, and the tasks that it asks, as its model has them."""
     asked, binary = request_in(body, json_bytes)
     check_deadline(asked.parameters.timeout or None)
@@ -235,7 +215,7 @@ def _read(
     inputs, words = _inputs(model, tensor_texts(asked, binary, most=service.settings.limits.inputs))
     wanted = {output.name for output in asked.outputs}
     tasks = (task.name for task in model.tasks if not model.is_all or not wanted or task.name in wanted)
-    names = Names.of(tasks, model.loaded)
+    names = TaskSelection.of(tasks, model.loaded)
     service.check_inputs(inputs, names)
     return asked, inputs, words, names
 

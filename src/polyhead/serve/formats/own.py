@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, input_of
@@ -20,13 +19,13 @@ from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue
-from polyhead.serve.beside import off_loop
 from polyhead.serve.checks import characters_of, check_deadline, forget_results, size_of
+from polyhead.serve.event_loop import off_loop
 from polyhead.serve.explain import Why, explain_request
-from polyhead.serve.formats.base import Operation
+from polyhead.serve.formats.base import Operation, get, post, routes_of
 from polyhead.serve.formats.facts import Tasks, task, tasks
 from polyhead.serve.http import body_of, gone, json_content, json_value, raw
-from polyhead.serve.service import Names, Served, Service
+from polyhead.serve.service import Served, Service, TaskSelection
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
 from polyhead.tasks.task import Answer
 from polyhead.values import Value
@@ -108,27 +107,17 @@ class OwnFormat:
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes, which ask this service."""
-        return [
-            Route("/v1/predict", partial(_predict, service), methods=["POST"]),
-            Route("/v1/predict/stream", partial(_stream, service), methods=["POST"]),
-            Route("/v1/tasks", partial(tasks, service), methods=["GET"]),
-            Route("/v1/tasks/{name}", partial(task, service), methods=["GET"]),
-        ]
+        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """What each route takes and gives."""
+        answer = "Answers tasks for texts, pairs and questions: one pass of the encoder an input."
         stream = "The same, each task's answers as soon as they are done: a line each, or a server-sent event."
         return [
-            Operation(
-                method="POST",
-                path="/v1/predict",
-                summary="Answers tasks for texts, pairs and questions: one pass of the encoder an input.",
-                request=PredictRequest,
-                response=PredictAnswer,
-            ),
-            Operation(method="POST", path="/v1/predict/stream", summary=stream, request=PredictRequest, media=NDJSON),
-            Operation(method="GET", path="/v1/tasks", summary="All tasks that can be asked.", response=Tasks),
-            Operation(method="GET", path="/v1/tasks/{name}", summary="A task, its card, scores and path."),
+            post("/v1/predict", _predict, answer, request=PredictRequest, response=PredictAnswer),
+            post("/v1/predict/stream", _stream, stream, request=PredictRequest, media=NDJSON),
+            get("/v1/tasks", tasks, "All tasks that can be asked.", response=Tasks),
+            get("/v1/tasks/{name}", task, "A task, its card, scores and path."),
         ]
 
 
@@ -141,7 +130,7 @@ class _Asked(Value, eq=False):
     options: Options
     inputs: list[AnyInput]
     words: list[np.ndarray | None] | None
-    names: Names
+    names: TaskSelection
 
     @property
     def loaded(self) -> LoadedTasks:
@@ -156,7 +145,7 @@ async def _predict(service: Service, request: Request) -> Response:
         why = await explain_request(service, inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
         return json_content(await off_loop(size_of(why.ticket), _explained, service, why, asked.options))
     ticket = await service.ask(inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
-    return await off_loop(size_of(ticket), _told, service, ticket, asked.options)
+    return await off_loop(size_of(ticket), _response, service, ticket, asked.options)
 
 
 async def _read(service: Service, request: Request) -> _Asked:
@@ -178,7 +167,7 @@ def _read_now(service: Service, body: bytes) -> _Asked:
     return _Asked(options=options, inputs=inputs, words=own_words, names=names)
 
 
-def _check_wishes(service: Service, names: Names, options: Options) -> None:
+def _check_wishes(service: Service, names: TaskSelection, options: Options) -> None:
     """Raises UnknownTask for a task that is not there, BadValue for a choice that its calibration cannot make."""
     if isinstance(options.calibrated, bool):
         return
@@ -189,7 +178,7 @@ def _check_wishes(service: Service, names: Names, options: Options) -> None:
             with_choice(names.loaded.tasks[name], calibration, wish)
 
 
-def _told(service: Service, ticket: Ticket, options: Options) -> Response:
+def _response(service: Service, ticket: Ticket, options: Options) -> Response:
     answer = _answer(service, ticket, options)
     forget_results(ticket)
     return json_content(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from polyhead.engine.queue import BatchFacts
 from polyhead.serve.formats.base import Operation
 from polyhead.serve.http import json_content
-from polyhead.serve.load import Load
+from polyhead.serve.metrics import Load
 from polyhead.serve.service import Service
 
 START = "index.html"

@@ -6,22 +6,31 @@ import asyncio
 import datetime
 import secrets
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.errors import PolyheadError
-from polyhead.serve.beside import LARGE, off_loop
-from polyhead.serve.coding import plain_body
 from polyhead.serve.decide import Decided, Decision, decide_request
-from polyhead.serve.faults import REQUIRED, fault_of
-from polyhead.serve.formats.base import Operation, Wire
-from polyhead.serve.http import HttpError, body_of, check_parts, gone, headers_of, json_content, raw, status_of
+from polyhead.serve.event_loop import LARGE, off_loop
+from polyhead.serve.formats.base import Operation, Wire, get, post, routes_of
+from polyhead.serve.http import (
+    REQUIRED,
+    HttpError,
+    body_of,
+    check_parts,
+    fault_of,
+    gone,
+    headers_of,
+    json_content,
+    plain_body,
+    raw,
+    status_of,
+)
 from polyhead.serve.questions import (
     DecisionQuestion,
     Option,
@@ -110,20 +119,15 @@ class SystemOneFormat:
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:
         """All routes, which ask this service."""
-        return [
-            Route(PATH, partial(_ask, service), methods=["POST"]),
-            Route(MODELS, partial(_models, service), methods=["GET"]),
-        ]
+        return routes_of(service, self.operations())
 
     def operations(self) -> Sequence[Operation]:
         """What both take and give."""
         summary = "Typed questions about a state, each answered by the task of its id."
-        return [
-            Operation(method="POST", path=PATH, summary=summary, request=SystemOneRequest),
-            Operation(method="GET", path=MODELS, summary="The models that may be named."),
-        ]
+        listed = get(MODELS, _models, "The models that may be named.")
+        return [post(PATH, _ask, summary, request=SystemOneRequest), listed]
 
-    def told(self, error: Exception) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """An error as clients of this format read it."""
         if isinstance(error, InvalidRequest):
             detail: object = [
@@ -147,7 +151,7 @@ async def _ask(service: Service, request: Request) -> Response:
     size = len(body) if coding in ("", "identity") else LARGE
     asked, given, questions, state = await off_loop(size, _read, service, body, coding)
     answered = await decide_request(service, state, questions, is_gone=gone(request))
-    return await off_loop(size, _told, service, asked, given, questions, answered)
+    return await off_loop(size, _response, service, asked, given, questions, answered)
 
 
 def _read(
@@ -172,7 +176,7 @@ def _read(
     return asked, given, questions, state
 
 
-def _told(
+def _response(
     service: Service,
     asked: SystemOneRequest,
     given: Mapping[str, Question],

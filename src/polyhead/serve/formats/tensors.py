@@ -14,7 +14,7 @@ import numpy as np
 from starlette.responses import Response
 
 from polyhead.errors import BadValue
-from polyhead.serve.formats.asking import Foreign
+from polyhead.serve.formats.base import Wire
 from polyhead.serve.http import JSON, HttpError, json_value, raw
 from polyhead.values import Value
 
@@ -23,7 +23,7 @@ MOST_TENSORS = 8  # of a request: a text has one, a pair two
 TEXT, DTYPES = "BYTES", {"FP32": "<f4", "FP64": "<f8"}
 
 
-class TensorParameters(Foreign):
+class TensorParameters(Wire):
     """Where a tensor's data are."""
 
     binary_data_size: int | None = None
@@ -32,7 +32,7 @@ class TensorParameters(Foreign):
     shared_memory_region: str | None = None
 
 
-class InputTensor(Foreign):
+class InputTensor(Wire):
     """A tensor of a request."""
 
     name: str
@@ -45,21 +45,21 @@ class InputTensor(Foreign):
 EXAMPLE = {"name": "text", "shape": [1], "datatype": TEXT, "data": ["where is my order?"]}
 
 
-class AskedOutput(Foreign):
+class AskedOutput(Wire):
     """A tensor that a request wants."""
 
     name: str
     parameters: TensorParameters = TensorParameters()
 
 
-class InferParameters(Foreign):
+class InferParameters(Wire):
     """How a request is answered."""
 
     binary_data_output: bool = False
     timeout: int | None = None  # microseconds
 
 
-class InferRequest(Foreign):
+class InferRequest(Wire):
     """A request without its binary data."""
 
     inputs: Annotated[list[InputTensor], msgspec.Meta(examples=[[EXAMPLE]])]

@@ -205,9 +205,12 @@ def row_bytes(column: ResultColumn, task: Task) -> int:
     return sum(array.nbytes for array in column_arrays(column, task, one).values())
 
 
-def concatenate_columns(parts: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Arrays of neighbouring rows as one."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def concatenate_columns(parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]]) -> dict[str, dict[str, np.ndarray]]:
+    """The arrays of columns for neighbouring rows as one."""
+    return {
+        column: {name: np.concatenate([part[column][name] for part in parts]) for name in arrays}
+        for column, arrays in parts[0].items()
+    }
 
 
 def nothing(column: ResultColumn, task: Task, rows: int) -> dict[str, np.ndarray]:

@@ -7,7 +7,8 @@ goes on, documents that are appended meanwhile are answered too, and fragments t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
 
@@ -178,21 +179,24 @@ class Backfill:
             if not units:
                 return
             rows = {fragment.name: fragment.rows for fragment in self.store.fragments}
-            opened: dict[tuple[str, str], _Opened] = {}
+            left = Counter((unit.fragment, unit.digest) for unit in units)
+            parts: dict[tuple[str, str], dict[int, Results]] = {key: {} for key in left}
             total = before + sum(unit.stop - unit.start for unit in units)
             for unit, answered in executor.results(units):
-                one = opened.setdefault((unit.fragment, unit.digest), _Opened(rows[unit.fragment]))
-                one.add(unit.start, unit.stop - unit.start, answered.results)
+                key = unit.fragment, unit.digest
+                parts[key][unit.start] = answered.results
+                left[key] -= 1
                 before += unit.stop - unit.start
-                if one.is_whole:
-                    del opened[unit.fragment, unit.digest]
-                    self._put(unit.fragment, one)
+                if not left[key]:
+                    self._put(unit.fragment, rows[unit.fragment], parts.pop(key))
                 seconds = time.monotonic() - began
                 show(progress_line("backfill", done=before, total=total, unit="documents", seconds=seconds))
 
-    def _put(self, fragment: str, opened: _Opened) -> None:
+    def _put(self, fragment: str, rows: int, parts: Mapping[int, Results]) -> None:
         """Puts the columns of a fragment; one that was joined with others meanwhile is left to the next round."""
-        results = opened.joined()
+        if not all(parts.values()):
+            return
+        results = concatenate_columns([parts[start] for start in sorted(parts)])
         for column, arrays in results.items():
             try:
                 self.store.put_results(fragment, column, arrays)
@@ -200,34 +204,8 @@ class Backfill:
                 if has(self.store, fragment):
                     raise
                 return
-        if results:
-            self.filled += opened.rows
-            self.fragments += 1
-
-
-class _Opened:
-    """Results of a fragment, of which some rows may not be done yet."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows, self._done = rows, 0
-        self._parts: dict[int, Results] = {}
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all rows are done."""
-        return self._done == self.rows
-
-    def add(self, start: int, rows: int, results: Results) -> None:
-        """Takes the results of so many rows from `start`."""
-        self._parts[start] = results
-        self._done += rows
-
-    def joined(self) -> Results:
-        """The results of all rows; none where some were gone."""
-        parts = [self._parts[start] for start in sorted(self._parts)]
-        if not all(parts):
-            return {}
-        return {name: concatenate_columns([part[name] for part in parts]) for name in parts[0]}
+        self.filled += rows
+        self.fragments += 1
 
 
 def readable(location: str, store: CorpusStore, bundle: Bundle, names: Sequence[str]) -> dict[str, Path]:

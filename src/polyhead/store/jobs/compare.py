@@ -12,7 +12,6 @@ import numpy as np
 
 from polyhead.errors import StoreError
 from polyhead.progress import counted, progress_line
-from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.store.jobs.answers import Given, document_score, given_of, is_answer, surety_of
 from polyhead.store.jobs.documents import texts_by_id
 from polyhead.store.jobs.stored import AnswerSource, Numbering, StoredAnswers
@@ -21,6 +20,9 @@ from polyhead.tasks.task import Task
 from polyhead.values import Value
 
 Show = Callable[[str], None]
+_Arrays = dict[str, np.ndarray]
+_Flip = tuple[float, bytes, _Arrays, _Arrays]
+"""How sure both sides are, the id, and the answers of both."""
 
 
 class LabelMove(Value):
@@ -179,7 +181,7 @@ class _Pair:
         self._changes, self._of_labels = Counter[tuple[int, int]](), len(self._numbering.labels)
         self._sum = self._distances = 0.0
         self._values = 0
-        self._highest = _Highest(flips)
+        self._most, self._flips = flips, list[_Flip]()  # the surest first, of equally sure ones those that came first
 
     def add(self, ids: np.ndarray, places: np.ndarray, there: np.ndarray) -> None:
         """Counts documents, at places of the old store and `there` in the new one."""
@@ -195,7 +197,12 @@ class _Pair:
         equal, surety = self._compared_rows(old, new)
         self._compared += len(equal)
         self._equal += int(equal.sum())
-        self._highest.add(surety[~equal], ids[both][some][~equal], _at(old, ~equal), _at(new, ~equal))
+        self._keep(surety[~equal], ids[both][some][~equal], _at(old, ~equal), _at(new, ~equal))
+
+    def _keep(self, surety: np.ndarray, ids: np.ndarray, old: _Arrays, new: _Arrays) -> None:
+        best = np.argsort(-surety, kind="stable")[: self._most].tolist()
+        flips = [(float(surety[row]), ids[row].tobytes(), _at(old, row), _at(new, row)) for row in best]
+        self._flips = sorted([*self._flips, *flips], key=lambda flip: -flip[0])[: self._most]
 
     def _compared_rows(self, old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Which answers are equal, and how sure the less sure of the two sides is of each, or how far values differ."""
@@ -251,7 +258,7 @@ class _Pair:
     def flips(self) -> Iterator[DocumentFlip]:
         """The flips that were kept, the surest first."""
         labels = self._numbering.labels
-        for identity, old, new in self._highest.rows():
+        for _, identity, old, new in self._flips:
             yield DocumentFlip(
                 task=self._name,
                 id=identity.hex(),
@@ -262,33 +269,5 @@ class _Pair:
             )
 
 
-class _Highest:
-    """The rows of the highest weights, of equal ones those that came first."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._weights, self._ids = np.empty(0), np.empty((0, ID_BYTES), np.uint8)
-        self._sides: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
-
-    def add(self, weights: np.ndarray, ids: np.ndarray, *sides: dict[str, np.ndarray]) -> None:
-        """Takes some rows."""
-        if not self._most or not len(weights):
-            return
-        weights = np.concatenate([self._weights, weights])
-        best = np.argsort(-weights, kind="stable")[: self._most]
-        self._weights, self._ids = weights[best], np.concatenate([self._ids, ids])[best]
-        old, new = (
-            {name: (np.concatenate([kept[name], array]) if kept else array)[best] for name, array in side.items()}
-            for kept, side in zip(self._sides, sides, strict=True)
-        )
-        self._sides = old, new
-
-    def rows(self) -> Iterator[tuple[bytes, dict[str, np.ndarray], dict[str, np.ndarray]]]:
-        """Id and both answers of each row that was kept, the highest weight first."""
-        for row, identity in enumerate(self._ids):
-            old, new = ({name: array[row] for name, array in side.items()} for side in self._sides)
-            yield identity.tobytes(), old, new
-
-
-def _at(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+def _at(arrays: Mapping[str, np.ndarray], rows: np.ndarray | int) -> dict[str, np.ndarray]:
     return {name: array[rows] for name, array in arrays.items()}

@@ -29,10 +29,19 @@ from polyhead.progress import UNIT_SECONDS, UnitSize, progress_line, stopped_wit
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
 from polyhead.store.corpus.ids import as_ids, document_id, window_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
-from polyhead.store.fill import BatchValues, batch_values, entry_batches, sample_values
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
 from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows
-from polyhead.store.jobs.taps import Tap, column_of, is_whole, kept_paths, with_constants
+from polyhead.store.taps import (
+    BatchValues,
+    Tap,
+    batch_values,
+    column_of,
+    entry_batches,
+    is_whole,
+    kept_paths,
+    sample_values,
+    with_constants,
+)
 from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of
@@ -117,20 +126,6 @@ def feature_origin(trunk: TrunkData, *, precision: str, long_texts: str) -> dict
     return {"trunk": trunk.digest, "tokenizer": tokenizer, "precision": precision, "long_texts": long_texts}
 
 
-class _Read(Value):
-    """Which rows of the file a piece is of, and how many up to there were known."""
-
-    start: int
-    stop: int
-    known: int
-
-    def line(self, name: str, total: int, share: float, seconds: float) -> str:
-        """The progress when this share of the piece is done."""
-        done = self.start + round(share * (self.stop - self.start))
-        before = min(self.known, done)
-        return progress_line(name, done=done, total=total, unit="rows", seconds=seconds, before=before)
-
-
 class _Extraction:
     """One call: the file, the store, and documents that wait for an append."""
 
@@ -158,7 +153,8 @@ class _Extraction:
         self._waiting_ids: set[bytes] = set()
         self._unit = UnitSize(PIECE_ROWS)  # of a piece that is encoded at once
         self._first_unread = ""
-        self._read: deque[_Read] = deque()  # of pieces that are being tokenized
+        # Of pieces that are being tokenized: first row and end in the file, and how many up to there were known.
+        self._read = deque[tuple[int, int, int]]()
         self._rows = self._unread = self._documents = self._before = self._repeated = 0
         self._cut = self._cut_tokens = self._tokens = 0
 
@@ -199,9 +195,14 @@ class _Extraction:
         ):
             self._pad_id = pool.tokenizer.pad_id
             for piece, encodings in pool.tokenized(self._pieces()):
-                read, started = self._read.popleft(), time.monotonic()
+                (first, stop, known), started = self._read.popleft(), time.monotonic()
                 for share in self._encode(piece.inputs, encodings, packer):
-                    self._show(read.line(self._name, self._survey.rows, share, time.monotonic() - began))
+                    done, seconds = first + round(share * (stop - first)), time.monotonic() - began
+                    total, known_here = self._survey.rows, min(known, done)
+                    line = progress_line(
+                        self._name, done=done, total=total, unit="rows", seconds=seconds, before=known_here
+                    )
+                    self._show(line)
                 self._unit.took(len(piece.inputs), time.monotonic() - started)
                 if self._is_due():
                     self._append()
@@ -251,7 +252,7 @@ class _Extraction:
                 while texts:
                     piece, texts = texts[: self._unit.rows], texts[self._unit.rows :]
                     first, done = start + len(chunk) * done // len(fresh), done + len(piece)
-                    self._read.append(_Read(start=first, stop=start + len(chunk) * done // len(fresh), known=known))
+                    self._read.append((first, start + len(chunk) * done // len(fresh), known))
                     yield TokenizerInput(inputs=piece, windows=self._windows)
 
     def _inputs(self, rows: Sequence[RowInput | BadValue]) -> list[Input]:

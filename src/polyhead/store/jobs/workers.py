@@ -88,7 +88,7 @@ class Answering:
             parts.append({column.name: self._arrays(column, outputs[column.task]) for column in columns})
             release([rows.data])  # else all that was ever read counts as memory of this process
         return UnitResults(
-            results={name: concatenate_columns([part[name] for part in parts]) for name in parts[0]},
+            results=concatenate_columns(parts),
             fragment_bytes=rows.data.nbytes,
             opening=opened - began,
             computing=time.monotonic() - opened,

@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from polyhead.bundle.manifest import FIRST_KEYS
 from polyhead.data.read import Examples
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Strategy
 from polyhead.tasks.task import Task, kind_of
-from polyhead.train.data.windows import reads_windows
 
-TRAINER = 2  # counted up when the same declaration and data would train another part
+TRAINER = 1  # counted up when the same declaration and data would train another part
 
 
 FOLDED_BELOW = 1000  # labelled rows
@@ -83,8 +81,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         columns = {"columns": list(self.columns)} if self.columns else {}
         words = {"label_words": True} if self.reads_label_words else {}
         return (donor | columns | words) | {
-            "trainer": TRAINER + reads_windows(self.task),  # at first it read the first window alone
-            "task": _task_fields(self.task),
+            "trainer": TRAINER,
+            "task": msgspec.to_builtins(self.task),
             "strategy": msgspec.to_builtins(self.strategy if self.columns else self.strategy.settled()),
             "training": msgspec.to_builtins(self.training),
             "data": split_rows([self.train, self.validation]),
@@ -94,13 +92,6 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 def split_rows(splits: Sequence[Split]) -> dict[str, dict[str, object]]:
     """The number of rows of each split, and their digest."""
     return {s.name: {"rows": len(s.examples.targets), "sha256": s.digest} for s in splits}
-
-
-def _task_fields(task: Task) -> dict[str, object]:
-    """The task's fields; those that early tasks did not have only where they say something."""
-    plain: dict[str, object] = msgspec.to_builtins(task)
-    fields = msgspec.structs.fields(Task)
-    return {f.name: plain[f.name] for f in fields if f.name in FIRST_KEYS[Task] or plain[f.name] != f.default}
 
 
 class Donor(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 import pytest
 
 from polyhead.errors import ConfigError
-from polyhead.serve.labels import Renamed, check_served_labels, read_labels
+from polyhead.serve.settings import Renamed, check_served_labels, read_labels
 from support.decision_server import TASKS, write_asked
 
 ALL = {task.name: task for task in TASKS}
