@@ -146,7 +146,7 @@ def test_a_deadline_that_is_no_finite_number_is_refused(session, wrong):
 def test_what_is_no_list_of_names_is_refused(session, wrong):
     """Some of these were a bare TypeError."""
     for ask in (session.predict, session.columns, session.stream):
-        with pytest.raises(BadValue, match="list of their names"):
+        with pytest.raises(BadValue, match="`tasks` must be a list of names"):
             ask(["good"], tasks=wrong)
 
 

@@ -227,7 +227,7 @@ def _words(words: np.ndarray, entry: AnyInput, number: int) -> np.ndarray:
 
 def _no_words(number: int, got: object, allowed: str) -> BadValue:
     return BadValue(
-        f"input {number}: these are no places of words",
+        f"input {number}: invalid word positions",
         got=got,
         allowed=allowed,
         do="give where each word begins and ends, in characters",

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import suppress
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -78,15 +77,16 @@ class LoadedTasks:
             partial(_runs_alike, paths, self.tasks)
         )
         # None of these holds `self`: what computes tasks that were replaced goes with the last call that has them.
-        self._plan = lru_cache(maxsize=PLANS)(lambda tasks: merge({name: paths[name] for name in tasks}))
-        self._layers = lru_cache(maxsize=PLANS)(partial(_layers, self._plan))
-        self._flops = lru_cache(maxsize=FLOPS)(partial(_flops, self._plan, shape))
-        self._readers = lru_cache(maxsize=PLANS)(partial(_readers, self.tasks))
-        ordered = lru_cache(maxsize=PLANS)(partial(_ordered, place))
+        tasks = self.tasks
+        plan = self._plan = lru_cache(maxsize=PLANS)(lambda names: merge({name: paths[name] for name in names}))
+        self._readers = lru_cache(maxsize=PLANS)(lambda names: readers_by_type({name: tasks[name] for name in names}))
+        ordered = lru_cache(maxsize=PLANS)(lambda names: tuple(sorted(names, key=place.__getitem__)))
+        layers = self._layers = lru_cache(maxsize=PLANS)(lambda names: cost.layer_evaluations(plan(names)))
+        flops = self._flops = lru_cache(maxsize=FLOPS)(partial(_flops, plan, shape))
         # Layers that one pass of these tasks runs; what each of them adds alone to a pass of so many tokens, and what
         # several add together. Tasks may be given in any order, and stand in that of the session.
-        self.layers: Callable[[tuple[str, ...]], int] = partial(_in_order, ordered, self._layers)
-        self.flops: Flops = partial(_in_order, ordered, self._flops)
+        self.layers: Callable[[tuple[str, ...]], int] = lambda names: layers(ordered(names))
+        self.flops: Flops = lambda names, tokens: flops(ordered(names), tokens)
 
     def task_names(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
@@ -225,37 +225,18 @@ def warn_of_precision(records: Mapping[str, TaskRecord], trained: str | None, pr
 def _names(tasks: Iterable[str]) -> list[str]:
     """The names; raises BadValue for what is no list of them."""
     if isinstance(tasks, str):
-        raise BadValue(
-            "tasks are asked by a list of names, and one string was given", got=tasks, do=f"ask for [{tasks!r}]"
-        )
+        raise BadValue("`tasks` must be a list of names, not a single string", got=tasks, do=f"ask for [{tasks!r}]")
     is_list = isinstance(tasks, Iterable) and not isinstance(tasks, bytes)
     values: list[object] = list(tasks) if is_list else [tasks]
     names = [name for name in values if isinstance(name, str)]
     if len(names) < len(values):
         raise BadValue(
-            "tasks are asked by a list of their names",
+            "`tasks` must be a list of names",
             got=", ".join(repr(value) for value in values if not isinstance(value, str)),
             allowed="strings in a list, or None for all tasks",
             do="ask for names that `polyhead inspect` lists",
         )
     return names
-
-
-def _ordered(place: Mapping[str, int], tasks: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted(tasks, key=place.__getitem__))
-
-
-def _in_order(
-    ordered: Callable[[tuple[str, ...]], tuple[str, ...]],
-    measure: Callable[..., Any],
-    tasks: tuple[str, ...],
-    *more: int,
-) -> Any:
-    return measure(ordered(tasks), *more)
-
-
-def _readers(tasks: Mapping[str, Task], names: tuple[str, ...]) -> Readers:
-    return readers_by_type({name: tasks[name] for name in names})
 
 
 def _runs_alike(paths: Mapping[str, Path], tasks: Mapping[str, Task], names: tuple[str, ...]) -> Hashable:
@@ -279,10 +260,6 @@ def _begins(chain: tuple[Node, ...], other: tuple[Node, ...]) -> bool:
     if isinstance(last, Layers) and isinstance(over, Layers) and last.is_plain and over.stop >= last.stop:
         return msgspec.structs.replace(last, stop=over.stop) == over
     return last == over
-
-
-def _layers(plan: Callable[[tuple[str, ...]], Plan], tasks: tuple[str, ...]) -> int:
-    return cost.layer_evaluations(plan(tasks))
 
 
 def _flops(
