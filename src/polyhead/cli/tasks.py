@@ -159,10 +159,8 @@ def update(
         raise click.BadParameter("a task of FROM can update one task", param_hint="'--from-name'")
     if _own_models(ours, chosen, "updated"):
         return update_models(printer, ours, theirs, called)
-    for name in chosen:
-        ours.version(name)  # UnknownTask where there is nothing to update
+    _ = [ours.version(name) for name in chosen]  # UnknownTask where there is nothing to update
     new = {name: _known(theirs, other, ours) for other, name in called.items()}
-    after = {name: record.task.labels for name, record in new.items()}
     for name, record in new.items() if not allow_lost_labels else ():
         do = "update from a version that learned these labels too, or let them go with --allow-lost-labels"
         check_replacement(ours, name, record, do=do, where="what the new one learned from")
@@ -177,7 +175,7 @@ def update(
         actor=actor,
     )
     certificate, old = done.certificate, done.begun.before
-    labels = {name: {"before": _labels(ours, name, old[name]), "after": after[name]} for name in chosen}
+    labels = {name: {"before": _labels(ours, name, old[name]), "after": new[name].task.labels} for name in chosen}
     for name in chosen:
         printer.line(f"updated {name}: {old[name].version} -> {certificate.after[name].version}")
         printer.lines(_labels_changed(**labels[name]))
