@@ -346,7 +346,8 @@ def test_control_c_ends_with_130_and_the_bundle_is_whole(work):
     err = process.communicate(timeout=5)[1]
     # A shell shows 130 for both: Python ends itself by the signal where C code that torch calls saw it first.
     assert process.returncode in (130, -signal.SIGINT), err
-    assert err.decode().strip() == ("polyhead: stopped; what was finished is kept; the same command goes on from there")
+    said = err.decode().strip().splitlines()[-1]  # a slow machine shows its progress before
+    assert said == "polyhead: stopped; what was finished is kept; the same command goes on from there"
     assert run("inspect", work / "bundle", "--verify").code == 0
 
 

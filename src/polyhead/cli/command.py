@@ -144,7 +144,7 @@ def _field(name: str, annotation: Any, default: Any, is_argument: bool) -> Field
     described = default if isinstance(default, OptionText) else OptionText()
     if isinstance(default, OptionText):
         default = default.default
-    for each in found:
+    for each in reversed(found):  # the outermost wins
         if isinstance(each, msgspec.Meta):
             extra = dict(each.extra or {})
             names = (extra.pop("option"),) if "option" in extra else ()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from polyhead.cli.command import option
 from polyhead.cli.lines import LineChunk, lines_read
+from polyhead.cli.options import File
 from polyhead.cli.output import Printer, counted, note
 from polyhead.errors import EmptyData
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
@@ -18,6 +21,21 @@ if TYPE_CHECKING:
 
 TOGETHER = 16  # inputs that are explained in one call: each with one more for every word
 STRONGEST = 6  # words that are printed either way
+
+
+class ExplainOptions(Value):
+    """Whether and where answers are explained."""
+
+    explain: Annotated[
+        bool,
+        option(
+            "Print why, in place of the answers' JSON: the words without which an answer would be less sure, or "
+            "another one, and what a task's attention pooler read. A text of n words is answered n + 1 times."
+        ),
+    ] = False
+    json_to: Annotated[
+        File, option("With --explain: write the explanations to FILE as JSON; - writes them instead of text.", "--json")
+    ] = None
 
 
 def check_explained(explain: bool, json_to: str | None, **others: object) -> None:

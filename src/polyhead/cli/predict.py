@@ -15,12 +15,12 @@ import click
 import msgspec
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.explain import check_explained, explain_lines
+from polyhead.cli.explain import ExplainOptions, check_explained, explain_lines
 from polyhead.cli.given import TextInput, given_in
 from polyhead.cli.lines import InputLine, LineChunk, check_input_lines, lines_read, pieces
-from polyhead.cli.options import File, RequiredFile, SessionOptions, Tasks
+from polyhead.cli.options import RequiredFile, SessionOptions, Tasks
 from polyhead.cli.output import DASH, Printer, check_kept_files, counted, json_shown, note, writing_file
-from polyhead.cli.remote import Remote
+from polyhead.cli.remote import Remote, ServerOptions
 from polyhead.cli.score import TableOptions, answer_rows
 from polyhead.cli.tables import columns_of_header, columns_of_objects, command_for, objects_as_inputs, rows_as_lines
 from polyhead.data.rows import first_columns
@@ -45,26 +45,12 @@ def command(
     form: Literal["auto", "text", "json"] = option(
         "Format of a line. auto: JSON if it begins with { or is a JSON string, else text.", "auto", "--format"
     ),
-    server: str | None = option(
-        "Ask a server in place of BUNDLE, which is then left out; tasks that write texts answer where --tasks names "
-        "them.",
-        metavar="URL",
-    ),
-    key_file: str | None = option(
-        "File with the server's key; without it, the environment's POLYHEAD_API_KEY.",
-        type=click.Path(exists=True, dir_okay=False),
-    ),
+    remote: ServerOptions,
     how: SessionOptions,
     output: RequiredFile = option(
         "Write to FILE, replacing it, instead of to standard output.", DASH, "--output", "-o", show_default=False
     ),
-    explain: bool = option(
-        "Print why, in place of the answers' JSON: the words without which an answer would be less sure, or another "
-        "one, and what a task's attention pooler read. A text of n words is answered n + 1 times."
-    ),
-    json_to: File = option(
-        "With --explain: write the explanations to FILE as JSON; - writes them instead of text.", "--json"
-    ),
+    why: ExplainOptions,
 ) -> Any:
     """Answer tasks of BUNDLE, or of a --server, for texts, for the lines of a file, or for the rows of a table.
 
@@ -88,12 +74,13 @@ def command(
     Blank lines are skipped and counted. A line that cannot be read, or that no task can answer, gets the reason
     instead of answers; all others are answered. The command then ends with exit code 1, as when a task failed.
     """
+    server, explain = remote.server, why.explain
     named = {name: value for name, value in msgspec.structs.asdict(table).items() if value}
-    check_explained(explain, json_to, server=server, output=output != DASH, **named)
+    check_explained(explain, why.json_to, server=server, output=output != DASH, **named)
     if server is not None:
         given = _without_bundle(bundle, given, computes=how != SessionOptions())
         bundle = "BUNDLE"
-    elif key_file is not None:
+    elif remote.key_file is not None:
         raise click.UsageError("--key-file goes with --server.")
     else:
         bundle = _folder(bundle)
@@ -106,14 +93,19 @@ def command(
     if inputs.file != DASH:
         _check(bundle, inputs.file, form)
     if explain:
-        return _explain(bundle, tasks, how, inputs, form, printer=Printer(json_to))
-    asked = _asked_remotely(server, key_file, tasks) if server is not None else _asked_here(bundle, tasks, how)
+        return _explain(bundle, tasks, how, inputs, form, printer=Printer(why.json_to))
+    asked = _asked_remotely(server, remote.key_file, tasks) if server is not None else _asked_here(bundle, tasks, how)
+    return _answer_lines(asked, bundle, inputs, output, form)
+
+
+def _answer_lines(
+    asked: contextlib.AbstractContextManager[Answering], bundle: str, inputs: TextInput, output: str, form: str
+) -> None:
     with _source(inputs) as source, _target(output) as sink, asked as answer:
         count = _answered(answer, _without_table(source, bundle, inputs) if form == "auto" else source, sink, form)
         if not count.lines:
             raise EmptyData(f"{_place(inputs)} holds no line to answer", do="give text, one input a line")
     _tell(count)
-    return None
 
 
 def _explain(

@@ -68,13 +68,12 @@ def command(
     """
     from polyhead.bundle.read import Bundle
     from polyhead.engine.backends import default_runtime, open_runtime
-    from polyhead.engine.scale_files import read_scales, write_changes, write_scales
+    from polyhead.engine.scale_files import read_scales
     from polyhead.evaluate import int8 as calibrate
     from polyhead.machine import processor
 
-    opened, bits = Bundle.open(bundle), processor().weight_bits
-    name = backend or default_runtime()
-    runtimes = partial(open_runtime, name)
+    opened = Bundle.open(bundle)
+    runtimes = partial(open_runtime, name := backend or default_runtime())
     labelled = None if data is None else _labelled(opened, data, labels)
     calibration_rows, measured_rows = calibrate.halves(_rows(texts, text), rows)
     before, scales = read_scales(opened) if measure else (None, None)
@@ -85,18 +84,34 @@ def command(
     if unknown := [task for task, change in changes.items() if not change.is_measured]:
         printer.line(f"not measured, as no text to measure on fits: {', '.join(unknown)}")
     calibrate.check(changes, limits)
+    record = _written(opened, before, scales, len(calibration_rows), name, changes, printer)
+    facts = {"measured_on": len(measured_rows), "weight_bits": processor().weight_bits, "limits": limits}
+    return {"calibration": record, **facts, "tasks": {task: _as_json(change) for task, change in changes.items()}}
+
+
+def _written(
+    bundle: Bundle,
+    before: Any,
+    scales: Any,
+    texts: int,
+    backend: str,
+    changes: Mapping[str, Int8Change],
+    printer: Printer,
+) -> Any:
+    """Writes the measurement, and the scales where they are new; `before` is the record of existing ones."""
+    from polyhead.engine.scale_files import write_changes, write_scales
+    from polyhead.machine import processor
+
+    bits = processor().weight_bits
     if before is not None:
-        record = write_changes(opened, before, backend=name, changes=changes)
-        printer.line(f"measured with weights of {bits} bits, as this processor has them: {bundle}/cache")
-    else:
-        record = write_scales(opened, scales, texts=len(calibration_rows), backend=name, changes=changes)
-        printer.line(
-            f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on "
-            f"{counted(len(calibration_rows), 'text')}, measured with weights of {bits} bits: {bundle}/cache"
-        )
-    tasks = {task: _as_json(change) for task, change in changes.items()}
-    facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits}
-    return {"calibration": record, **facts, "tasks": tasks}
+        printer.line(f"measured with weights of {bits} bits, as this processor has them: {bundle.root}/cache")
+        return write_changes(bundle, before, backend=backend, changes=changes)
+    record = write_scales(bundle, scales, texts=texts, backend=backend, changes=changes)
+    printer.line(
+        f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on {counted(texts, 'text')}, measured with "
+        f"weights of {bits} bits: {bundle.root}/cache"
+    )
+    return record
 
 
 def _rows(path: str, column: str | None) -> list[RowInput]:

@@ -4,17 +4,40 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import click
 import msgspec
 
+from polyhead.cli.command import option
 from polyhead.cli.lines import InputLine
 from polyhead.client.client import Client, row_of
 from polyhead.errors import DataError, PolyheadError
+from polyhead.values import Value
 
 SECONDS, RETRIES = 600.0, 1000  # a file that is answered waits for a busy server
 KEY = "POLYHEAD_API_KEY"
 TOO_LARGE = 413
+
+
+class ServerOptions(Value):
+    """The server that answers in place of a bundle."""
+
+    server: Annotated[
+        str | None,
+        option(
+            "Ask a server in place of BUNDLE, which is then left out; tasks that write texts answer where --tasks "
+            "names them.",
+            metavar="URL",
+        ),
+    ] = None
+    key_file: Annotated[
+        str | None,
+        option(
+            "File with the server's key; without it, the environment's POLYHEAD_API_KEY.",
+            type=click.Path(exists=True, dir_okay=False),
+        ),
+    ] = None
 
 
 class Remote:

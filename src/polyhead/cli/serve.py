@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import msgspec
@@ -19,6 +19,7 @@ from polyhead.cli.serve_options import ADMIN_KEYS, PREDICT_KEYS, access_file, ho
 from polyhead.errors import MissingExtra
 from polyhead.progress import counted
 from polyhead.serve.settings import ServeSettings, read_labels
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from socket import socket
@@ -27,6 +28,29 @@ if TYPE_CHECKING:
     from polyhead.serve.keys import AccessKeys
     from polyhead.serve.service import Service
     from polyhead.serve.workers import WorkerPlace
+
+
+class AccessOptions(Value):
+    """Who may ask the server."""
+
+    keys: Annotated[
+        File,
+        option(
+            "File of API keys, one a line: KEY or predict:KEY opens all routes but changes, admin:KEY those too. What "
+            f"follows ' #' names the key in the log. {PREDICT_KEYS} and {ADMIN_KEYS} hold more, between commas."
+        ),
+    ] = None
+    no_keys: Annotated[bool, option("Need no key, also where other machines reach the server.")] = False
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        option(
+            "Name by which the server may be asked without a key, beside its addresses, localhost and --host; .NAME "
+            "for a name and all below it, '*' for any. Other names are refused, since a web page can point one of its "
+            "own at this machine. May be repeated.",
+            "--allowed-host",
+            metavar="NAME",
+        ),
+    ] = ()
 
 
 @verb("serve")
@@ -46,18 +70,7 @@ def command(
         "TOML file that gives questions of a decisions API to tasks of other names, and options to labels.",
         type=click.Path(dir_okay=False),
     ),
-    keys: File = option(
-        "File of API keys, one a line: KEY or predict:KEY opens all routes but changes, admin:KEY those too. What "
-        f"follows ' #' names the key in the log. {PREDICT_KEYS} and {ADMIN_KEYS} hold more, between commas."
-    ),
-    no_keys: bool = option("Need no key, also where other machines reach the server."),
-    allowed_hosts: tuple[str, ...] = option(
-        "Name by which the server may be asked without a key, beside its addresses, localhost and --host; .NAME for a "
-        "name and all below it, '*' for any. Other names are refused, since a web page can point one of its own at "
-        "this machine. May be repeated.",
-        "--allowed-host",
-        metavar="NAME",
-    ),
+    access: AccessOptions,
     access_log: File = option("Append a line of JSON for each request, without texts; - prints it."),
     traces: bool = option("Make OpenTelemetry spans; needs the extra otel and an SDK."),
     config: File = option(
@@ -77,10 +90,10 @@ def command(
     from polyhead.machine import share_arenas
     from polyhead.serve.service import Service
 
-    known, place = keys_of(keys), place_of_worker()
+    known, place = keys_of(access.keys), place_of_worker()
     if labels is not None:
         settings = msgspec.structs.replace(settings, labels=read_labels(labels))
-    check_keys(known, host=host, admin=settings.admin, no_keys=no_keys)
+    check_keys(known, host=host, admin=settings.admin, no_keys=access.no_keys)
     observers = [Tracing().exchange] if traces else []
     with ExitStack() as opened:
         asked = in_order(ports)
@@ -97,7 +110,7 @@ def command(
         session.task_names(
             [task for task in (settings.default_task, *(task for task, _ in places)) if task is not None]
         )
-        hosts = hosts_of(allowed_hosts, host)
+        hosts = hosts_of(access.allowed_hosts, host)
         service = Service(session, settings)
         run(service, places, host=host, worker=place, keys=known, hosts=hosts, observers=observers)
     return None

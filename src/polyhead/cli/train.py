@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Actor, OptionalFolder, Output, Store, Tasks
 from polyhead.cli.output import Printer, check_apart
+from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.train.events import Events
     from polyhead.train.runs import ProcessRank
+
+
+class RetrainOptions(Value):
+    """Which tasks are trained again, and when their new version is kept."""
+
+    retrain: Annotated[
+        Tasks,
+        option(
+            "Train these tasks, with commas between them, even if they are trained already, were rolled back or "
+            "removed, or lost under --if-better.",
+            "--retrain",
+        ),
+    ] = ()
+    if_better: Annotated[
+        bool, option("Keep a task's live version unless the new one scores higher on held-out rows.")
+    ] = False
+    allow_lost_labels: Annotated[
+        bool, option("Train a new version also where labels of the live one have no row now: it does not answer them.")
+    ] = False
 
 
 @verb("train", again="the same command goes on from there")
@@ -22,15 +42,7 @@ def command(
     project: str = option(default="polyhead.toml", type=click.Path(dir_okay=False)),
     *,
     tasks: Tasks = option("Train these tasks only, with commas between them."),
-    retrain: Tasks = option(
-        "Train these tasks, with commas between them, even if they are trained already, were rolled back or removed, "
-        "or lost under --if-better.",
-        "--retrain",
-    ),
-    if_better: bool = option("Keep a task's live version unless the new one scores higher on held-out rows."),
-    allow_lost_labels: bool = option(
-        "Train a new version also where labels of the live one have no row now: it does not answer them."
-    ),
+    kept: RetrainOptions,
     features: Store | None = option(
         "Take features from this store, and encode no text: for a frozen trunk. See `polyhead features`.",
         metavar="STORE",
@@ -79,9 +91,7 @@ def command(
         events=_events(printer, events, tensorboard) if place.is_first else Events(),
         place=place,
         only=tasks,
-        retrain=retrain,
-        if_better=if_better,
-        allow_lost_labels=allow_lost_labels,
+        **msgspec.structs.asdict(kept),
         features=features,
         actor=actor,
     )
