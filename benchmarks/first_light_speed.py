@@ -18,8 +18,8 @@ from polyhead.deep.extract import TOKEN_BUDGET, Extractor
 from polyhead.deep.features import examples_of
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
-from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.recipes.together import JointModel
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec

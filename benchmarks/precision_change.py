@@ -23,9 +23,10 @@ from polyhead.bundle.read import Bundle
 from polyhead.data.read import read
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.session import Session
-from polyhead.evaluate.int8 import CalibrationText, calibrated_scales
-from polyhead.evaluate.scores import evaluate_bundle
+from polyhead.evaluate.int8 import calibrated_scales
+from polyhead.evaluate.scores import evaluations
 from polyhead.project.tables import DataFile, Project, read_project
+from polyhead.store.jobs.columns import RowInput
 from studies.results import Claim, Study
 from studies.settings import ROOT, RUNS, parsed, report, say, study_arguments
 
@@ -62,7 +63,7 @@ def run(seed: int, precision: str, task: str, project: Project) -> dict[str, obj
 
 
 def scored(session: Session, project: Project, task: str) -> dict[str, object]:
-    (result,) = evaluate_bundle(session, project, folder=FOLDER, only=[task])
+    result = evaluations(session, project, folder=FOLDER, only=[task])[0].score
     return {"metric": result.metric, "score": result.scores[result.metric], "test_rows": result.rows}
 
 
@@ -84,14 +85,14 @@ def bundle_of(seed: int) -> Path:
     return bundle
 
 
-def calibration(texts: int) -> list[CalibrationText]:
+def calibration(texts: int) -> list[RowInput]:
     """Inputs of the training splits, as many of each task."""
     project, rows = read_project(ROOT / PROJECT), []
     for entry in project.tasks:
         examples = read(entry.source(entry.train, FOLDER), entry.task())
         chosen = random.Random(entry.name).sample(range(len(examples.inputs)), texts // len(project.tasks))
         words = examples.words
-        rows += [CalibrationText(input=examples.inputs[i], words=None if words is None else words[i]) for i in chosen]
+        rows += [RowInput(input=examples.inputs[i], words=None if words is None else words[i]) for i in chosen]
     return rows
 
 

@@ -290,14 +290,14 @@ def _plan(tasks: Sequence[Task], way: strategy.Strategy) -> Plan:
 
 
 def key_table(kind: type[msgspec.Struct], old: str) -> list[str]:
-    """Key, type and default of every field; meanings are taken over from the table as it stands."""
+    """Key, type and default of every field, required ones first; meanings are those of the table as it stands."""
     known = dict(re.findall(r"^\| `(\w+)` \|(?:(?:[^|]|\\\|)*\|){2} (.*?) \|$", old, re.MULTILINE))
     lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
     hints = typing.get_type_hints(kind)
     if kind.__struct_config__.tag is not None:
         key, tag = kind.__struct_config__.tag_field, kind.__struct_config__.tag
         lines.append(f'| `{key}` | `"{tag}"` | required | {known.get(str(key), NO_MEANING)} |')
-    for field in msgspec.structs.fields(kind):
+    for field in sorted(msgspec.structs.fields(kind), key=lambda field: not field.required):
         cells = (f"`{field.name}`", _type(hints[field.name]), _default(field), known.get(field.name, NO_MEANING))
         lines.append("| " + " | ".join(cells) + " |")
     return lines

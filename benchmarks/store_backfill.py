@@ -51,12 +51,12 @@ from polyhead.bundle.read import Bundle
 from polyhead.codecs import ONE_BIT
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.session import Session
-from polyhead.evaluate.int8 import CalibrationText as Calibrating
 from polyhead.evaluate.int8 import calibrated_scales
 from polyhead.plan import Codec
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
 from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
+from polyhead.store.jobs.columns import RowInput as Calibrating
 from polyhead.store.jobs.executors import HERE, SEVERAL
 from polyhead.store.jobs.executors.processes import THREADS
 from polyhead.store.jobs.extract import ExtractRequest, extract
@@ -355,7 +355,7 @@ class Cheap:
 
 
 def extracting(location: str, file: str) -> Row:
-    from polyhead.store.jobs.taps import Tap
+    from polyhead.store.taps import Tap
 
     encoder = trunk()
     began = time.perf_counter()

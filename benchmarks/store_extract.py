@@ -32,8 +32,8 @@ from benchmarks.store_made import (
 from polyhead.codecs import ONE_BIT
 from polyhead.plan import Embed, Layers, Pool
 from polyhead.plan import Path as TaskPath
-from polyhead.store.fill import entry_batches
 from polyhead.store.jobs.extract import PIECE_ROWS, TOKEN_BUDGET, ExtractRequest, extract
+from polyhead.store.taps import entry_batches
 from polyhead.text.tokenize import Tokenizer
 from studies.results import Claim
 from studies.settings import say

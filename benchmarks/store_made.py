@@ -32,7 +32,7 @@ from polyhead.project.strategies import Pooled
 from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.jobs.extract import ExtractRequest, extract
-from polyhead.store.jobs.taps import Tap
+from polyhead.store.taps import Tap
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part
 from studies.results import Claim, Study

@@ -21,7 +21,7 @@ import torch
 from benchmarks.workbench_vectors import encoded, read
 from benchmarks.workbench_vectors import labels_of as labels_in
 from polyhead.check.labelling import first_texts, next_texts
-from polyhead.deep.heads.few import FewLabels, FewLabelsFit
+from polyhead.deep.heads.held_out import FewLabels, FewLabelsFit
 from polyhead.deep.heads.label_words import centred, sentences
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TrunkChoice

@@ -17,14 +17,14 @@ from polyhead.deep.extract import Extractor
 from polyhead.deep.features import examples_of
 from polyhead.deep.heads.held_out import whole_of
 from polyhead.deep.heads.linear import inputs_of
-from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.train.data.wanted import wanted_of
+from polyhead.train.data.prepare import wanted_of
 from studies.settings import DATA, RUNS, say
 
 MAX_TOKENS = 128

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "polyhead"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Rooms, lowest first: a room imports rooms that stand before it, and its own files.
-GROUND = "_version errors lazy memory nesting progress arguments values registry plugins files folders machine"  # files
+GROUND = "_version errors lazy nesting progress arguments values registry plugins files folders machine"  # files
 ABOVE = """encoder codecs plan text tasks data project bundle engine store certify check evaluate train deep
 advise convert api client sample testing serve cli"""
 ROOMS = (*GROUND.split(), *ABOVE.split())

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the c
 
 ARENAS = """
 import ctypes, threading
-from polyhead import memory
+from polyhead import machine as memory
 
 if SHARED:
     memory.share_arenas()
@@ -36,7 +36,7 @@ taken.wait()
 
 FREED = """
 import ctypes
-from polyhead import memory
+from polyhead import machine as memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -72,7 +72,7 @@ def test_freed_memory_goes_back():
 
 
 def test_other_systems_do_nothing(monkeypatch):
-    from polyhead import memory
+    from polyhead import machine as memory
 
     monkeypatch.setattr(sys, "platform", "darwin")
     memory.share_arenas()

@@ -8,7 +8,7 @@ from functools import cache
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
 from polyhead.store.jobs.extract import ExtractRequest, extract
-from polyhead.store.jobs.taps import Tap
+from polyhead.store.taps import Tap
 
 BUNDLE, STORE, TAPS = "bundle", "s3://bucket/corpus", [Tap()]
 

@@ -1,4 +1,4 @@
-"""The properties of this machine's processor that decide how libraries compute.
+"""The processor's properties that decide how libraries compute, and freed memory returned to the system.
 
 Libraries look at the processor themselves; a numerics label has to say what they find, and the width of 8-bit weights
 has to fit it. An environment variable can cap oneDNN, with which OpenVINO and torch multiply, to older instructions; a
@@ -7,12 +7,14 @@ capped process counts as one on such a processor. (It is no setting of ours, so 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import platform
 import re
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +23,8 @@ from threadpoolctl import ThreadpoolController
 
 from polyhead.values import Value
 
+ARENAS = 2  # of the allocator; glibc's own limit is eight for each processor
+M_ARENA_MAX = -8  # of malloc.h
 CAPS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN reads the first of them that is set
 X86 = ("x86_64", "AMD64", "i386", "i686")
 WIDE_SUMS = frozenset({"avx512_vnni", "avx_vnni"})
@@ -108,6 +112,26 @@ def _quota(groups: Path) -> float | None:
         if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal() and int(fields[1]) > 0:
             return int(fields[0]) / int(fields[1])
     return None
+
+
+def share_arenas() -> None:
+    """Limits the allocator to `ARENAS` arenas for all threads of the process, unless MALLOC_ARENA_MAX is set.
+
+    Freed memory stays in its arena, so that a process with many arenas keeps more of it.
+    """
+    mallopt = _of_glibc("mallopt")
+    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        mallopt(M_ARENA_MAX, ARENAS)
+
+
+def trim() -> None:
+    """Returns freed memory to the system, where the C library is glibc."""
+    if (malloc_trim := _of_glibc("malloc_trim")) is not None:
+        malloc_trim(ctypes.c_size_t(0))
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 @lru_cache

@@ -41,7 +41,7 @@ TABLE3 = ("rte", "mrpc")  # the paper's tasks that our trunks never saw
 TABLE4 = ("commonsenseqa",)
 TABLE5 = ("emotion", "cola", "stsb", "banking77", "snips_slots")
 SCHEMES = ("heterogeneous", "batch", "dataset")
-NOT_SCALED = ("summarization",)  # kinds that `polyhead.deep.summarizer_training` trains, apart from all others
+NOT_SCALED = ("summarization",)  # kinds that `polyhead.deep.summaries` trains, apart from all others
 OTHER_WAYS = ("unscaled", "proportional", "square-root", "annealed")
 
 

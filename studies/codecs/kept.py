@@ -17,8 +17,8 @@ from polyhead.deep.examples import FeatureExamples, module_outputs
 from polyhead.deep.extract import Extractor
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
-from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.encoder.shape import WORD_VECTORS
 from polyhead.engine.backends.base import FeatureBatch

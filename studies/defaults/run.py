@@ -24,16 +24,15 @@ import numpy as np
 
 from polyhead.deep.extract import Extractor
 from polyhead.deep.features import examples_of
-from polyhead.deep.loop.numerics import precision_of
 from polyhead.deep.nn.load import load_trunk
+from polyhead.deep.nn.runtime import precision_of
 from polyhead.plan import Codec
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks import metrics
-from polyhead.train.data.prepare import prepare
+from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.data.prepared import Prepared, Split
-from polyhead.train.data.wanted import wanted
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from studies.results import Claim, Study

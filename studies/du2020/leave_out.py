@@ -248,6 +248,6 @@ class LeaveOut(runs.Runs):
 
     @property
     def _precision(self) -> str:
-        from polyhead.deep.loop.numerics import precision_of
+        from polyhead.deep.nn.runtime import precision_of
 
         return precision_of(self.settings.heads)

@@ -143,7 +143,7 @@ class Runs(runs.Runs):
 
     def precision(self, method: Method) -> str:
         """The precision of the method's trunk on its device."""
-        from polyhead.deep.loop.numerics import precision_of
+        from polyhead.deep.nn.runtime import precision_of
 
         return precision_of(self._training(method), "cpu" if _pools(method) else self.device)
 
@@ -323,8 +323,7 @@ def _from_random(prepared: Prepared) -> Prepared:
 def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
     """Each task's metrics by split; texts that all tasks are tested on are read once for all of them."""
     from polyhead.deep.examples import module_outputs
-    from polyhead.deep.recipes.course import text_examples
-    from polyhead.deep.recipes.refine import course_scores
+    from polyhead.deep.recipes.course import course_scores, text_examples
 
     tests = {p.task.name: p.test.examples for p in prepared if p.test is not None}
     first = next(iter(tests.values()))

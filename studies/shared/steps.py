@@ -89,7 +89,7 @@ def learn(
 
 def _own_scores(course: JointCourse) -> Facts:
     """Each task's own metric by split, and all its metrics on the reported split, as the course's module stands."""
-    from polyhead.deep.recipes.refine import course_scores
+    from polyhead.deep.recipes.course import course_scores
 
     scores_by_task = {name: course_scores(course, prepared) for name, prepared in course.prepared.items()}
     return {
@@ -116,7 +116,7 @@ def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
 
 def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
     """Keeps what all of these tasks read, from one pass over the texts."""
-    from polyhead.train.data.wanted import wanted
+    from polyhead.train.data.prepare import wanted
 
     extractor.fill([request for p in prepared for request in wanted(p, frozen_path(p, extractor), extractor)])
 
@@ -138,7 +138,7 @@ def fine_tune(
     prepared: Prepared, data: TrunkData, *, search: SearchGrid | None = None, precision: str = "bfloat16"
 ) -> Facts:
     """Full fine-tuning for one task; without a search, at the numbers of its own training alone."""
-    from polyhead.deep.recipes.refine import refine
+    from polyhead.deep.recipes.fine_tune import refine
     from polyhead.project.recipes import SearchGrid
 
     training = prepared.training

@@ -88,7 +88,7 @@ class Runs(runs.Runs):
         say: Say = silent,
     ) -> None:
         """`trunk` stands in for minilm; `device` is where it learns."""
-        from polyhead.deep.loop.numerics import precision_of
+        from polyhead.deep.nn.runtime import precision_of
 
         super().__init__(data, folder, study, trunk=trunk, say=say)
         self.scale, self.device = scale or Scale(), device

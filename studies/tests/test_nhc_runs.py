@@ -10,11 +10,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from polyhead.deep.examples import module_outputs
-from polyhead.deep.loop import numerics
 from polyhead.deep.model import TextBatch
+from polyhead.deep.nn import runtime as numerics
 from polyhead.deep.nn.trunk import Trunk
-from polyhead.deep.recipes.course import text_examples
-from polyhead.deep.recipes.refine import course_scores
+from polyhead.deep.recipes.course import course_scores, text_examples
 from polyhead.plan import merge
 from polyhead.plan.cost import layer_evaluations, parameters
 from polyhead.project.recipes import Training

@@ -57,7 +57,7 @@ class TogetherRuns(runs.Runs):
         say: Say = silent,
     ) -> None:
         """`trunk`, `tasks` and `training` stand in for minilm, the study's eight tasks and its numbers."""
-        from polyhead.deep.loop.numerics import precision_of
+        from polyhead.deep.nn.runtime import precision_of
 
         self.size, self.training = size or Size(), training
         self.entries = entries(str(data)) if tasks is None else tasks

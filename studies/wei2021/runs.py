@@ -36,8 +36,8 @@ class Runs:
         self, data: FilePath, folder: FilePath, study: Rows, *, size: Size | None = None, say: Say = silent
     ) -> None:
         from polyhead.deep.extract import Extractor
-        from polyhead.deep.loop.numerics import precision_of
         from polyhead.deep.nn.load import load_trunk
+        from polyhead.deep.nn.runtime import precision_of
 
         self.data, self.study, self.size, self.say = data, study, size or Size(), say
         self.precision = precision_of(TRAINING)

@@ -11,13 +11,13 @@ from bundle.test_write import contents
 from formats.write_v1 import golden_trunk
 from polyhead import plan
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.manifest import TaskRecord, task_json
+from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.owners import check_family, new_names, owner_at, place_of
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import add_tasks
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, WeightsMismatch
-from polyhead.values import from_json
+from polyhead.values import from_json, to_json
 from support.prompt_groups import (
     ADAPTED,
     ADAPTERS,
@@ -138,7 +138,7 @@ def test_every_field_of_a_node_is_written_and_read_back(name):
     record = msgspec.structs.replace(
         draft("x", path).record, path=plan.Path(nodes=tuple(nodes.values())), needs={"family:adapters": "0" * 64}
     )
-    raw = task_json(record)
+    raw = to_json(record)
     assert from_json(raw, TaskRecord, source="task.json") == record
     written = json.loads(raw)["path"]["nodes"]
     found = next(node for node in written if node["type"] == {"embed": "embed", "head": "head"}.get(name, "layers"))

@@ -20,7 +20,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.whole import BUILDING, remove_workspace, workspace
 from polyhead.certify.certificate import Certificate, Ledger
-from polyhead.certify.change import locked
+from polyhead.certify.proof import locked
 from polyhead.engine.pinned import Numerics, keep_agreements
 from polyhead.engine.quantize.files import write_scales
 from polyhead.engine.quantize.scales import Scale, Scales
@@ -107,7 +107,7 @@ def calibrated(root):
 def begun(root):
     lines = read_bundle_file(root).tasks
     tried = start_operation(root, "rollback", ["first"], lines=lines, wanted=lambda: {"first": "v0001"})
-    finish(root, tried.begun)
+    finish(root, tried)
 
 
 def certified(root):

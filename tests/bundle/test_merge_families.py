@@ -9,11 +9,12 @@ from bundle.test_write import contents
 from formats.write_v1 import golden_trunk
 from polyhead import plan
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.manifest import read_bundle_file, task_json
+from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.merge import copy_tasks, merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.errors import BadName, BundleError, CorruptFile
+from polyhead.values import to_json
 from support.prompt_groups import ADAPTED, ADAPTERS, GROUP, ROWS, adapters, add, draft, group, make, plain
 
 
@@ -132,7 +133,7 @@ def test_a_group_is_copied_under_other_names(bundle, empty):
     again = copy_tasks(copied, list(made), bundle, replace=True, called={v: k for k, v in called.items()})
     assert set(again.values()) == {"v0002"}
     for name in GROUP:
-        assert task_json(Bundle.open(bundle.root).tasks[name]) == task_json(bundle.tasks[name])
+        assert to_json(Bundle.open(bundle.root).tasks[name]) == to_json(bundle.tasks[name])
 
 
 def test_a_group_is_doubled_within_a_bundle(bundle):

@@ -63,7 +63,7 @@ def test_a_task_that_is_added_again_is_removed_no_longer(work):
 
 def test_a_change_that_fails_leaves_what_was_decided_as_it_was(work, monkeypatch):
     """Of a rollback, a removal and a training that cannot be proven: bundle.json is the bytes that it was."""
-    from polyhead.certify import change as certify
+    from polyhead.certify import proof as certify
 
     run("train", write_project(work, "mood", "urgency", "topics", training=POOR))
     path = write_project(work, "mood", "urgency", "topics", training=OTHER)

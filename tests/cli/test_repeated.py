@@ -93,7 +93,6 @@ def stopped_after_the_change(monkeypatch, *words):
 
     with monkeypatch.context() as patch:
         patch.setattr("polyhead.cli.tasks.end", stop)
-        patch.setattr("polyhead.cli.model_tasks.end", stop)
         assert run("tasks", *words).code == 130
 
 
@@ -143,8 +142,8 @@ def test_a_command_that_fails_leaves_no_note(root, tmp_path):
 
 def test_only_what_was_begun_is_forgotten(root, tmp_path):
     bundle, line = shutil.copytree(root, tmp_path / "bundle"), {"a": Live(version="v0002", record="x")}
-    first = start_operation(bundle, "rollback", ["a"], lines=line, wanted=lambda: {"a": "v0001"}).begun
-    other = start_operation(bundle, "rollback", ["b"], lines=line, wanted=lambda: {"a": "v0001"}).begun
+    first = start_operation(bundle, "rollback", ["a"], lines=line, wanted=lambda: {"a": "v0001"})
+    other = start_operation(bundle, "rollback", ["b"], lines=line, wanted=lambda: {"a": "v0001"})
     finish(bundle, first)
     assert json.loads((bundle / ".begun.json").read_text())["arguments"] == ["b"]
     finish(bundle, other)

@@ -295,8 +295,8 @@ KILLED_BETWEEN = """
 import os, sys
 from support.disk_failures import exit_code
 from polyhead.cli.main import main
-import polyhead.certify
-polyhead.certify.certified = lambda *_, **__: os._exit(9)  # the second step of a call with both sorts
+import polyhead.certify.changes
+polyhead.certify.changes.certified = lambda *_, **__: os._exit(9)  # the second step of a call with both sorts
 if os.fork() == 0:
     main(["tasks", sys.argv[1], *sys.argv[2:]])
 print(exit_code())
@@ -341,9 +341,9 @@ def test_a_removal_of_both_sorts_that_was_killed_between_leaves_models_to_remove
 KILLED_AFTER = """
 import os, sys
 from support.disk_failures import exit_code
-from polyhead.bundle import models
+from polyhead.certify import changes
 from polyhead.cli.main import main
-models.remove_models = lambda *_, **__: os._exit(9)
+changes.remove_models = lambda *_, **__: os._exit(9)
 if os.fork() == 0:
     main(["tasks", "remove", sys.argv[1], "mood", "brief"])
 print(exit_code())
@@ -382,8 +382,8 @@ def test_a_model_is_no_version_of_a_task_that_reads_the_trunk(writers):
 def test_models_are_updated_and_rolled_back_several_at_once_and_apart_from_others(writers):
     one, two = writers
     add_model(one, draft("short"))
-    run("tasks", "update", one, two, "brief", "mood").refuses("call of their own", "brief", code=2)
-    run("tasks", "rollback", one, "mood", "brief").refuses("call of their own", code=2)
+    run("tasks", "update", one, two, "brief", "mood").refuses("separate call", "brief")
+    run("tasks", "rollback", one, "mood", "brief").refuses("separate call")
     assert run("tasks", "update", one, two, "brief", "short", "--from-name", "brief=short").code == 2
     swapped = ["--from-name", "brief=short", "--from-name", "short=brief"]
     done = run("tasks", "update", one, two, "brief", "short", *swapped)

@@ -21,7 +21,6 @@ from polyhead.engine.quantize.files import CACHE, RECORD, ScalesRecord, read_sca
 from polyhead.engine.quantize.scales import Scale
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, BundleError, CorruptFile, PlanError, TrunkError, WeightsMismatch
-from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.plan import Codec, Delta, Pool
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.store.jobs import ScoreRequest, score
@@ -32,6 +31,7 @@ from polyhead.testing.tiny import CODECS, PIECES
 from polyhead.text.question import Question
 from polyhead.values import to_json
 from support.cases import cases
+from support.split_scores import split_scores
 from support.tiny_project import write_jsonl
 
 NAN, INF = float("nan"), float("inf")
@@ -396,7 +396,7 @@ def test_evaluate_gives_no_score_of_such_outputs(session, tmp_path, monkeypatch)
     entry = TaskEntry(name="mood", kind="single_label", labels=("bad", "good"), train="x", test="t.jsonl")
     poison(monkeypatch, "mood", INF)
     with pytest.raises(BackendError, match="mood.*not finite"):
-        evaluate_bundle(session, Project(tasks=(entry,)), folder=tmp_path)
+        split_scores(session, Project(tasks=(entry,)), folder=tmp_path)
 
 
 def test_nothing_is_exported_that_answers_no_numbers(trunk, root, tmp_path):

@@ -23,7 +23,7 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.certify import Certificate, ProbeRunner, certified, checked, verify
-from polyhead.certify import change as certify
+from polyhead.certify import proof as certify
 from polyhead.certify.certificate import Ledger, read_certificate
 from polyhead.engine import pinned as answers
 from polyhead.engine.pinned import backend_here, probe_outputs

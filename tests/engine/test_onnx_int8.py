@@ -15,12 +15,13 @@ from polyhead.errors import BackendError
 from polyhead.evaluate import int8 as calibrate
 from polyhead.machine import processor
 from polyhead.project.strategies import Pooled
+from polyhead.store.jobs.columns import RowInput
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 
 TEXTS = [f"{first} {what} {how}" for first in ("my", "the", "where is my") for what in ("lamp", "bill", "phone")
          for how in ("is broken", "was late today", "and the kettle")]  # fmt: skip
-ROWS = [calibrate.CalibrationText(input=(text,)) for text in TEXTS]
+ROWS = [RowInput(input=(text,)) for text in TEXTS]
 RUNTIMES = partial(open_runtime, "onnxruntime")
 
 

@@ -9,7 +9,7 @@ from engine.test_isolation import BY_NAME, add, copying, flip, make, mood
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.certify import Prover, certified, verify
-from polyhead.certify.rollback import roll_back
+from polyhead.certify.changes import Requester, roll_back
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.errors import IsolationError
 
@@ -45,7 +45,7 @@ def changes(root, other):
         lambda prover: certified(
             root, "update", copying(other, "mood", root=root, replace=True), changing=["mood"], prover=prover
         ),
-        lambda prover: roll_back(root, ["mood"], prover=prover).certificate,
+        lambda prover: roll_back(root, ["mood"], by=Requester(prover=prover)).certificate,
         lambda prover: certified(root, "remove", lambda: unlist(root, ["topics"]), changing=["topics"], prover=prover),
         lambda prover: certified(root, "add", copying(other, "topics", root=root), changing=["topics"], prover=prover),
     ]

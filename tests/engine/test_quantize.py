@@ -20,6 +20,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.evaluate import int8 as calibrate
 from polyhead.project.strategies import Branch, Pooled
+from polyhead.store.jobs.columns import RowInput
 from polyhead.tasks.agreement import Agreement
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_part, tiny_path, tiny_trunk
@@ -32,7 +33,7 @@ TEXTS = [
     for what in ("lamp", "bill", "phone")
     for how in ("is broken", "was late today", "is good , anna", "and the kettle")
 ]
-ROWS = [calibrate.CalibrationText(input=(text,)) for text in TEXTS]
+ROWS = [RowInput(input=(text,)) for text in TEXTS]
 
 
 def silent(text):
@@ -249,7 +250,7 @@ def test_texts_are_halved_in_turns():
 @pytest.mark.parametrize("most", [3, 5, 40])
 def test_each_form_has_texts_in_both_halves(most):
     """Also where texts and pairs stand in turns, so that one half of all lines would be pairs alone."""
-    pairs = [calibrate.CalibrationText(input=("my lamp", f"the lamp {n}")) for n in range(12)]
+    pairs = [RowInput(input=("my lamp", f"the lamp {n}")) for n in range(12)]
     rows = [row for both in zip(ROWS[:12], pairs, strict=True) for row in both]
     for half in (halves := calibrate.halves(rows, most)):
         sizes = [sum(len(row.input) == size for row in half) for size in (1, 2)]

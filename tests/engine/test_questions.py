@@ -16,7 +16,6 @@ from polyhead.engine.inputs import Passage, input_of
 from polyhead.engine.pinned import probe_outputs
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, IsolationError
-from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.plan import Layers, Pool, cost
 from polyhead.plan import Path as TaskPath
 from polyhead.project.tables import Project, TaskEntry
@@ -24,6 +23,7 @@ from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
+from support.split_scores import split_scores
 
 TRUNK = tiny_trunk()
 BY_NAME = {task.name: task for task in tiny_tasks()}
@@ -383,7 +383,7 @@ def test_whole_splits_of_both_kinds_are_scored_from_a_bundle(tmp_path):
             TaskEntry(name="who", kind="span", null_answers=True, train="span.jsonl", test="span.jsonl"),
         )
     )
-    reply, who = evaluate_bundle(session, project, folder=tmp_path)
+    reply, who = split_scores(session, project, folder=tmp_path)
     assert (reply.rows, reply.metric, reply.scores) == (4, "accuracy", {"accuracy": 0.75})
     assert (who.rows, who.metric, who.scores) == (3, "f1", {"f1": 1.0, "exact_match": 1.0})
 

@@ -115,10 +115,6 @@ def test_golden_bundle_about_which_something_was_decided_says_what_it_said():
     assert bundle.view({"mood": Live(version="v0002", record=SECOND)}).tasks["mood"].prefix == PREFIX
 
 
-def test_a_bundle_of_before_says_that_nothing_was_decided(golden):
-    assert not golden.lines["mood"].pinned and golden.removed == ()
-
-
 def test_bundle_with_decisions_written_today_has_the_files_and_keys_of_the_golden_one(tmp_path):
     today = write_decided(tmp_path / "today").root
     names = [{str(p.relative_to(root)) for p in root.rglob("*.*")} for root in (today, DECIDED)]

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from polyhead.certify import Prover, verify
-from polyhead.certify.change import locked
+from polyhead.certify.proof import locked
 from polyhead.serve import change_process
 from polyhead.serve.change_process import ChangeProcess, Parent
 from polyhead.serve.http import HttpError

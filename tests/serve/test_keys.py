@@ -55,7 +55,7 @@ class WithChanges:
             Operation(method="GET", path="/seen", summary="Anyone sees it.", access="open"),
         ]
 
-    def told(self, error):
+    def error_response(self, error):
         return JSONResponse({"detail": str(error)}, status_of(error), headers_of(error))
 
     async def _done(self, request):

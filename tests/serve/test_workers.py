@@ -21,8 +21,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from polyhead.serve.exposition import joined_counts
 from polyhead.serve.run import bound
-from polyhead.serve.workers import VARIABLE, CountsOfAll, Supervisor, WorkerPlace, joined_counts
+from polyhead.serve.workers import VARIABLE, CountsOfAll, Supervisor, WorkerPlace
 from support.admin_server import add, make
 
 SOURCE = Path(__file__).parents[2] / "src"

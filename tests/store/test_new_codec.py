@@ -6,7 +6,7 @@ import pytest
 from polyhead import read_project, train_project
 from polyhead.bundle.read import Bundle
 from polyhead.codecs import CODECS, FeatureCodec, register_codec
-from polyhead.deep.stable import stable_rows
+from polyhead.deep.checks import stable_rows
 from polyhead.engine.backends import BACKENDS, default_backend, open_backend
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError

@@ -12,7 +12,7 @@ from polyhead.plan import Codec, Pool
 from polyhead.plan.coding import encode
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.ids import document_id
-from polyhead.store.fill import batch_values, entry_batches
+from polyhead.store.taps import batch_values, entry_batches
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_tasks, tiny_trunk
 from polyhead.testing.tiny import WORDS, tiny_path

@@ -44,11 +44,10 @@ def remember(monkeypatch):
 
 
 def _replace(monkeypatch, solutions):
-    from polyhead.deep.heads import linear, select
+    from polyhead.deep.heads import linear
 
     _own.setdefault("solutions", linear.solutions)
     monkeypatch.setattr(linear, "solutions", solutions)
-    monkeypatch.setattr(select, "solutions", solutions)
 
 
 def _remembered(inputs, penalties):

@@ -12,7 +12,7 @@ from polyhead.plan.coding import encode
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, Schema
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.open import create_corpus
-from polyhead.store.fill import batch_values, entry_batches, fixed_codec, sample_values
+from polyhead.store.taps import batch_values, entry_batches, fixed_codec, sample_values
 from polyhead.testing import tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of
 

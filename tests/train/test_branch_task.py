@@ -27,10 +27,9 @@ from polyhead.deep.branch.task import (
 )
 from polyhead.deep.features import wanted_taps
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.loop.numerics import has_native_bfloat16
+from polyhead.deep.nn.runtime import has_native_bfloat16
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, TrainError
-from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.plan.cost.allocate import OptionsFile, best_under, by_rule, greedy, price_of
 from polyhead.project.strategies import Branch, Pooled
@@ -40,6 +39,7 @@ from polyhead.train import job as running
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from polyhead.train.runs import Fitted
+from support.split_scores import split_scores
 from support.tiny_branches import (
     DEPTH,
     TRAINING,
@@ -715,7 +715,7 @@ def test_live_answers_score_what_training_wrote(home, tmp_path, precision):
     chosen = Session(folder / "bundle", backend="torch").backend.precision
     assert chosen == (precision if has_native_bfloat16() else "float32")
     session = Session(folder / "bundle", backend="torch", precision=precision)  # emulated where it is not native
-    for score in evaluate_bundle(session, asked, folder=folder):
+    for score in split_scores(session, asked, folder=folder):
         wrote = outcome.trained[score.task]["test"]
         assert score.scores == pytest.approx(wrote, abs=1e-5 if precision == "float32" else 0.05), score.task
 

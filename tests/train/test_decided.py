@@ -13,7 +13,6 @@ from polyhead.bundle.remove import remove_tasks
 from polyhead.deep.heads import run as running
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, CorruptFile, UnknownTask
-from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.recipes import FineTune, Joint, SearchGrid
 from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
@@ -23,6 +22,7 @@ from polyhead.train.record.decided import TrainOptions, VersionDecisions, choice
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.cases import cases
+from support.split_scores import split_scores
 
 GOOD = msgspec.structs.replace(tiny_project.TRAINING, epochs=20, patience=20, learning_rate=2e-2)
 POOR = msgspec.structs.replace(tiny_project.TRAINING, epochs=1, learning_rate=1e-5)
@@ -143,7 +143,7 @@ def answers(root, home, task):
     """What the live version answers on the validation file, and its metrics there."""
     project = tiny_project.project(home, task)
     session = Session(root, backend="reference")
-    (score,) = evaluate_bundle(session, project, folder=home, split="validation")
+    (score,) = split_scores(session, project, folder=home, split="validation")
     texts = [json.loads(x)["text"] for x in (home / "data/messages-validation.jsonl").read_text().splitlines()]
     found = [result.answers[task] for result in session.predict(texts, tasks=[task])]
     return found, score.scores
@@ -296,7 +296,7 @@ def test_other_test_rows_alone_train_and_publish_nothing(train, home):
     project = msgspec.structs.replace(tiny_project.project(home, "mood"), bundle=str(train.root))
     (entry,) = project.tasks
     project = msgspec.structs.replace(project, tasks=(msgspec.structs.replace(entry, test=fewer),))
-    assert evaluate_bundle(Session(train.root), project, folder=home)[0].rows == 5
+    assert split_scores(Session(train.root), project, folder=home)[0].rows == 5
 
 
 def test_learned_trunks_know_nothing_of_test_rows_either(home, tmp_path):

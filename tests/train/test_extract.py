@@ -14,7 +14,7 @@ from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.plan.coding import decode, encode
-from polyhead.store import fill
+from polyhead.store import taps as fill
 from polyhead.testing import CODECS, tiny_owned, tiny_trunk
 from polyhead.text.words import first_subtokens, words_of
 from polyhead.train.data.source import FeatureRequest

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.deep.heads.few import FewLabels
+from polyhead.deep.heads.held_out import FewLabels
 from polyhead.deep.heads.label_words import centred, sentences
 from polyhead.deep.heads.linear import Inputs, solutions
 from polyhead.tasks.task import Task

@@ -9,8 +9,8 @@ from polyhead.bundle.whole import BUILDING
 from polyhead.deep.loop import fit as fitting
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.fine_tune import refine
 from polyhead.deep.recipes.learned import lineage_of
-from polyhead.deep.recipes.refine import refine
 from polyhead.encoder.data import arrays_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, TrainError, UnknownTask

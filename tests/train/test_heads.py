@@ -30,8 +30,7 @@ from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train import events as telling
-from polyhead.train.data.prepare import prepare
-from polyhead.train.data.wanted import wanted
+from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.events import Events
 from polyhead.train.heads import candidate_paths, candidates
 from polyhead.train.record import lines

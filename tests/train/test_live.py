@@ -318,7 +318,7 @@ def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
     with monkeypatch.context() as patched:
         for what in (
             "deep.heads.run.feature_paths",
-            "deep.recipes.live.JointCourse",
+            "deep.recipes.joint.JointCourse",
             "deep.heads.run.train_task",
             "train.job._extract",
         ):

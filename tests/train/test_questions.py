@@ -25,8 +25,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
-from polyhead.train.data.prepare import prepare, single_inputs
-from polyhead.train.data.wanted import wanted
+from polyhead.train.data.prepare import prepare, single_inputs, wanted
 from polyhead.train.events import Events
 from polyhead.train.heads import candidate_paths
 from polyhead.train.run import train_project

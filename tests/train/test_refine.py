@@ -9,8 +9,8 @@ from polyhead.data.read import Examples
 from polyhead.deep.loop import fit as fitting
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.fine_tune import refine
 from polyhead.deep.recipes.paths import joint_paths
-from polyhead.deep.recipes.refine import refine
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import ConfigError, TrainError
 from polyhead.project.recipes import Joint, SearchGrid, SearchPoint, Smoothing

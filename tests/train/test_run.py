@@ -18,7 +18,6 @@ from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.recipes.learned import Lineage, write_lineage
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
-from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import with_seed
@@ -31,6 +30,7 @@ from support import head_search, tiny_project
 from support.disk_failures import run_forking
 from support.pooled_features import of_torch
 from support.tiers import first_of
+from support.split_scores import split_scores
 
 ALL = tuple(tiny_project.ENTRIES)
 
@@ -135,7 +135,7 @@ def test_live_evaluation_equals_the_scores_that_training_wrote(home):
     folder, outcome, _ = home
     session = Session(folder / "bundle")
     for split in ("test", "validation"):
-        found = evaluate_bundle(session, tiny_project.project(folder), folder=folder, split=split)
+        found = split_scores(session, tiny_project.project(folder), folder=folder, split=split)
         assert [score.task for score in found] == list(ALL)
         for score in found:
             assert score.split == split and score.rows == 12
@@ -504,7 +504,7 @@ def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, monkeypa
     outcome = train_project(
         tiny_project.project(folder, "mood", "names", strategy=strategy, training=training), folder=folder
     )
-    found = evaluate_bundle(
+    found = split_scores(
         Session(folder / "bundle"), tiny_project.project(folder, "mood", "names"), folder=folder, split="test"
     )
     for score in found:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.deep.loop.numerics import numerics, precision_of
+from polyhead.deep.nn.runtime import numerics, precision_of
 from polyhead.errors import BadName, EmptyData
 from polyhead.machine import Processor
 from polyhead.plan import Codec
@@ -203,7 +203,7 @@ def test_events_are_one_json_object_a_line(tmp_path):
 def processor_with(monkeypatch, *features):
     """Training sees a processor of this machine's kind with these features alone."""
     made = Processor(machine="x86_64", features=frozenset(features))
-    monkeypatch.setattr("polyhead.deep.loop.numerics.processor", lambda: made)
+    monkeypatch.setattr("polyhead.deep.nn.runtime.processor", lambda: made)
 
 
 def test_precision_is_the_asked_one_and_auto_is_what_the_processor_has(monkeypatch):

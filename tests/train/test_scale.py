@@ -20,7 +20,7 @@ from polyhead.errors import ConfigError, MissingExtra
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.project.strategies import Branch
 from polyhead.train import events as telling
-from polyhead.train.events import Events, Meter, Update
+from polyhead.train.events import Events, Meter
 from polyhead.train.runs import ProcessRank
 from polyhead.values import to_value
 from support import tiny_project
@@ -245,7 +245,7 @@ def test_tasks_of_a_family_share_a_heads_effective_steps():
     meter = Meter(Events(listeners=[lambda name, facts: told.append(dict(facts))]), {"a": "f", "b": "f", "c": "c"})
     for step, tasks in enumerate(("aabc", "aacc"), start=1):
         losses = tuple((task, float(step)) for task in tasks)
-        meter.update(Update(step=step, losses=losses, learning_rate=0.5, tokens=10))
+        meter.update(step=step, losses=losses, learning_rate=0.5, tokens=10)
     meter.tell()
     assert told[0]["effective_steps"] == {"f": 1.25, "c": 0.75}
     assert told[0]["micro_batches"] == {"a": 4, "b": 1, "c": 3}

@@ -14,16 +14,15 @@ from transformers.trainer_pt_utils import LabelSmoother
 from polyhead.bundle.models import MODELS, Models, remove_models, set_models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import checked
+from polyhead.deep import summaries as summarize
 from polyhead.deep import summaries as summarize_run
-from polyhead.deep import summarizer_training as summarize
 from polyhead.deep.loop import fit
 from polyhead.deep.loop.loss import LOSSES
+from polyhead.deep.summaries import SummaryExamples, smoothed_loss, train_summarizer
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
-from polyhead.deep.summarizer_training import SummaryExamples, smoothed_loss, train_summarizer
 from polyhead.encoder.summarizer import Summarizer
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, MissingExtra, TrunkError, UnknownTask
-from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice, read_project
 from polyhead.train.data.prepare import prepare
@@ -31,6 +30,7 @@ from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import summarizers, tiny_project
 from support.commands import run
+from support.split_scores import split_scores
 from support.tiny_project import to_toml
 
 pytest.importorskip("rouge_score")
@@ -154,7 +154,7 @@ def test_fifty_documents_are_learned_by_heart(home):
 
 def test_live_answers_score_what_training_said(home):
     folder, outcome, _ = home
-    (found,) = evaluate_bundle(Session(folder / "bundle"), project(folder), folder=folder)
+    (found,) = split_scores(Session(folder / "bundle"), project(folder), folder=folder)
     assert found.rows == 50 and found.metric == "rouge_l"
     assert found.scores == outcome.trained["brief"]["test"]
 

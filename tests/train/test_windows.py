@@ -22,7 +22,6 @@ from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.engine.session import Session
 from polyhead.errors import EmptyData
-from polyhead.evaluate.scores import evaluate_bundle
 from polyhead.plan import Pool
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Branch, Pooled
@@ -33,11 +32,12 @@ from polyhead.tasks.kinds.tagged import parts_of
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
+from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import TRAINER, Prepared, Split
-from polyhead.train.data.wanted import wanted
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import tiny_project
+from support.split_scores import split_scores
 
 SIZE = 16  # tokens that the trunk reads
 DATA = tiny_trunk(max_tokens=SIZE)
@@ -293,7 +293,7 @@ def learned(folder, way, **changes):
 def test_answers_beyond_the_first_window_are_learned_and_scored_as_they_are_answered(tmp_path, way):
     project, scores = learned(tmp_path, way, long_texts="windows")
     assert scores["validation"]["exact_match"] >= 0.8
-    (found,) = evaluate_bundle(Session(tmp_path / "bundle"), project, folder=tmp_path, split="validation")
+    (found,) = split_scores(Session(tmp_path / "bundle"), project, folder=tmp_path, split="validation")
     assert found.scores == pytest.approx(scores["validation"])
     cut = tmp_path / "cut"
     with pytest.raises(EmptyData, match="beyond the 16 tokens.*long_texts = 'windows'"):

@@ -15,9 +15,9 @@ from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
 from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
-from polyhead.train.data.wanted import wanted
 from polyhead.train.events import Events
 from polyhead.train.runs import stream
 from polyhead.values import Value

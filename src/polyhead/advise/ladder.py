@@ -16,7 +16,7 @@ from polyhead.advise.rows import TaskScore, data_digest, key_of
 from polyhead.advise.ways import ALL, ALONE, TaskSet, Way, declared, project_file
 from polyhead.bundle.read import Bundle
 from polyhead.deep.extract import Extractor
-from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.rates import rates_of
 from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.errors import ConfigError

@@ -190,22 +190,20 @@ class Model:
 
     def rollback(self, task: str, version: str | None = None) -> str:
         """Goes back to an earlier version, by default the one before; gives the live one."""
-        from polyhead.bundle.journal import finish
-        from polyhead.certify.rollback import roll_back
+        from polyhead.certify import Requester, roll_back
 
         self._known(task)
-        done = roll_back(self.folder, [task], version)
-        finish(self.folder, done.begun)
+        change = roll_back(self.folder, [task], version, by=Requester())
+        change.reported(self.folder)
         self.session.refresh()
-        return done.certificate.after[task].version
+        return self.versions[task]
 
     def remove(self, task: str) -> None:
         """Takes a task away, with all its versions."""
-        from polyhead.bundle.remove import unlist
-        from polyhead.certify import certified
+        from polyhead.certify import Requester, remove_from
 
         self._known(task)
-        certified(self.folder, "remove", lambda: unlist(self.folder, [task]), changing=[task])
+        remove_from(self.folder, [task], by=Requester())
         self.session.refresh()
 
     def predict(

@@ -7,8 +7,8 @@ the live one are listed in `attempts.json`, so that they are not trained again; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path as FilePath
 
 from polyhead.bundle.files import read_inside, writing_bundle
@@ -34,13 +34,6 @@ class StartedOperation(Value):
         return live == self.wanted != {name: line.version for name, line in self.before.items()}
 
 
-class OperationStart(Value):
-    """A command, and whether it had made its change before it was killed."""
-
-    begun: StartedOperation
-    is_done: bool
-
-
 def start_operation(
     root: FilePath,
     operation: str,
@@ -48,38 +41,28 @@ def start_operation(
     *,
     lines: Mapping[str, Live],
     wanted: Callable[[], Mapping[str, str]],
-) -> OperationStart:
-    """Records what the command is going to do, unless the same command was killed after it had done that.
+) -> StartedOperation:
+    """Records what the command is going to do; where the same command was killed after it had done that, that record.
 
     `lines` are the live versions of the tasks; `wanted` finds the versions to make live. Call `finish` afterwards.
     """
     previous = _read_begun(root)
     is_same = previous is not None and (previous.operation, previous.arguments) == (operation, tuple(arguments))
     if previous is not None and is_same and previous.is_done(lines):
-        return OperationStart(begun=previous, is_done=True)
+        return previous
     versions = dict(wanted())
     before = {name: lines[name] for name in versions if name in lines}
-    begun = StartedOperation(operation=operation, arguments=tuple(arguments), before=before, wanted=versions)
+    started = StartedOperation(operation=operation, arguments=tuple(arguments), before=before, wanted=versions)
     with writing_bundle(root, f"'{operation}' on {root} failed, and nothing was changed"):
-        replace_file(root / BEGUN, to_json(begun), root=root)
-    return OperationStart(begun=begun, is_done=False)
+        replace_file(root / BEGUN, to_json(started), root=root)
+    return started
 
 
-def finish(root: FilePath, begun: StartedOperation) -> None:
+def finish(root: FilePath, started: StartedOperation) -> None:
     """Removes the record: the command has reported its end, or it failed and changed nothing."""
-    if _read_begun(root) == begun:
+    if _read_begun(root) == started:
         with suppress(OSError):
             (root / BEGUN).unlink(missing_ok=True)
-
-
-@contextmanager
-def forgotten_if_it_fails(root: FilePath, begun: StartedOperation) -> Iterator[None]:
-    """Removes the record if the block, which changes all or nothing, fails."""
-    try:
-        yield
-    except Exception:
-        finish(root, begun)
-        raise
 
 
 def _read_begun(root: FilePath) -> StartedOperation | None:

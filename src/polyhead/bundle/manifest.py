@@ -44,7 +44,7 @@ from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.limits import MOST_VALUES
 from polyhead.tasks.task import Task, check_name, owner_of
-from polyhead.values import Value, ValueT, from_json, to_json
+from polyhead.values import Value, ValueT, from_json
 
 VERSION = re.compile(r"v\d{4,9}")  # the name of a version's folder
 
@@ -224,11 +224,6 @@ def read_task(root: FilePath, name: str, live: Live, *, trunk: str, shape: Archi
     except PolyheadError as error:
         raise CorruptFile(f"{path} contradicts itself", got=error, do="restore the file", path=path) from None
     return record
-
-
-def task_json(record: TaskRecord) -> bytes:
-    """The bytes of task.json."""
-    return to_json(record)
 
 
 def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:

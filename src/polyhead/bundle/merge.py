@@ -35,15 +35,7 @@ from polyhead.bundle.format import (
     TRUNK_RECORD,
     WEIGHTS,
 )
-from polyhead.bundle.manifest import (
-    BundleFile,
-    TaskRecord,
-    TrunkRecord,
-    read_bundle_file,
-    read_trunk_record,
-    renamed,
-    task_json,
-)
+from polyhead.bundle.manifest import BundleFile, TaskRecord, TrunkRecord, read_bundle_file, read_trunk_record, renamed
 from polyhead.bundle.models import Models, new_models, read_models_file, remove_models
 from polyhead.bundle.owners import Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
 from polyhead.bundle.read import Bundle
@@ -338,7 +330,7 @@ def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePat
     if record == source.tasks[name]:
         hashed = _copy(source.root, (*place, TASK), folder, source.lines[name].record)
     else:
-        hashed = write_file(folder / TASK, [task_json(record)])
+        hashed = write_file(folder / TASK, [to_json(record)])
     sync_folder(folder)
     return hashed
 

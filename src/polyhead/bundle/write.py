@@ -23,7 +23,6 @@ from polyhead.bundle.manifest import (
     read_record,
     read_task,
     read_trunk_record,
-    task_json,
 )
 from polyhead.bundle.models import check_no_models
 from polyhead.bundle.notes import NotesDraft
@@ -177,7 +176,7 @@ class Draft(NotesDraft, eq=False):
             folder,
             self.record.task.name,
             (PART, self.arrays),
-            lambda hashes: task_json(msgspec.structs.replace(self.record, files=hashes)),
+            lambda hashes: to_json(msgspec.structs.replace(self.record, files=hashes)),
             files=files if self.seen is None else {**files, SEEN: self.seen},
         )
 

@@ -5,7 +5,8 @@ them lie in the bundle.
 """
 
 from polyhead.certify.certificate import Certificate, Operation
-from polyhead.certify.change import CertifiedChange, certified, certified_once
+from polyhead.certify.changes import BundleChange, Requester, add_from, remove_from, roll_back, update_from
+from polyhead.certify.proof import certified
 from polyhead.certify.prover import Prover
 from polyhead.certify.verification import Discrepancy, Verification, checked, verify
 from polyhead.engine.pinned import AnswerChange, ProbeAnswers, ProbeRunner, numerics_label
@@ -14,15 +15,19 @@ __all__ = [
     "AnswerChange",
     "ProbeAnswers",
     "ProbeRunner",
+    "BundleChange",
     "Certificate",
-    "CertifiedChange",
     "Discrepancy",
     "Operation",
     "Prover",
+    "Requester",
     "Verification",
+    "add_from",
     "certified",
-    "certified_once",
     "checked",
     "numerics_label",
+    "remove_from",
+    "roll_back",
+    "update_from",
     "verify",
 ]

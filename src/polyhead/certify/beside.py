@@ -11,7 +11,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import Seen
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.certify.certificate import Certificate
-from polyhead.certify.change import certified
+from polyhead.certify.proof import certified
 from polyhead.engine.pinned import ProbeRunner
 from polyhead.errors import BundleError, IsolationError
 from polyhead.tasks.calibration import Calibration

@@ -10,7 +10,7 @@ import numpy as np
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash
-from polyhead.certify.change import locked
+from polyhead.certify.proof import locked
 from polyhead.engine.pinned import (
     ProbeAnswers,
     ProbeRunner,

@@ -9,8 +9,7 @@ import numpy as np
 
 from polyhead.check.part import Finding, RowRef, SplitRows, counted
 from polyhead.data.read import Examples
-from polyhead.tasks.kinds.base import softmax
-from polyhead.tasks.kinds.multi_label import sigmoid
+from polyhead.tasks.kinds.base import sigmoid, softmax
 from polyhead.values import Value
 
 NEIGHBOURS = 10

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from polyhead.plan import Path as TaskPath
     from polyhead.store.jobs.extract import ExtractSummary
     from polyhead.store.jobs.stores import StoreInfo
-    from polyhead.store.jobs.taps import Tap
+    from polyhead.store.taps import Tap
 
 WEEK = 7.0  # days for which files that no version needs are kept
 MOST_NAMED = 5  # tasks in one line
@@ -213,7 +213,7 @@ def compact_command(store: str, rows: int, days: float, json_to: str | None) -> 
 
 
 def _taps(taps: tuple[str, ...], tasks: tuple[str, ...]) -> list[Tap]:
-    from polyhead.store.jobs.taps import Tap
+    from polyhead.store.taps import Tap
 
     return [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
 
@@ -234,7 +234,7 @@ def _opened(
     from polyhead.engine.backends import open_backend
     from polyhead.engine.loaded import trained_precision
     from polyhead.engine.quantize.files import scales_for
-    from polyhead.store.jobs.taps import tapped_paths
+    from polyhead.store.taps import tapped_paths
 
     if Path(encoder, "bundle.json").exists() or tasks:
         if max_tokens is not None:

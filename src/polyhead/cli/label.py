@@ -33,7 +33,7 @@ from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.check.labelling import LabelFile, Text
-    from polyhead.deep.heads.few import FewLabels, FewLabelsFit
+    from polyhead.deep.heads.held_out import FewLabels, FewLabelsFit
 
 SKIP, QUIT = "s", "q"
 
@@ -142,8 +142,7 @@ def _encoded(
 ) -> FewLabels:
     """Every text as a linear head reads it."""
     from polyhead.data.read import Examples, ReadReport
-    from polyhead.deep.heads.few import FewLabels
-    from polyhead.deep.heads.held_out import features_for, linear_inputs, whole_of, words_prior
+    from polyhead.deep.heads.held_out import FewLabels, features_for, linear_inputs, whole_of, words_prior
     from polyhead.train.events import Events
 
     entry = TaskEntry(name="label", kind=SINGLE_LABEL, labels=tuple(names), train="")

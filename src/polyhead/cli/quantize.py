@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
     from polyhead.data.columns import Source
     from polyhead.engine.quantize.files import Int8Change
+    from polyhead.store.jobs.columns import RowInput
 
 ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 """Endings of files of labelled rows."""
@@ -114,8 +115,7 @@ def command(
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
     labelled = None if data is None else _labelled(opened, data, labels)
-    read = [calibrate.CalibrationText(input=line.input, words=line.words) for line in read_texts(texts, text)]
-    calibration_rows, measured_rows = calibrate.halves(read, rows)
+    calibration_rows, measured_rows = calibrate.halves(_rows(texts, text), rows)
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
         scales = calibrate.calibrated_scales(opened, calibration_rows, runtimes, show=printer.show)
@@ -137,6 +137,13 @@ def command(
     tasks = {task: _as_json(change) for task, change in changes.items()}
     facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits}
     printer.json({"calibration": record, **facts, "tasks": tasks})
+
+
+def _rows(path: str, column: str | None) -> list[RowInput]:
+    """The texts of the user's file."""
+    from polyhead.store.jobs.columns import RowInput
+
+    return [RowInput(input=line.input, words=line.words) for line in read_texts(path, column)]
 
 
 def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> dict[str, Source]:

@@ -66,7 +66,7 @@ def command(
     except ImportError as error:
         raise MissingExtra(error.name or "uvicorn", "serve", "the server") from None
     from polyhead.engine.session import Session
-    from polyhead.memory import share_arenas
+    from polyhead.machine import share_arenas
     from polyhead.serve.service import Service
 
     known, place = keys_of(keys), place_of_worker()

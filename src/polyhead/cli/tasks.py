@@ -13,21 +13,13 @@ import msgspec
 from polyhead.cli.actor import actor_option
 from polyhead.cli.bundle_lines import answers_changed, end, model_row, owner_rows, removed_lines, task_row
 from polyhead.cli.certificate import certificate
-from polyhead.cli.model_tasks import (
-    other_sort,
-    roll_back_models,
-    rolled_back,
-    tell_repeated,
-    update_keys,
-    update_models,
-)
 from polyhead.cli.output import Printer, counted, json_option
 from polyhead.cli.uploads import apply, pack
 
 if TYPE_CHECKING:
     from polyhead.bundle.manifest import Live
     from polyhead.bundle.read import Bundle
-    from polyhead.certify import Verification
+    from polyhead.certify import BundleChange, Verification
 
 FOLDER = click.Path(file_okay=False)
 
@@ -93,37 +85,19 @@ def add(
     together. Tasks that own their models may come from a bundle with any trunk. If the command is killed, run it
     again.
     """
-    from polyhead.bundle.merge import copy_tasks, models_added, taken_of
-    from polyhead.bundle.models import Models
+    from polyhead.bundle.models import model_names
     from polyhead.bundle.read import Bundle
-    from polyhead.certify import certified
+    from polyhead.certify import Requester, add_from
 
-    printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
-    taken = taken_of(theirs, names or None)
-    rest, own = list(taken.tasks.lines), list(taken.models.lines)
-    called = _pairs(new_names, [*rest, *own], "--as")
-    if not rest and not own:
+    printer, theirs = Printer(json_to), Bundle.open(source)
+    chosen = list(dict.fromkeys(names)) or [*theirs.lines, *model_names(theirs.root)]
+    if not chosen:
         raise click.BadParameter(f"{source} has no task", param_hint="'FROM'")
-    renamed = {name: other for name, other in called.items() if name in rest}
-    certificate, changed = None, dict[str, tuple[str | None, str | None]]()
-    owning = {name: called.get(name, name) for name in own}
-    same = Models(ours.root).same_as(taken.models, owning) if rest else {}  # of an add that was killed
-    missing = {name: new for name, new in owning.items() if new not in same}
-    with models_added(taken.models, missing, ours.root) as models:
-        if rest:
-            certificate = certified(
-                bundle,
-                "add",
-                lambda: copy_tasks(theirs, rest, Bundle.open(bundle, verify=False), called=renamed),
-                changing=[called.get(name, name) for name in rest],
-                actor=actor,
-            )
-            changed |= certificate.changed
-    added = {name: (None, version) for name, version in models.items()}
-    for name, (_, version) in {**changed, **added}.items():
-        printer.line(f"added {name} ({version})")
-    printer.lines([f"{name} ({version}) was there already, file for file" for name, version in same.items()])
-    end(printer, bundle, certificate, models=added)
+    called = _pairs(new_names, chosen, "--as")
+    change = add_from(Path(bundle), theirs, chosen, called=called, by=Requester(actor=actor))
+    printer.lines([f"added {name} ({version})" for name, (_, version) in change.changed.items()])
+    printer.lines([f"{name} ({version}) was there already, file for file" for name, version in change.present.items()])
+    end(printer, bundle, change.certificate, models=change.models)
 
 
 @command.command("update")
@@ -154,13 +128,9 @@ def update(
     There may be new labels. The command prints which probes get a new answer; the certificate holds all of them. Tasks
     of one prompt group must be updated together; tasks that own their models, in a separate call.
     """
-    from polyhead.bundle.format import TASKS
-    from polyhead.bundle.journal import finish
     from polyhead.bundle.lost import check_replacement
-    from polyhead.bundle.merge import copy_tasks
     from polyhead.bundle.read import Bundle
-    from polyhead.bundle.versions import next_version
-    from polyhead.certify import certified_once
+    from polyhead.certify import Requester, update_from
 
     printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
     chosen = list(dict.fromkeys(names))
@@ -168,35 +138,22 @@ def update(
     called = {from_name.get(name, name): name for name in chosen}
     if len(called) < len(chosen):
         raise click.BadParameter("a task of FROM can update one task", param_hint="'--from-name'")
-    if _own_models(ours, chosen, "updated"):
-        return update_models(printer, ours, theirs, called)
-    for name in chosen:
-        ours.version(name)  # UnknownTask where there is nothing to update
-    new = {name: _known(theirs, other, ours) for other, name in called.items()}
-    after = {name: record.task.labels for name, record in new.items()}
+    new = {name: theirs.record(other) for other, name in called.items() if other in theirs.lines and name in ours.lines}
     for name, record in new.items() if not allow_lost_labels else ():
         do = "update from a version that learned these labels too, or let them go with --allow-lost-labels"
         check_replacement(ours, name, record, do=do, where="what the new one learned from")
-    renamed = {other: name for other, name in called.items() if other != name}
-    done = certified_once(
-        bundle,
-        "update",
-        lambda _: copy_tasks(theirs, list(called), Bundle.open(bundle, verify=False), replace=True, called=renamed),
-        arguments=update_keys(theirs.root, {other: (name, theirs.lines[other]) for other, name in called.items()}),
-        wanted=lambda: {name: next_version(ours.root / TASKS / name) for name in chosen},
-        changing=chosen,
-        actor=actor,
-    )
-    certificate, old = done.certificate, done.begun.before
-    labels = {name: {"before": _labels(ours, name, old[name]), "after": after[name]} for name in chosen}
-    for name in chosen:
-        printer.line(f"updated {name}: {old[name].version} -> {certificate.after[name].version}")
-        printer.lines(_labels_changed(**labels[name]))
-        printer.lines(answers_changed(certificate, name))
-    facts = {"labels": labels[chosen[0]]} if len(chosen) == 1 else {}
-    tell_repeated(printer, is_repeated=done.is_repeated)
-    end(printer, bundle, certificate, **facts, tasks={name: {"labels": labels[name]} for name in chosen})
-    return finish(ours.root, done.begun)
+    change = update_from(ours.root, theirs, called, by=Requester(actor=actor))
+    certificate, labels = change.certificate, dict[str, dict[str, Any]]()
+    for name, (old, version) in change.changed.items():
+        printer.line(f"updated {name}: {old} -> {version}")
+        if certificate is not None and change.started is not None:
+            before = _labels(ours, name, change.started.before[name])
+            labels[name] = {"before": before, "after": new[name].task.labels}
+            printer.lines(_labels_changed(**labels[name]))
+            printer.lines(answers_changed(certificate, name))
+    facts = {"labels": labels[chosen[0]]} if len(labels) == 1 else {}
+    facts |= {"tasks": {name: {"labels": labels[name]} for name in labels}} if labels else {}
+    _end_once(printer, ours.root, change, **facts)
 
 
 @command.command("remove")
@@ -210,22 +167,12 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None, actor: str)
     Families that no other task reads are removed too. Tasks of one prompt group must be removed together. `polyhead
     train` does not train removed tasks again unless `--retrain` names them.
     """
-    from polyhead.bundle.merge import taken_of
-    from polyhead.bundle.models import remove_models
-    from polyhead.bundle.read import Bundle
-    from polyhead.bundle.remove import unlist
-    from polyhead.certify import certified
+    from polyhead.certify import Requester, remove_from
 
-    printer, root = Printer(json_to), Path(bundle)
-    taken = taken_of(Bundle.open(bundle, verify=False), names)
-    rest, own, certificate = list(taken.tasks.lines), taken.models, None
-    if rest:
-        certificate = certified(bundle, "remove", lambda: unlist(root, rest), changing=rest, actor=actor)
-    if own.lines:
-        remove_models(root, list(own.lines))
-    for name in dict.fromkeys(names):
-        printer.line(f"removed {name}")
-    end(printer, bundle, certificate, models={name: (own.version(name), None) for name in own.lines})
+    printer = Printer(json_to)
+    change = remove_from(Path(bundle), names, by=Requester(actor=actor))
+    printer.lines([f"removed {name}" for name in dict.fromkeys(names)])
+    end(printer, bundle, change.certificate, models=change.models)
 
 
 @command.command("rollback")
@@ -241,27 +188,20 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None, actor: st
     that own their models need a separate call. A version that is not the newest is pinned: `polyhead train` does not
     replace it unless `--retrain` names the task.
     """
-    from polyhead.bundle.journal import finish
     from polyhead.bundle.models import model_names
     from polyhead.bundle.read import Bundle
-    from polyhead.certify.rollback import roll_back
+    from polyhead.certify import Requester, roll_back
 
     printer, ours, chosen = Printer(json_to), Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
     if len(chosen) > 1 and chosen[-1] not in [*ours.lines, *model_names(ours.root)]:
         version = chosen.pop()
-    if _own_models(ours, chosen, "rolled back"):
-        return roll_back_models(printer, ours, chosen, version)
-
-    done = roll_back(ours.root, chosen, version, actor=actor)
-    certificate = done.certificate
-    for name in chosen:
-        live = certificate.after[name].version
-        printer.line(rolled_back(name, *certificate.changed.get(name, (live, live))))
-        printer.lines(answers_changed(certificate, name))
-    tell_repeated(printer, is_repeated=done.is_repeated)
-    end(printer, bundle, certificate)
-    return finish(ours.root, done.begun)
+    change = roll_back(ours.root, chosen, version, by=Requester(actor=actor))
+    for name, (old, new) in change.changed.items():
+        printer.line(f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already")
+        if change.certificate is not None:
+            printer.lines(answers_changed(change.certificate, name))
+    _end_once(printer, ours.root, change)
 
 
 @command.command("verify")
@@ -303,27 +243,12 @@ def _pairs(values: Sequence[str], names: Sequence[str], option: str) -> dict[str
     return pairs
 
 
-def _own_models(bundle: Bundle, names: Sequence[str], done: str) -> bool:
-    """Whether these tasks own their models; raises click.BadParameter if only some of them do."""
-    from polyhead.bundle.models import model_names
-
-    own = [name for name in names if name in model_names(bundle.root)]
-    if own and len(own) < len(names):
-        raise click.BadParameter(
-            f"tasks that own their models are {done} in a call of their own: {', '.join(own)}", param_hint="'NAMES'"
-        )
-    return bool(own)
-
-
-def _known(bundle: Bundle, name: str, ours: Bundle) -> Any:
-    from polyhead.bundle.models import model_names
-    from polyhead.errors import UnknownTask
-
-    if name in model_names(bundle.root):
-        raise other_sort(bundle, ours, [name])
-    if name not in bundle.tasks:
-        raise UnknownTask(f"{bundle.root} has no task '{name}'", got=name, allowed=sorted(bundle.tasks))
-    return bundle.tasks[name]
+def _end_once(printer: Printer, root: Path, change: BundleChange, **facts: object) -> None:
+    """Prints the end of a change that a repeated command does not make again."""
+    if change.is_repeated:
+        printer.line("this command had done that when it was stopped, so it was not done again")
+    end(printer, str(root), change.certificate, models=change.models, **facts)
+    change.reported(root)
 
 
 def _labels(bundle: Bundle, name: str, live: Live) -> tuple[str, ...] | None:

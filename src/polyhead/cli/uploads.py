@@ -42,7 +42,7 @@ def pack(bundle: str, name: str, output: str, json_to: str | None) -> None:
 def apply(alive: int | None) -> None:
     """Make the changes of standard input, a line of JSON each, and print what became of each; a server runs this."""
     from polyhead.certify import Prover
-    from polyhead.memory import trim
+    from polyhead.machine import trim
     from polyhead.serve.change_process import Parent
     from polyhead.serve.orders import change_reply, lower_priority
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 TIMEOUT, RETRIES = 30.0, 2
 CALLS = 64  # of an asynchronous client at one time
-Answer, Decoded = TypeVar("Answer"), TypeVar("Decoded")
+Answer = TypeVar("Answer")
+Decoded = TypeVar("Decoded")
 
 
 class AnswerStream:

@@ -16,7 +16,7 @@ from polyhead.convert.hugging_face import ForeignHead, read_encoder, weights_dig
 from polyhead.convert.parity import Parity
 from polyhead.convert.peft import Lora, adapter_line
 from polyhead.convert.scan import ScannedEncoder
-from polyhead.deep.loop.numerics import numerics
+from polyhead.deep.nn.runtime import numerics
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import BadName, ConfigError, PolyheadError
 from polyhead.plan import Embed, Layers, Path, cost, merge

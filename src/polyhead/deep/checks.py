@@ -1,8 +1,9 @@
-"""What conformance checks of strategies need torch for."""
+"""What conformance checks need torch for, and rows that rounding cannot move."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from torch import nn
 
 from polyhead import plan
 from polyhead.deep.loop.loss import LOSSES
-from polyhead.deep.model import MultiTaskModel, TextBatch
+from polyhead.deep.model import MultiTaskModel, TextBatch, stored_value
+from polyhead.deep.nn.trunk import Trunk
+from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.plan import Path
+from polyhead.plan.coding import encode, tokens_of
 from polyhead.tasks.task import LossName
 
 
@@ -44,3 +48,43 @@ def _target(loss: LossName, outputs: Any) -> Any:
     if loss == "span_cross_entropy":
         return (torch.arange(outputs.shape[1]) == 0).long()[None, :, None].expand(outputs.shape)
     return torch.zeros(outputs.shape[:-1], dtype=torch.int64)
+
+
+MARGIN = 1e-5  # features nearer than this to where their code changes may be written either way
+
+
+def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
+    """bool (rows,): whether no feature of the row lies so near a border of its codec that rounding decides its code."""
+    return stable_states(states_of(trunk, batch), path, batch, margin=margin)
+
+
+def states_of(trunk: TrunkData, batch: TokenBatch) -> Callable[[], Any]:
+    """Gives the trunk's states of the batch, computed by the first call."""
+
+    @cache
+    def computed() -> Any:
+        ids, mask, segments = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments))
+        with torch.inference_mode():
+            return Trunk.from_data(trunk)(ids, mask, segments=segments)
+
+    return computed
+
+
+def stable_states(states: Callable[[], Any], path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
+    """As `stable_rows`, of states that several paths read."""
+    pool = path.stored().pool
+    if pool.codec.format.is_exact:
+        return np.ones(len(batch.ids), bool)
+    with torch.inference_mode():
+        value = stored_value(states(), pool, torch.from_numpy(batch.words))
+    raw, seen = value.values.numpy(), value.mask.numpy()
+    moves = [np.ones(raw.shape[-1], np.float32)]
+    if pool.codec.format.has_arrays:  # its borders do not lie along dimensions
+        moves = list(np.random.default_rng(0).choice([-1, 1], (16, raw.shape[-1])).astype(np.float32))
+    moved = np.zeros(raw.shape[:2], bool)
+    tokens = tokens_of(pool, ids=batch.ids, mask=batch.mask, words=batch.words)[:, :, None]
+    for move in np.float32(margin) * np.stack(moves):
+        either = encode(raw - move, pool.codec, tokens) != encode(raw + move, pool.codec, tokens)
+        moved |= either.any(axis=(2, 3))
+    stable: np.ndarray = ~(moved & seen).any(axis=1)
+    return stable

@@ -26,7 +26,7 @@ from polyhead.progress import UNIT_SECONDS
 from polyhead.project.strategies.base import with_codec
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.features import FeatureStore
-from polyhead.store.fill import EncodeFeatures, batch_values, entry_batches, fixed_codec, sample_values
+from polyhead.store.taps import EncodeFeatures, batch_values, entry_batches, fixed_codec, sample_values
 from polyhead.text.encodings import Encodings
 from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, encoded_at, windows_of

@@ -18,10 +18,9 @@ from polyhead.project.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import read_alone
 from polyhead.text.words import first_subtokens
-from polyhead.train.data.prepare import single_inputs
+from polyhead.train.data.prepare import requests_of, single_inputs
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
-from polyhead.train.data.wanted import requests_of
 from polyhead.train.data.windows import windowed
 
 

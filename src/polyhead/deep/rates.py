@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from polyhead.deep.loop.numerics import precision_of
+from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.encoder.data import TrunkData
 from polyhead.machine import Clock

@@ -1,16 +1,21 @@
-"""`polyhead train` for summarization tasks: each becomes a model of its own in the project's bundle.
+"""Summarization tasks: each becomes a fine-tuned encoder-decoder of its own in the project's bundle.
 
-These models are trained apart from the tasks that read the trunk, and change none of their answers.
+These models change no answer of the tasks that read the trunk.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
+import torch
+from torch import Tensor
 
 from polyhead._version import __version__
 from polyhead.bundle.create import write_bundle
@@ -18,24 +23,28 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.journal import keep_attempts
 from polyhead.bundle.models import ModelDraft, Models, add_model, check_model_name
 from polyhead.data.read import Examples
-from polyhead.deep.loop.numerics import numerics, precision_of
+from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
+from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.loss import UNLABELLED, token_cross_entropy
+from polyhead.deep.nn.runtime import numerics, precision_of
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
-from polyhead.deep.summarizer_training import TrainedSummarizer, summaries_of, train_summarizer
 from polyhead.encoder.summarizer import Seq2SeqData, Summarizer
 from polyhead.files import remove_tree
 from polyhead.progress import counted, duration
 from polyhead.project.tables import TaskEntry, TrunkChoice
 from polyhead.tasks.kinds import kind_of
+from polyhead.text.batch import batches
+from polyhead.text.tokenize import Encoded
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.data.units import split_summarizers
 from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk
 from polyhead.train.record.compared import VersionComparison, outputs_of_both
 from polyhead.train.record.decided import VersionDecisions, choices, left_line
-from polyhead.train.record.draft import score_table, validation_probes
+from polyhead.train.record.draft import HeldRows, score_table, validation_probes
 from polyhead.train.record.held import keep_held
 from polyhead.train.record.lines import skipped
-from polyhead.train.runs import SUFFIX, cache_folder
+from polyhead.train.runs import SUFFIX, Fitted, cache_folder
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun
 
 TRAINER = 1  # counted up when the same declaration and data would train another model
@@ -67,33 +76,21 @@ class Summaries(BundleTraining):
                 write_bundle(run.root, run.data)
             outcome = TrainingResult(bundle=str(run.root), seconds=0.0)
         for p, entry in self._summarizing:
-            outcome = _train(run, p, entry).within(outcome, p.task.name)
+            own = _train(run, p, entry)
+            outcome = msgspec.structs.replace(
+                outcome,
+                trained=outcome.trained | own.trained,
+                kept=outcome.kept + own.kept,
+                left=outcome.left | own.left,
+                compared=outcome.compared | own.compared,
+            )
         return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
 
 
-class _Made(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for one task: trained, left for a reason, or trained already."""
-
-    scores: dict[str, dict[str, float]] | None = None
-    left: str | None = None
-    compared: VersionComparison | None = None
-
-    def within(self, outcome: TrainingResult, name: str) -> TrainingResult:
-        """The run's outcome with this task added."""
-        is_kept = self.scores is None and self.left is None
-        return msgspec.structs.replace(
-            outcome,
-            trained=outcome.trained | ({} if self.scores is None else {name: self.scores}),
-            kept=outcome.kept + ((name,) if is_kept else ()),
-            left=outcome.left | ({} if self.left is None else {name: self.left}),
-            compared=outcome.compared | ({} if self.compared is None else {name: self.compared}),
-        )
-
-
-def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> _Made:
+def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> TrainingResult:
     """Trains the task unless the bundle has it trained the same way, or a decision says otherwise."""
     root, events, options = run.root, run.events, run.options
-    task, choice = prepared.task, _choice(entry)
+    task, choice, outcome = prepared.task, _choice(entry), partial(TrainingResult, bundle=str(root), seconds=0.0)
     place = TrunkChoice(name=choice.name).place(run.folder)  # a folder beside the project file, or a hub id
     data = load_seq2seq(place, max_tokens=choice.max_tokens, summary_tokens=choice.summary_tokens, beams=choice.beams)
     data = msgspec.structs.replace(data, name=choice.name)
@@ -107,7 +104,7 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> _Made:
     if not chosen.todo:
         for line in chosen.lines() or [f"{task.name}: trained already, unchanged"]:
             events.line(line)
-        return _Made(left=chosen.left.get(task.name))
+        return outcome(left=chosen.left) if chosen.left else outcome(kept=(task.name,))
     check_model_name(root, task.name, replace=is_live)
     for line in _outlook(prepared, data):
         events.line(line)
@@ -119,7 +116,7 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> _Made:
         keep_attempts(root, {task.name: compared.attempt(tag, live.lines[task.name].record)})
         reason = compared.kept_line(live.version(task.name))
         events.line(left_line(task.name, reason))
-        return _Made(left=reason, compared=compared)
+        return outcome(left={task.name: reason}, compared={task.name: compared})
     keep_held(run.cache, task.name, trained.data.arrays, trained.held, numerics("float32"))
     add_model(root, _draft(prepared, trained, fingerprint), replace=is_live)
     remove_tree(kept, root=run.cache)
@@ -127,7 +124,7 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> _Made:
     if compared is not None:
         events.line(f"{task.name}: {compared.line()}")
     events.event("task", task=task.name, scores=trained.scores, history=trained.fitted.history)
-    return _Made(scores=trained.scores, compared=compared)
+    return outcome(trained={task.name: trained.scores}, compared={} if compared is None else {task.name: compared})
 
 
 def _draft(prepared: Prepared, trained: TrainedSummarizer, fingerprint: dict[str, object]) -> ModelDraft:
@@ -235,3 +232,119 @@ def summarizer_card(prepared: Prepared, trained: TrainedSummarizer) -> str:
             "",
         ]
     )
+
+
+class TrainedSummarizer(msgspec.Struct, frozen=True, kw_only=True):
+    """A fine-tuned model and its scores on whole splits."""
+
+    data: Seq2SeqData
+    scores: dict[str, dict[str, float]]  # split -> metric -> value
+    held: HeldRows
+    fitted: Fitted
+    cut: dict[str, int]  # split -> documents longer than the model reads
+    cut_summaries: int  # of train: summaries longer than it writes
+
+
+class SummaryExamples(LengthSorted):
+    """Documents with their first summaries, tokenized once; the other summaries are for scoring."""
+
+    def __init__(self, model: Seq2Seq, examples: Examples) -> None:
+        self._documents = model.documents(document_texts(examples))
+        self._summaries = model.summaries([str(target[0]) for target in examples.targets])
+        self._pad_id = model.pad_id
+        self.cut = sum(encoded.cut > 0 for encoded in self._documents)
+        self.cut_summaries = sum(encoded.cut > 0 for encoded in self._summaries)
+        pairs = zip(self._documents, self._summaries, strict=True)
+        super().__init__(np.array([len(document.ids) + len(summary.ids) for document, summary in pairs]))
+
+    def batch(self, members: np.ndarray) -> TrainingBatch:
+        """(rows, document tokens) ids and mask, (rows, summary tokens) labels, -100 for padding."""
+        piece = next(
+            batches([self._documents[i] for i in members], token_budget=1, pad_id=self._pad_id, fixed_rows=len(members))
+        )
+        members = members[piece.members]
+        labels = torch.from_numpy(_padded([self._summaries[i] for i in members]))
+        arguments = (torch.from_numpy(piece.ids), torch.from_numpy(piece.mask), labels)
+        return TrainingBatch(arguments=arguments, targets=labels, members=members)
+
+
+def document_texts(examples: Examples) -> list[str]:
+    """The documents."""
+    return [str(texts[0]) for texts in examples.inputs]  # type: ignore[index]  # one text each: pair is "none"
+
+
+def smoothed_loss(smoothing: float, *, vocabulary: int | None = None) -> Callable[..., Tensor]:
+    """The loss that a course asks for: mean over the summaries' tokens of the label-smoothed cross entropy.
+
+    With `vocabulary` V it is divided by ln V, so that a uniform guess scores exactly 1 (Aghajanyan et al. 2021).
+    """
+    plain = partial(token_cross_entropy, smoothing=smoothing)
+    if vocabulary is None:
+        return plain
+    scale = math.log(vocabulary)
+    return lambda outputs, targets, weights: plain(outputs, targets, weights) / scale
+
+
+def train_summarizer(
+    prepared: Prepared,
+    data: Seq2SeqData,
+    *,
+    smoothing: float,
+    checkpoint: FilePath | None = None,
+    events: Events | None = None,
+) -> TrainedSummarizer:
+    """Fine-tunes the whole model and keeps the epoch whose summaries of the validation split score best.
+
+    Test documents are read once, by the kept model. Training runs in the precision of `training`, writing in float32.
+    Raises MissingExtra before training where ROUGE is not installed.
+    """
+    task, training, kind, listener = prepared.task, prepared.training, kind_of(prepared.task), events or Events()
+    first = prepared.validation.examples.take([0])
+    first.scores(task, [target[:1] for target in first.targets])  # fails here, not after hours of training
+    model = Seq2Seq(data, dropout=training.dropout, bfloat16=precision_of(training) == "bfloat16")
+    train = SummaryExamples(model, prepared.train.examples)
+
+    def score() -> float:
+        return evaluate(model, prepared, prepared.validation.examples, listener)[kind.default_metric(task)]
+
+    fitted = Course(
+        model,
+        train,
+        loss=smoothed_loss(smoothing),
+        score=score,
+        training=training,
+        checkpoint=checkpoint,
+        events=listener,
+        label=f"{task.name} (summarizer)",
+    ).train()
+    splits = [split for split in prepared.splits if split.name != "train"]
+    summaries = {split.name: summaries_of(model, task.name, split.examples, listener) for split in splits}
+    return TrainedSummarizer(
+        data=model.data(),
+        scores=prepared.scores(summaries),
+        held=HeldRows(examples=prepared.validation.examples, outputs=summaries["validation"]),
+        fitted=fitted,
+        cut={"train": train.cut}
+        | {s.name: sum(document.cut > 0 for document in model.documents(document_texts(s.examples))) for s in splits},
+        cut_summaries=train.cut_summaries,
+    )
+
+
+def evaluate(model: Seq2Seq, prepared: Prepared, examples: Examples, events: Events) -> dict[str, float]:
+    """All metrics of the kind for the model's summaries of the whole split."""
+    return examples.scores(prepared.task, summaries_of(model, prepared.task.name, examples, events))
+
+
+def summaries_of(model: Seq2Seq, name: str, examples: Examples, events: Events) -> list[np.ndarray]:
+    """The model's summary of each document, as an array of one string."""
+    progress = events.progress(f"{name}: writing", unit="summaries")
+    summaries = model.write(document_texts(examples), show=lambda done: progress.update(done, len(examples.inputs)))
+    progress.finish()
+    return [np.array(summary.text, np.str_) for summary in summaries]
+
+
+def _padded(summaries: Sequence[Encoded]) -> np.ndarray:
+    out = np.full((len(summaries), max(len(summary.ids) for summary in summaries)), UNLABELLED, np.int64)
+    for row, summary in enumerate(summaries):
+        out[row, : len(summary.ids)] = summary.ids
+    return out

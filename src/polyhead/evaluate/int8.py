@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -18,18 +18,12 @@ from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.evaluate.scores import evaluation_of, file_of
 from polyhead.project.tables import Project
+from polyhead.store.jobs.columns import RowInput
 from polyhead.tasks.agreement import Agreement, agreement_of
 from polyhead.values import Value
 
 SAMPLE = 256  # tokens of each value that choose between scales
 PIECE = 64  # texts answered at a time where they are compared
-
-
-class CalibrationText(Value, eq=False):
-    """A text of the user's, as a session is asked it."""
-
-    input: Any  # polyhead.engine.inputs.AnyInput
-    words: np.ndarray | None = None
 
 
 class Limits(Value):
@@ -56,7 +50,7 @@ class Runtimes(Protocol):
         """A runtime of this precision; `scales` with int8 alone."""
 
 
-def halves(rows: Sequence[CalibrationText], most: int) -> tuple[list[CalibrationText], list[CalibrationText]]:
+def halves(rows: Sequence[RowInput], most: int) -> tuple[list[RowInput], list[RowInput]]:
     """About `most` rows to calibrate on and as many to measure on: of each form of input from all over, in turns."""
     if len(rows) < 2:
         raise EmptyData(
@@ -78,7 +72,7 @@ def halves(rows: Sequence[CalibrationText], most: int) -> tuple[list[Calibration
 
 
 def calibrated_scales(
-    bundle: Bundle, rows: Sequence[CalibrationText], runtimes: Runtimes, *, show: Callable[[str], None]
+    bundle: Bundle, rows: Sequence[RowInput], runtimes: Runtimes, *, show: Callable[[str], None]
 ) -> Scales:
     """The scales of all products of a bundle's tasks, from what they read of these texts in float32."""
     watching = ObservingRuntime(runtimes(precision="float32"), rows=-(-SAMPLE // len(rows)))
@@ -98,7 +92,7 @@ def calibrated_scales(
 
 def measured(
     bundle: Bundle,
-    rows: Sequence[CalibrationText],
+    rows: Sequence[RowInput],
     runtimes: Runtimes,
     scales: Scales,
     *,
@@ -150,7 +144,7 @@ def _change_in_words(change: Int8Change) -> str:
 
 
 def _agreements(
-    bundle: Bundle, before: Session, after: Session, rows: Sequence[CalibrationText], show: Callable[[str], None]
+    bundle: Bundle, before: Session, after: Session, rows: Sequence[RowInput], show: Callable[[str], None]
 ) -> Iterator[tuple[str, Agreement | None]]:
     names, pairs = tuple(bundle.tasks), []
     for start in range(0, len(rows), PIECE):

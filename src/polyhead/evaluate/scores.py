@@ -130,20 +130,6 @@ class Evaluation(Value, eq=False):
     answered: SplitOutputs  # what all of it was computed from
 
 
-def evaluate_bundle(
-    session: Session,
-    project: Project,
-    *,
-    folder: Path,
-    split: str = "test",
-    only: Sequence[str] = (),
-    show: Callable[[str], None] | None = None,
-) -> list[SplitScore]:
-    """Every declared task (or `only` these) that the bundle holds, on the file of the split."""
-    evaluated = evaluations(session, project, folder=folder, split=split, only=only, show=show)
-    return [evaluation.score for evaluation in evaluated]
-
-
 def evaluations(
     session: Session,
     project: Project,

@@ -7,7 +7,7 @@ import contextlib
 import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from polyhead.errors import PolyheadError, UnknownTask
 from polyhead.files import held
 from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError, body_of
-from polyhead.serve.orders import ChangeResult, Order, as_http, status_of_change
+from polyhead.serve.orders import ChangeOperation, ChangeResult, Order, as_http, status_of_change
 from polyhead.serve.service import Service
 from polyhead.serve.shadow import ShadowCandidate, Shadows, ShadowState
 from polyhead.serve.uploads import AT_ONCE, Receiver, StagedTask, Staging, refused, staged, sweep_uploads
@@ -45,7 +45,7 @@ class Admin:
 
     async def in_thread(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Calls a function that blocks, its errors without paths."""
-        with self._told():
+        with self._http_errors():
             return await asyncio.to_thread(function, *arguments, **named)
 
     async def put(
@@ -149,7 +149,7 @@ class Admin:
 
     async def _received(self, staging: Staging, name: str, body: AsyncIterator[bytes], encoding: str) -> StagedTask:
         """An upload, read and checked: nothing of it is in the bundle yet."""
-        with self._told(staging):
+        with self._http_errors(staging):
             check_name(name)
             if encoding != "identity":
                 raise refused("the upload is compressed", status=415, got=encoding, allowed="a plain tar")
@@ -167,25 +167,8 @@ class Admin:
                 await asyncio.to_thread(receiver.close)
             return await asyncio.to_thread(staged, staging.root, name, self._root)
 
-    def _order(
-        self,
-        operation: str,
-        name: str,
-        actor: str,
-        *,
-        source: str = "",
-        version: str | None = None,
-        allow_lost_labels: bool = False,
-    ) -> Order:
-        return Order(
-            operation=operation,  # type: ignore[arg-type]
-            root=str(self._root.resolve()),
-            name=name,
-            source=source,
-            version=version,
-            actor=actor,
-            allow_lost_labels=allow_lost_labels,
-        )
+    def _order(self, operation: ChangeOperation, name: str, actor: str, **more: Any) -> Order:
+        return Order(operation=operation, root=str(self._root.resolve()), name=name, actor=actor, **more)
 
     async def _changed(
         self, order: Order, staging: Staging | None = None, *, ended: Callable[[], None] = lambda: None
@@ -200,7 +183,7 @@ class Admin:
     async def _change(self, order: Order, staging: Staging | None) -> ChangeResult:
         try:
             async with self._alone():
-                with self._told(staging):
+                with self._http_errors(staging):
                     outcome = await self._make(order)
                 return await self._taken(outcome)
         finally:
@@ -210,7 +193,7 @@ class Admin:
     async def _taken(self, outcome: ChangeResult) -> ChangeResult:
         """The answer, once this server answers with what the bundle now holds."""
         try:
-            with self._told():
+            with self._http_errors():
                 await self.service.changes.take()
         except Exception as error:
             raise HttpError(
@@ -227,7 +210,7 @@ class Admin:
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """One change at a time, of all servers on the bundle; raises HttpError 409 where another is under way."""
-        with contextlib.ExitStack() as stack, self._told():
+        with contextlib.ExitStack() as stack, self._http_errors():
             await asyncio.to_thread(stack.enter_context, self._lock())
             yield
 
@@ -248,7 +231,7 @@ class Admin:
 
     def _known(self, name: str) -> str:
         """The name of a task that callers may ask; raises HttpError 404."""
-        with self._told():
+        with self._http_errors():
             self.service.named([name])
         return name
 
@@ -269,7 +252,7 @@ class Admin:
         return self.service.settings.workers > 1
 
     @contextlib.contextmanager
-    def _told(self, staging: Staging | None = None) -> Iterator[None]:
+    def _http_errors(self, staging: Staging | None = None) -> Iterator[None]:
         """Errors of ours become HttpErrors whose words name no path of this machine."""
         places = {str(self._root): "the bundle", str(self._root.resolve()): "the bundle"}
         if staging is not None:

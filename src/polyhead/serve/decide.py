@@ -16,7 +16,7 @@ from polyhead.errors import BackendError, EmptyData, PolyheadError
 from polyhead.serve.checks import too_many_characters
 from polyhead.serve.event_loop import off_loop
 from polyhead.serve.questions import AnswerReading, DecisionQuestion, reading_of
-from polyhead.serve.service import Names, Served, Service, shown_tasks
+from polyhead.serve.service import Served, Service, TaskSelection, shown_tasks
 from polyhead.serve.similarity import OptionVector, Similarity, characters_read, words_read
 from polyhead.values import Value
 
@@ -102,7 +102,7 @@ class _Questions:
         `size` is that of all questions, in characters.
         """
         service, similarity = self._service, self._service.similarity
-        names = Names.of([*self._names, service.vectors] if self._words else self._names, self._loaded)
+        names = TaskSelection.of([*self._names, service.vectors] if self._words else self._names, self._loaded)
         inputs: list[AnyInput] = [(self._text,)]
         service.check_inputs(inputs, names)
         if not names:
@@ -112,7 +112,7 @@ class _Questions:
         options, unread = await off_loop(size, similarity.known, self._words)
         if not unread:
             return await service.ask(inputs, names, is_gone=is_gone), options
-        vectors = Names.of([service.vectors], self._loaded)
+        vectors = TaskSelection.of([service.vectors], self._loaded)
         service.check_count(len(unread), 1)
         words: list[AnyInput] = [(each,) for each in unread]
         service.check_inputs(words, vectors)
@@ -131,7 +131,7 @@ class _Questions:
         cost = spent([option.receipt for option in read if option.receipt is not None]) if read else None
         return Decided(
             answers=[
-                _compared(each, vector, options, result) if isinstance(each, _Compared) else _told(each, result)
+                _by_similarity(each, vector, options, result) if isinstance(each, _Compared) else _by_task(each, result)
                 for each in self._readings
             ],
             receipt=spent([result.receipt], options=cost),
@@ -162,7 +162,7 @@ def spent(receipts: Sequence[Receipt], *, options: Spent | None = None) -> Spent
     )
 
 
-def _told(reading: AnswerReading | PolyheadError, result: Result) -> Decision | PolyheadError:
+def _by_task(reading: AnswerReading | PolyheadError, result: Result) -> Decision | PolyheadError:
     """What a task answers."""
     if isinstance(reading, PolyheadError):
         return reading
@@ -171,7 +171,7 @@ def _told(reading: AnswerReading | PolyheadError, result: Result) -> Decision | 
     return Decision(probabilities=reading.probabilities(answer), answered_by="task", task=reading.task)
 
 
-def _compared(
+def _by_similarity(
     reading: _Compared, vector: np.ndarray | None, options: Mapping[str, OptionVector], result: Result
 ) -> Decision | PolyheadError:
     """What similarity answers."""

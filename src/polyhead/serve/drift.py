@@ -95,7 +95,7 @@ class DriftWatch:
         self._thread: threading.Thread | None = None
         self._windows: dict[str, _Window] = {}  # by task; these and what follows are the thread's
         self._due: deque[str] = deque()
-        self._told: dict[str, LiveDrift] = {}
+        self._states: dict[str, LiveDrift] = {}
         self._rests_until = 0.0
 
     def asked(self, tasks: Sequence[str], loaded: LoadedTasks) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class DriftWatch:
     def states(self) -> list[LiveDrift]:
         """What is known of the live version of each task."""
         versions = self._session.loaded.versions
-        return [state for name, state in sorted(self._told.copy().items()) if versions.get(name) == state.version]
+        return [state for name, state in sorted(self._states.copy().items()) if versions.get(name) == state.version]
 
     @property
     def is_idle(self) -> bool:
@@ -190,7 +190,7 @@ class DriftWatch:
             known, rows = (seen_of(bundle, name) if is_live else None), window.seen()
             if known is not None and len(known.lengths) >= KNOWN:
                 share, _, _ = unlike_rows(known, rows)
-                self._told[name] = LiveDrift(
+                self._states[name] = LiveDrift(
                     task=name,
                     version=window.version,
                     texts=len(rows.lengths),

@@ -13,7 +13,7 @@ from polyhead.errors import BadValue, PolyheadError
 from polyhead.evaluate.explain import Explanation, Variants, WordWeights, attention_of, least_variants, variants_of
 from polyhead.serve.checks import AN_INPUT, characters_of, too_many_characters
 from polyhead.serve.event_loop import LARGE, off_loop
-from polyhead.serve.service import Names, Service
+from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 
 
@@ -28,7 +28,7 @@ class Why:
 async def explain_request(
     service: Service,
     inputs: Sequence[AnyInput],
-    tasks: Names,
+    tasks: TaskSelection,
     *,
     words: Sequence[np.ndarray | None] | None,
     deadline: float | None,
@@ -47,7 +47,7 @@ async def explain_request(
     return Why(ticket, np.cumsum([0, *sizes])[:-1].tolist(), explanations)
 
 
-def _variants(service: Service, inputs: Sequence[AnyInput], tasks: Names, words: Words) -> Variants:
+def _variants(service: Service, inputs: Sequence[AnyInput], tasks: TaskSelection, words: Words) -> Variants:
     """The inputs without each of their words; raises BadValue before any is made where they are too many or too long.
 
     A bound of how many there are comes first, since the words of a very long text take long to count.
@@ -67,7 +67,9 @@ def _variants(service: Service, inputs: Sequence[AnyInput], tasks: Names, words:
     return variants
 
 
-def _explanations(service: Service, tasks: Names, variants: Variants, ticket: Ticket) -> list[dict[str, Explanation]]:
+def _explanations(
+    service: Service, tasks: TaskSelection, variants: Variants, ticket: Ticket
+) -> list[dict[str, Explanation]]:
     answers: dict[str, dict[int, dict[str, object]]] = {name: {} for name in tasks}
     for row, result in enumerate(ticket.results):
         for name, answer in ({} if result is None else result.answers).items():
@@ -77,7 +79,10 @@ def _explanations(service: Service, tasks: Names, variants: Variants, ticket: Ti
 
 
 def _with_attention(
-    service: Service, tasks: Names, inputs: Sequence[AnyInput], explanations: Sequence[Mapping[str, Explanation]]
+    service: Service,
+    tasks: TaskSelection,
+    inputs: Sequence[AnyInput],
+    explanations: Sequence[Mapping[str, Explanation]],
 ) -> list[dict[str, Explanation]]:
     """The same with the weights of poolers, but of tasks that were replaced or removed meanwhile."""
     session, records = service.session, tasks.loaded.records

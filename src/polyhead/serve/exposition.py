@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -13,7 +13,8 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import choose_encoder, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from polyhead._version import __version__
@@ -30,17 +31,19 @@ WITHOUT = {
 }
 
 
-class _Given(Collector):
-    """Families that were collected already."""
-
+class _Collected(Collector):
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Sequence[Metric]:
         return self._families
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
+
+def registry_of(families: Sequence[Metric]) -> CollectorRegistry:
+    """A registry of families that were collected already."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(families))
+    return registry
 
 
 def exposition_text(families: Sequence[Metric], accept: str) -> tuple[bytes, str]:
@@ -48,8 +51,7 @@ def exposition_text(families: Sequence[Metric], accept: str) -> tuple[bytes, str
 
     `accept` are the media types that the caller reads; where a version in it is none, it counts as left out.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Given(families))
+    registry = registry_of(families)
     ProcessCollector(registry=registry)
     is_read = all(_VERSION.fullmatch(version) for version in re.findall(r"version=([^;,]*)", accept))
     encode, media = choose_encoder(accept if is_read else "")
@@ -192,3 +194,13 @@ def _of_cache(service: Service) -> Iterator[Metric]:
 def _add(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:
     bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
     family.add_metric(labels, list(zip(bounds, histogram.cumulative(), strict=True)), max(0.0, histogram.total))
+
+
+def joined_counts(texts: Mapping[int, str]) -> str:
+    """Texts in Prometheus' form as one: each series gets the label `worker`, and stands with others of its family."""
+    families: dict[str, Metric] = {}
+    for number, text in texts.items():
+        for family in text_string_to_metric_families(text):
+            joined = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            joined.samples += [each._replace(labels={"worker": str(number), **each.labels}) for each in family.samples]
+    return generate_latest(registry_of([*families.values()])).decode()

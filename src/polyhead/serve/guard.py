@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyhead.serve.exchange import EXCHANGE, UNKNOWN_ROUTE, Exchange
-from polyhead.serve.formats.base import Access, Described, TellsErrors, WireFormat
+from polyhead.serve.formats.base import Access, Described, FormatsErrors, WireFormat
 from polyhead.serve.http import CONNECTION, GONE, HttpError, error_response, status_of
 from polyhead.serve.keys import ADMIN_KEY, HAS_KEYS, NO_KEYS, AccessKeys, host_in, is_host_name
 from polyhead.values import Value
@@ -167,30 +167,20 @@ def _too_large(most: int, got: str | None = None) -> HttpError:
     return HttpError(413, "the body is too large", got=got, allowed=f"{most:,} bytes", do=do)
 
 
-class Method(Value, eq=False):
-    """One method of a path."""
-
-    access: Access
-    format: WireFormat
-
-
 class PathFacts(Value, eq=False):
     """All that is known of a path without asking its routes."""
 
     route: str  # the path with the names of its parameters
-    methods: Mapping[str, Method] = {}
+    methods: Mapping[str, tuple[Access, WireFormat]] = {}  # whose keys open each, and its format
 
     def access(self, method: str) -> Access:
         """Whose keys open it; of a method that it does not take, those for predict."""
-        known = self.methods.get(method)
-        return "predict" if known is None else known.access
+        return self.methods[method][0] if method in self.methods else "predict"
 
     def answer_of(self, error: Exception, method: str) -> Response:
         """An error as the format tells it that has this method, else the first that has the path."""
-        known = self.methods.get(method) or next(iter(self.methods.values()), None)
-        if known is not None and isinstance(known.format, TellsErrors):
-            return known.format.told(error)
-        return error_response(error)
+        _, known = self.methods.get(method) or next(iter(self.methods.values()), ("predict", None))
+        return known.error_response(error) if isinstance(known, FormatsErrors) else error_response(error)
 
 
 NOWHERE = PathFacts(route=UNKNOWN_ROUTE)
@@ -200,7 +190,7 @@ class Paths:
     """The places of all routes."""
 
     def __init__(self, routes: Iterable[tuple[WireFormat, Iterable[BaseRoute]]]) -> None:
-        methods: dict[str, dict[str, Method]] = {}
+        methods: dict[str, dict[str, tuple[Access, WireFormat]]] = {}
         patterns: dict[str, re.Pattern[str] | None] = {}
         for wire_format, own in routes:
             access = _described(wire_format)
@@ -212,7 +202,7 @@ class Paths:
                 of_path = methods.setdefault(route.path, {})
                 for method in route.methods or ():
                     its = access.get((route.path, "GET" if method == "HEAD" else method), by_default)
-                    of_path.setdefault(method, Method(access=its, format=wire_format))
+                    of_path.setdefault(method, (its, wire_format))
         places = {path: PathFacts(route=path, methods=of_path) for path, of_path in methods.items()}
         self._exact = {path: place for path, place in places.items() if patterns[path] is None}
         self._others = [(pattern, places[path]) for path, pattern in patterns.items() if pattern is not None]

@@ -164,13 +164,13 @@ def body_of(error: Exception, places: Mapping[str, str] = MappingProxyType({})) 
     def clean(words: str) -> str:
         return words if is_own else without_files(replaced(words, places))
 
-    got, allowed = (_told(fact, clean) for fact in (error.got, error.allowed))
+    got, allowed = (_cleaned(fact, clean) for fact in (error.got, error.allowed))
     name, message = "HttpError" if is_own else type(error).__name__, clean(str(error))
     do = None if error.do is None else clean(error.do[:1000])
     return ErrorBody(type=name, message=message, got=got, allowed=allowed, do=do)
 
 
-def _told(fact: object, clean: Callable[[str], str]) -> str | list[str] | None:
+def _cleaned(fact: object, clean: Callable[[str], str]) -> str | list[str] | None:
     """A fact of an error: several values as a list, of which the first ones are shown."""
     if fact is None:
         return None

@@ -11,7 +11,7 @@ import msgspec
 from starlette.routing import BaseRoute, Route
 
 from polyhead._version import __version__
-from polyhead.serve.formats.base import Described, Operation, TellsErrors, WireFormat
+from polyhead.serve.formats.base import Described, FormatsErrors, Operation, WireFormat
 from polyhead.serve.http import JSON, ErrorReply, example_of
 
 REFUSALS: Mapping[int, str] = {
@@ -42,7 +42,7 @@ def openapi_document(formats: Iterable[WireFormat], routes: Iterable[BaseRoute])
             [Any if each is None else each for each in types], ref_template=_REF.replace("{", own + "{")
         )
         components |= {own + name: schema for name, schema in named.items()}
-        refusal = None if isinstance(wire_format, TellsErrors) else error
+        refusal = None if isinstance(wire_format, FormatsErrors) else error
         for number, operation in enumerate(operations):
             entry = _entry(wire_format.name, operation, schemas[2 * number], schemas[2 * number + 1], refusal)
             paths.setdefault(operation.path, {})[operation.method.lower()] = entry

@@ -11,19 +11,23 @@ from typing import Any, Literal
 
 import msgspec
 
-from polyhead.bundle.format import TASKS
-from polyhead.bundle.journal import finish
 from polyhead.bundle.lost import check_replacement
 from polyhead.bundle.manifest import TaskRecord, renamed
-from polyhead.bundle.merge import copy_tasks
-from polyhead.bundle.models import Models, model_names, remove_models, set_models
+from polyhead.bundle.models import Models, model_names
 from polyhead.bundle.owners import is_family
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.remove import unlist
-from polyhead.bundle.versions import next_version
-from polyhead.certify import Certificate, Prover, certified, certified_once, checked
+from polyhead.certify import (
+    BundleChange,
+    Certificate,
+    Prover,
+    Requester,
+    add_from,
+    checked,
+    remove_from,
+    roll_back,
+    update_from,
+)
 from polyhead.certify.certificate import Ledger, bundle_hash
-from polyhead.certify.rollback import roll_back
 from polyhead.errors import BundleError, PolyheadError, UnknownTask
 from polyhead.serve.http import ErrorBody, HttpError, body_of, replaced, status_of
 from polyhead.values import Value
@@ -32,10 +36,13 @@ NICENESS = 15  # of the process that makes a change: answers come first
 AUTOGROUP = FilePath("/proc/self/autogroup")
 
 
+ChangeOperation = Literal["put", "remove", "rollback"]
+
+
 class Order(Value):
     """A change that is asked for."""
 
-    operation: Literal["put", "remove", "rollback"]
+    operation: ChangeOperation
     root: str  # the bundle
     name: str  # the task
     source: str = ""  # put: the folder of the staged upload, a bundle of one task
@@ -113,63 +120,46 @@ def perform(order: Order, prover: Prover | None = None, check: Callable[[], None
     IsolationError, BundleError for labels that would be lost, and what `certify.certified` raises.
     """
     root, name = FilePath(order.root), order.name
-    if name in model_names(root):
-        check()
-        return _perform_model(order, root)
+    by = Requester(actor=order.actor, prover=prover, check=check)
     if order.operation == "put":
-        return _put(order, root, prover, check)
-    ours = Bundle.open(root, verify=False)
-    before = ours.version(name)
+        return _put(order, root, by)
+    before = (Models(root) if name in model_names(root) else Bundle.open(root, verify=False)).version(name)
     if order.operation == "remove":
-
-        def remove() -> None:
-            check()
-            unlist(root, [name])
-
-        certificate = certified(root, "remove", remove, changing=[name], actor=order.actor, prover=prover)
-        return ChangeResult(
-            task=name, before=before, after=None, is_changed=True, certificate=CertificateSummary.of(certificate)
-        )
+        return _done(name, before, None, remove_from(root, [name], by=by))
     if order.version == before:
         return ChangeResult(task=name, before=before, after=before, is_changed=False)
-    check()
-    return _roll_back(order, root, before, prover)
+    change = roll_back(root, [name], order.version, by=by)
+    change.reported(root)
+    return _done(name, before, change.changed[name][1], change)
 
 
-def _put(order: Order, root: FilePath, prover: Prover | None, check: Callable[[], None]) -> ChangeResult:
-    theirs, ours, name = Bundle.open(order.source, verify=False), Bundle.open(root, verify=False), order.name
+def _done(name: str, before: str | None, after: str | None, change: BundleChange) -> ChangeResult:
+    certificate = None if change.certificate is None else CertificateSummary.of(change.certificate)
+    return ChangeResult(task=name, before=before, after=after, is_changed=True, certificate=certificate)
+
+
+def _put(order: Order, root: FilePath, by: Requester) -> ChangeResult:
+    name = order.name
+    if name in model_names(root):
+        raise BundleError(
+            f"task '{name}' owns its model, and an upload holds a task that reads the trunk",
+            got=name,
+            do="give the task another name, or update it with `polyhead tasks update`",
+        )
+    theirs, ours = Bundle.open(order.source, verify=False), Bundle.open(root, verify=False)
     live = ours.lines.get(name)
-    before = None if live is None else live.version
-    if live is not None and _is_same(theirs.record(name), ours, name):
-        return ChangeResult(task=name, before=before, after=before, is_changed=False, certificate=_certified_now(root))
-
-    if live is not None and not order.allow_lost_labels:
+    if live is None:
+        added = add_from(root, theirs, [name], called={}, by=by)
+        return _done(name, None, added.changed[name][1], added)
+    if _is_same(theirs.record(name), ours, name):
+        now = _certified_now(root)
+        return ChangeResult(task=name, before=live.version, after=live.version, is_changed=False, certificate=now)
+    if not order.allow_lost_labels:
         do = "send a version that learned these labels too, or say allow_lost_labels=true to let them go"
         check_replacement(ours, name, theirs.record(name), do=do, where="what the upload learned from")
-
-    def copy(_: Mapping[str, str] | None = None) -> None:
-        check()
-        copy_tasks(theirs, [name], Bundle.open(root, verify=False), replace=live is not None)
-
-    if live is None:
-        certificate = certified(root, "add", copy, changing=[name], actor=order.actor, prover=prover)
-    else:
-        done = certified_once(
-            root,
-            "update",
-            copy,
-            arguments=["upload", name, theirs.lines[name].record],
-            wanted=lambda: {name: next_version(root / TASKS / name)},
-            changing=[name],
-            actor=order.actor,
-            prover=prover,
-        )
-        certificate = done.certificate
-        finish(root, done.begun)
-    after = certificate.after[name].version
-    return ChangeResult(
-        task=name, before=before, after=after, is_changed=True, certificate=CertificateSummary.of(certificate)
-    )
+    change = update_from(root, theirs, {name: name}, by=by)
+    change.reported(root)
+    return _done(name, live.version, change.changed[name][1], change)
 
 
 def _is_same(theirs: TaskRecord, ours: Bundle, name: str) -> bool:
@@ -190,39 +180,6 @@ def _certified_now(root: FilePath) -> CertificateSummary | None:
         checked(root)
         last = next(Ledger(root).sound(), None)
     return None if last is None else CertificateSummary.of(last)
-
-
-def _roll_back(order: Order, root: FilePath, before: str, prover: Prover | None) -> ChangeResult:
-    name = order.name
-    done = roll_back(root, [name], order.version, actor=order.actor, prover=prover)
-    finish(root, done.begun)
-    after = done.certificate.after[name].version
-    return ChangeResult(
-        task=name, before=before, after=after, is_changed=True, certificate=CertificateSummary.of(done.certificate)
-    )
-
-
-def _perform_model(order: Order, root: FilePath) -> ChangeResult:
-    """The same for a task that owns its model, which no other task reads, so that nothing is to be proven."""
-    name, models = order.name, Models(root)
-    before = models.version(name)
-    if order.operation == "put":
-        raise BundleError(
-            f"task '{name}' owns its model, and an upload holds a task that reads the trunk",
-            got=name,
-            do="give the task another name, or update it with `polyhead tasks update`",
-        )
-    if order.operation == "remove":
-        remove_models(root, [name])
-        return ChangeResult(task=name, before=before, after=None, is_changed=True)
-    versions = models.versions(name)
-    earlier = versions[: versions.index(before)] if before in versions else []
-    if order.version is None and not earlier:
-        raise BundleError(f"task '{name}' has no version before {before}, the live one", allowed=versions)
-    after = order.version or earlier[-1]
-    if after != before:
-        set_models(root, {name: after})
-    return ChangeResult(task=name, before=before, after=after, is_changed=after != before)
 
 
 def change_reply(raw: bytes, prover: Prover, check: Callable[[], None] = lambda: None) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
 
 from polyhead.errors import BadValue
 from polyhead.serve.settings import Renamed, why_no_answers
@@ -37,66 +38,37 @@ class DecisionQuestion(Value):
     options: tuple[Option, ...]  # in order; of a predicate True, then False
 
 
-class AnswerReading(Protocol):
+class AnswerReading(Value, eq=False):
     """How the answer of a task is read as that of a question."""
 
     task: str
-
-    def probabilities(self, answer: Answer) -> tuple[float, ...]:
-        """One for each option, which sum to 1."""
+    probabilities: Callable[[Answer], tuple[float, ...]]  # one for each option, which sum to 1
 
 
-class OfLabels(Value):
+def _shares_of_labels(labels: Sequence[str], answer: Answer) -> tuple[float, ...]:
     """Each option is a label."""
-
-    task: str
-    labels: tuple[str, ...]
-
-    def probabilities(self, answer: Answer) -> tuple[float, ...]:
-        """Those of the labels."""
-        scores = answer["scores"]
-        return tuple(float(scores[label]) for label in self.labels)
+    return tuple(float(answer["scores"][label]) for label in labels)
 
 
-class OfLabel(Value):
+def _share_of_label(label: str, answer: Answer, *, negated: bool = False) -> tuple[float, ...]:
     """A predicate holds where a label does, or, `negated`, where it does not."""
-
-    task: str
-    label: str
-    negated: bool = False
-
-    def probabilities(self, answer: Answer) -> tuple[float, ...]:
-        """That of the label, and the rest."""
-        share = float(answer["scores"][self.label])
-        return (1.0 - share, share) if self.negated else (share, 1.0 - share)
+    share = float(answer["scores"][label])
+    return (1.0 - share, share) if negated else (share, 1.0 - share)
 
 
-class OfShare(Value):
+def _share_of_number(answer: Answer) -> tuple[float, ...]:
     """A predicate holds by a number of 0 to 1."""
-
-    task: str
-
-    def probabilities(self, answer: Answer) -> tuple[float, ...]:
-        """The number, and the rest."""
-        share = float(answer["value"])
-        return (share, 1.0 - share)
+    share = float(answer["value"])
+    return (share, 1.0 - share)
 
 
-class OfNumber(Value):
-    """A number lies at a level, or between two that share it as their distances say: its place is their mean."""
-
-    task: str
-    levels: int
-    low: float
-    step: float  # between two levels
-
-    def probabilities(self, answer: Answer) -> tuple[float, ...]:
-        """0 but for the level below the number and the one above it."""
-        place = min(max((float(answer["value"]) - self.low) / self.step, 0.0), self.levels - 1.0)
-        below = min(int(place), self.levels - 2)
-        shares = [0.0] * self.levels
-        shares[below], shares[below + 1] = below + 1 - place, place - below
-        return tuple(shares)
+def _shares_of_levels(levels: int, low: float, step: float, answer: Answer) -> tuple[float, ...]:
+    """A number lies at a level, or between two that share it as their distances say; `step` is between two levels."""
+    place = min(max((float(answer["value"]) - low) / step, 0.0), levels - 1.0)
+    below = min(int(place), levels - 2)
+    shares = [0.0] * levels
+    shares[below], shares[below + 1] = below + 1 - place, place - below
+    return tuple(shares)
 
 
 def reading_of(asked: DecisionQuestion, tasks: Mapping[str, Task], renamed: Mapping[str, Renamed]) -> AnswerReading:
@@ -148,11 +120,12 @@ def _predicate(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -
                 allowed="a range within 0 to 1",
                 do="ask it as a score",
             )
-        return OfShare(task=task.name)
+        return AnswerReading(task=task.name, probabilities=_share_of_number)
     if "true" in labels:
-        return OfLabel(task=task.name, label=labels["true"])
+        return AnswerReading(task=task.name, probabilities=partial(_share_of_label, labels["true"]))
     if "false" in labels:
-        return OfLabel(task=task.name, label=labels["false"], negated=True)
+        fails = partial(_share_of_label, labels["false"], negated=True)
+        return AnswerReading(task=task.name, probabilities=fails)
     label = true_label(task) if scores == "softmax" else task.labels[0] if len(task.labels) == 1 else None
     if label is None:
         raise BadValue(
@@ -160,7 +133,7 @@ def _predicate(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -
             got=task.labels,
             do=f"ask for '{task.name}.{task.labels[0]}', or name the label in the mapping file",
         )
-    return OfLabel(task=task.name, label=label)
+    return AnswerReading(task=task.name, probabilities=partial(_share_of_label, label))
 
 
 def true_label(task: Task) -> str | None:
@@ -184,7 +157,8 @@ def _choice(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> A
             allowed="a task of kind 'single_label'",
             do="ask it as a score" if task.range else f"ask for '{task.name}.{task.labels[0]}' as a predicate",
         )
-    return OfLabels(task=task.name, labels=_as_labels(asked, task, labels))
+    shares = partial(_shares_of_labels, _as_labels(asked, task, labels))
+    return AnswerReading(task=task.name, probabilities=shares)
 
 
 def _score(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> AnswerReading:
@@ -199,7 +173,8 @@ def _score(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> An
             allowed=f"levels that are 1 apart ({round(high - low) + 1} of them), or a range of 0 to 1",
             do="ask for as many levels as the range has",
         )
-    return OfNumber(task=task.name, levels=steps + 1, low=low, step=(high - low) / steps)
+    shares = partial(_shares_of_levels, steps + 1, low, (high - low) / steps)
+    return AnswerReading(task=task.name, probabilities=shares)
 
 
 def _as_labels(asked: DecisionQuestion, task: Task, labels: Mapping[str, str]) -> tuple[str, ...]:

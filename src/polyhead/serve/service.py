@@ -18,7 +18,7 @@ from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.vectors import attach_vectors
 from polyhead.errors import BadValue, EmptyData, Overloaded
-from polyhead.memory import trim
+from polyhead.machine import trim
 from polyhead.serve.cache import Cache
 from polyhead.serve.changes import BundleChanges
 from polyhead.serve.checks import Failures, characters_of, check_characters, check_cut, check_options, check_tokens
@@ -51,13 +51,13 @@ class Served(Value):
     digest: str  # of its arrays; "" of a task that owns its model
 
 
-class Names(tuple[str, ...]):
+class TaskSelection(tuple[str, ...]):
     """Tasks that a request asks, and the moment in which they were there: it is answered as if by then."""
 
     loaded: LoadedTasks
 
     @classmethod
-    def of(cls, names: Iterable[str], loaded: LoadedTasks) -> Names:
+    def of(cls, names: Iterable[str], loaded: LoadedTasks) -> TaskSelection:
         """These names at that moment."""
         made = cls(names)
         made.loaded = loaded
@@ -150,17 +150,17 @@ class Service:
         """The tasks of a request that names none: all but those that own their models, which take seconds a text."""
         return _default(self.loaded)
 
-    def named(self, tasks: Iterable[str] | None) -> Names:
+    def named(self, tasks: Iterable[str] | None) -> TaskSelection:
         """These tasks, or the default ones; raises UnknownTask for what callers may not ask.
 
         Give what it returns to `ask`, so that a change between the two touches nothing.
         """
         loaded = self.loaded
         if tasks is None:
-            return Names.of(_default(loaded), loaded)
+            return TaskSelection.of(_default(loaded), loaded)
         names = loaded.task_names(tasks)
         hidden = [name for name in names if name in loaded.hidden]
-        return Names.of(loaded.task_names([f"{name} " for name in hidden]) if hidden else names, loaded)
+        return TaskSelection.of(loaded.task_names([f"{name} " for name in hidden]) if hidden else names, loaded)
 
     def check_count(self, inputs: int, tasks: int) -> None:
         """The part of `check_inputs` for which no input need be made first."""
@@ -208,7 +208,7 @@ class Service:
         than a call may have, or, where the server refuses those, than the trunk reads.
         """
         settings, names = self.settings, tuple(tasks)
-        loaded = tasks.loaded if isinstance(tasks, Names) else self.loaded
+        loaded = tasks.loaded if isinstance(tasks, TaskSelection) else self.loaded
         limits = settings.limits
         await check_tokens(loaded, inputs, names, words, tokens=limits.tokens, answers=limits.answers)
         seconds = settings.timeout if deadline is None else min(deadline, settings.timeout)

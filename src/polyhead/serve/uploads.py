@@ -123,17 +123,21 @@ class Receiver:
         if self._file.read(2) == b"\x1f\x8b":
             raise refused("the upload is compressed", status=415, allowed="a plain tar")
         self._file.seek(0)
+        cut_short = refused("the upload was cut short", got=f"{self._read:,} bytes, and no end of a tar")
         try:
             with tarfile.open(fileobj=self._file, mode="r:", tarinfo=PlainFile) as tar:
                 for member in tar:
                     self._take(tar, member)
                 self._file.seek(tar.offset)
         except tarfile.TarError as error:
-            what = "was cut short" if self.members or not self._read else "is no tar"
-            raise refused(f"the upload {what}", got=str(error)) from None
+            if self.members or self._read < BLOCK:
+                raise cut_short from None
+            raise refused("the upload is no tar", got=str(error)) from None
         rest = self._file.read(BLOCK)
         if len(rest) < BLOCK:
-            raise refused("the upload was cut short", got=f"{self._read:,} bytes, and no end of a tar")
+            raise cut_short
+        if any(rest):
+            raise refused("the upload is no tar", got="a header that cannot be read")
         while rest:
             if any(rest):
                 raise refused("the upload goes on after its end")

@@ -32,7 +32,6 @@ YOUNG = 10.0  # seconds; a worker that ends before is started again after a paus
 LONGEST_PAUSE = 30.0
 GRACE = 2.0  # seconds beyond the draining that workers have to end; they end by themselves before
 PATIENCE = 1.0  # seconds that a worker waits for what another one tells
-LARGEST_TOLD = 2**24  # bytes of that
 
 
 class WorkerPlace(Value):
@@ -229,6 +228,8 @@ class CountsOfAll:
         if scope["type"] != "http" or scope["path"] != "/metrics" or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return
+        from polyhead.serve.exposition import joined_counts  # not in the parent, which imports no engine
+
         # In the older of the two forms, which can be joined: without the mark at the end that OpenMetrics has.
         headers = [(name, value) for name, value in scope["headers"] if name != b"accept"]
         messages: list[Message] = []
@@ -253,57 +254,22 @@ class CountsOfAll:
         """The counts of another worker; None where it does not tell them."""
         try:
             return await asyncio.wait_for(_asked(self._place.path_of(number), headers), PATIENCE)
-        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, ValueError, TimeoutError):
             return None
 
 
 async def _asked(path: FilePath, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The body of `GET /metrics` at a socket; raises ValueError for any answer but 200."""
-    reader, writer = await asyncio.open_unix_connection(str(path), limit=LARGEST_TOLD)
+    reader, writer = await asyncio.open_unix_connection(str(path))
     try:
-        kept = [(name, value) for name, value in headers if name in (b"authorization", b"x-api-key")]
-        lines = [b"GET /metrics HTTP/1.0", b"host: localhost", *(name + b": " + value for name, value in kept)]
+        kept = [name + b": " + value for name, value in headers if name in (b"authorization", b"x-api-key")]
+        lines = [b"GET /metrics HTTP/1.0", b"host: localhost", b"connection: close", *kept]
         writer.write(b"\r\n".join(lines) + b"\r\n\r\n")
         await writer.drain()
-        head = await reader.readuntil(b"\r\n\r\n")
-        if head.split(b" ", 2)[1] != b"200":
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        is_whole = b"content-length: %d" % len(body) in head.lower().split(b"\r\n")
+        if head.split(b" ", 2)[1:2] != [b"200"] or not is_whole:
             raise ValueError(head.split(b"\r\n")[0])
-        return await reader.read(LARGEST_TOLD) if b"content-length" not in head.lower() else await _sized(reader, head)
+        return body
     finally:
         writer.close()
-
-
-async def _sized(reader: asyncio.StreamReader, head: bytes) -> bytes:
-    lines = (line.partition(b":") for line in head.split(b"\r\n"))
-    size = next(int(value) for name, _, value in lines if name.lower() == b"content-length")
-    if size > LARGEST_TOLD:
-        raise ValueError(size)
-    return await reader.readexactly(size)
-
-
-def joined_counts(texts: Mapping[int, str]) -> str:
-    """Texts in Prometheus' form as one: each series gets the label `worker`, and stands with others of its family."""
-    families: dict[str, list[str]] = {}
-    samples: dict[str, list[str]] = {}
-    for number, text in texts.items():
-        family = ""
-        for line in text.splitlines():
-            if line.startswith("# HELP "):
-                family = line.split(" ", 3)[2]
-                samples.setdefault(family, [])
-            if line.startswith("#"):
-                lines = families.setdefault(family, [])
-                if line not in lines and len(lines) < 2:
-                    lines.append(line)
-            elif line:
-                samples.setdefault(family, []).append(_labelled(line, number))
-    parts = [line for family, own in samples.items() for line in (*families.get(family, ()), *own)]
-    return "".join(f"{line}\n" for line in parts)
-
-
-def _labelled(line: str, number: int) -> str:
-    name, brace, rest = line.partition("{")
-    if brace and " " not in name:
-        return f'{name}{{worker="{number}",{rest}'
-    name, _, rest = line.partition(" ")
-    return f'{name}{{worker="{number}"}} {rest}'

@@ -76,7 +76,7 @@ class Calibration(Value):
         """Calibrated probabilities, float64 (rows, labels), of log probabilities or log odds (rows, labels)."""
         scaled = logarithms * np.asarray(self.scale) if self.scale else logarithms
         scaled = scaled + np.asarray(self.shift) if self.shift else scaled
-        return _sigmoid(scaled) if kind_of(task).scores == "sigmoid" else base.softmax(scaled)
+        return base.sigmoid(scaled) if kind_of(task).scores == "sigmoid" else base.softmax(scaled)
 
 
 class CalibrationChoice(Value):
@@ -250,10 +250,6 @@ def in_set(task: Task, calibration: Calibration, rule: SetRule, probabilities: n
 def rule_of(calibration: Calibration) -> SetRule | None:
     """The sets that answers show; None where it keeps none."""
     return next((rule for rule in calibration.sets if rule.coverage == calibration.coverage), None)
-
-
-def _sigmoid(outputs: np.ndarray) -> np.ndarray:
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * outputs)))
 
 
 def _no_coverage(coverage: float, rules: Sequence[SetRule]) -> BadValue:

@@ -163,7 +163,7 @@ def _expected(which: str, lengths: tuple[int, ...]) -> _Expected:
     yardstick, batch = ReferenceBackend(trunk, tasks), tiny_batch(trunk, lengths)
     found = yardstick.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
     outputs = {name: _outputs(yardstick, name, found[name], task) for name, task in tasks.items()}
-    from polyhead.deep.stable import stable_states, states_of
+    from polyhead.deep.checks import stable_states, states_of
 
     states = states_of(trunk, batch)
     stable = {path: stable_states(states, path, batch) for path in {t.path.stored() for t in tasks.values()}}

@@ -108,15 +108,6 @@ class Progress:
         return time.monotonic() - self._started
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of the optimizer: what it read and what that lost."""
-
-    step: int  # from 1, over all epochs
-    losses: tuple[tuple[str, float], ...]  # of each micro-batch: its task, its loss
-    learning_rate: float
-    tokens: int  # without padding
-
-
 class Meter:
     """Sums updates up for events `training`, one every so many seconds, and for events `epoch`.
 
@@ -132,7 +123,7 @@ class Meter:
         self.micro_batches = dict.fromkeys(self._heads, 0)  # read of each task so far
         self.effective_steps = dict.fromkeys(self._heads.values(), 0.0)
         self._scores: Mapping[str, Mapping[str, float]] = {}
-        self._last: Update | None = None  # of those that were not told
+        self._last: tuple[int, float] | None = None  # step and learning rate of the last update that was not told
         self.start()
 
     def start(self) -> None:
@@ -147,14 +138,18 @@ class Meter:
             self.micro_batches[task] = self.micro_batches.get(task, 0) + 1
             self.effective_steps[head] = self.effective_steps.get(head, 0.0) + 1 / len(tasks)
 
-    def update(self, done: Update) -> None:
-        """Counts an update, and tells of those since the last time where it is time."""
-        self.read([task for task, _ in done.losses])
-        for task, loss in done.losses:
+    def update(self, *, step: int, losses: Sequence[tuple[str, float]], learning_rate: float, tokens: int) -> None:
+        """Counts an update, and tells of those since the last time where it is time.
+
+        Steps count from 1, over all epochs; `losses` are those of its micro-batches, each with its task; `tokens` are
+        without padding.
+        """
+        self.read([task for task, _ in losses])
+        for task, loss in losses:
             self._losses.setdefault(task, []).append(loss)
-        self._tokens += done.tokens
-        self._epoch_tokens += done.tokens
-        self._last = done
+        self._tokens += tokens
+        self._epoch_tokens += tokens
+        self._last = step, learning_rate
         if time.monotonic() - self._began >= self._seconds:
             self.tell()
 
@@ -164,9 +159,9 @@ class Meter:
             return
         self._events.event(
             "training",
-            step=self._last.step,
+            step=self._last[0],
             loss={task: sum(several) / len(several) for task, several in sorted(self._losses.items())},
-            learning_rate=self._last.learning_rate,
+            learning_rate=self._last[1],
             tokens_a_second=_rate(self._tokens, self._began),
             micro_batches=self.micro_batches,
             effective_steps={head: round(steps, 4) for head, steps in self.effective_steps.items()},

@@ -19,18 +19,19 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.certify import certified
 from polyhead.encoder.data import TrunkData, TrunkFacts
-from polyhead.errors import TrainError, WrongTrunk
+from polyhead.errors import ConfigError, TrainError, UnknownTask, WrongTrunk
 from polyhead.files import remove_files, remove_tree
 from polyhead.plan import Path
 from polyhead.progress import duration
+from polyhead.project.recipes import Training
 from polyhead.project.tables import strategy_of
+from polyhead.train.data.leaks import without_leaks
+from polyhead.train.data.prepare import donor_task, wanted
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource
 from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.data.units import check_readers, prepared_units, units_of
-from polyhead.train.data.wanted import wanted
 from polyhead.train.events import Events
-from polyhead.train.gradients import deep
 from polyhead.train.heads import baseline_path, with_columns
 from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, rivals, unit_is_better
 from polyhead.train.record.decided import (
@@ -43,10 +44,9 @@ from polyhead.train.record.decided import (
     untrained,
 )
 from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
-from polyhead.train.record.held import keep_held
+from polyhead.train.record.held import keep_held, vectors_wanted, with_seen
 from polyhead.train.record.lines import outlook, task_lines
-from polyhead.train.record.seen import vectors_wanted, with_seen
-from polyhead.train.runs import cache_folder
+from polyhead.train.runs import cache_folder, deep
 from polyhead.train.training import BundleTraining, Scores, TrainingResult, TrainingRun
 
 
@@ -123,13 +123,13 @@ class TrainingJob:
         self.compared: dict[str, VersionComparison] = {}
         self._if_better, self._actor = run.options.if_better, run.options.actor
         self._ask: Ask = (
-            deep("heads.versions:AskedOfFeatures")(source) if isinstance(source, StoredFeatures) else asked_of_texts
+            deep("heads.versions:asked_of_features")(source) if isinstance(source, StoredFeatures) else asked_of_texts
         )
 
     @property
     def numerics(self) -> dict[str, str]:
         """How features and parts are computed here."""
-        label: dict[str, str] = deep("loop.numerics:numerics")(self.source.precision)
+        label: dict[str, str] = deep("nn.runtime:numerics")(self.source.precision)
         return label
 
     def trainers(self) -> list[Trainer]:
@@ -158,7 +158,7 @@ class TrainingJob:
 
         With `if_better` live versions that are better stay, and the attempt is remembered; else `checkpoints` go.
         """
-        several = [(p, deep("heads.baseline:with_baselines")(p, trained, self.source)) for p, trained in several]
+        several = [(p, deep("heads.run:with_baselines")(p, trained, self.source)) for p, trained in several]
         drafts = drafts_of(several, self.source.facts, self.prints, self.numerics)
         drafts = [
             with_seen(draft, trained.held, self.source) for draft, (_, trained) in zip(drafts, several, strict=True)
@@ -289,7 +289,7 @@ def feature_source(run: TrainingRun, prepared: Sequence[Prepared]) -> FeatureSou
 
 
 def _one_precision(prepared: Sequence[Prepared]) -> str:
-    precision_of = deep("loop.numerics:precision_of")
+    precision_of = deep("nn.runtime:precision_of")
     precisions: list[str] = sorted({precision_of(p.training) for p in prepared})
     if len(precisions) > 1:
         raise TrainError(
@@ -352,3 +352,33 @@ def _holds_nothing_more(root: FilePath) -> bool:
 def trunk_line(trunk: TrunkFacts) -> str:
     """A trunk's digest and what it is, for messages."""
     return f"{trunk.digest[:16]} ({trunk.name}, max_tokens {trunk.settings.max_tokens})"
+
+
+def donors(run: TrainingRun) -> FrozenTrunk:
+    """The donor stage of paper 002 (section 3, single-task prompts over a frozen backbone) as a bundle of its own.
+
+    Each task learns prompt, pooler and head in an input of its own, for its strategy's `donor_epochs` at its
+    `donor_learning_rate`. As under a joint recipe no text on which one of the project's tasks is evaluated is trained
+    on; tasks without prompts are read for that alone. On the processor a joint run of the same tasks, seed and
+    `[training]` so starts as if it had trained the donors itself. Raises ConfigError where no task has prompts.
+    """
+    project = run.project
+    prompted = [e.name for e in project.tasks if strategy_of(project, e).donor(e.name, Training()) is not None]
+    if not prompted:
+        raise ConfigError(
+            "recipe 'donors' trains prompts and the poolers that read them",
+            got="no task with prompts",
+            allowed="tasks with strategy 'prompted'",
+            do="give a task this strategy, or leave the recipe out",
+        )
+    if unknown := sorted({*run.only, *run.options.retrain} - set(prompted)):
+        raise UnknownTask("the project declares no such task with prompts", got=unknown, allowed=prompted)
+    prepared, leaks = without_leaks(run.prepared)
+    for line in leaks.lines():
+        run.events.line(line)
+    if others := [p.task.name for p in prepared if p.task.name not in prompted]:
+        run.events.line(f"{', '.join(others)}: without prompts, so read for their texts alone")
+    names = run.only or prompted
+    tasks = tuple(entry for entry in project.tasks if entry.name in names)
+    run = msgspec.structs.replace(run, project=msgspec.structs.replace(project, tasks=tasks))
+    return FrozenTrunk(run, [donor_task(p) for p in prepared if p.task.name in names])

@@ -12,16 +12,13 @@ from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
 from polyhead.project.tables import Project, strategy_of
-from polyhead.train.data.oracle import StoredScores
 from polyhead.train.data.prepare import prepare
-from polyhead.train.data.stored import known_trunk
+from polyhead.train.data.stored import StoredScores, known_trunk
 from polyhead.train.data.units import check_budget, check_whole_units, split_summarizers
-from polyhead.train.donors import donors
 from polyhead.train.events import Events
-from polyhead.train.gradients import deep
-from polyhead.train.job import FrozenTrunk
+from polyhead.train.job import FrozenTrunk, donors
 from polyhead.train.record.decided import TrainOptions
-from polyhead.train.runs import ProcessRank
+from polyhead.train.runs import ProcessRank, deep
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun, UsedStore
 
 REPLACING = ("frozen", "donors")  # recipes by which tasks of a bundle get new versions, over a trunk that stays
@@ -125,9 +122,9 @@ def _bundle_training(run: TrainingRun) -> BundleTraining:
         case Joint():
             training = deep("recipes.joint:LearnsTogether")(run, recipe, run.prepared)
         case LeaveOut():
-            training = deep("recipes.leave_out:LeavingOut")(run, recipe)
+            training = deep("recipes.leave_out:leaving_out")(run, recipe)
         case FineTune():
-            training = deep("recipes.fine_tune:FineTuning")(run, recipe, chosen)
+            training = deep("recipes.fine_tune:fine_tuning")(run, recipe, chosen)
     return training
 
 

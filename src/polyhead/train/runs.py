@@ -1,9 +1,11 @@
-"""What every training run has: its process, its seeds, its folder in the cache, and the course that it took."""
+"""What every training run has: its process, its seeds, its folder in the cache, its history, and torch where needed."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 import msgspec
 
@@ -89,3 +91,8 @@ def cache_folder(cache: Path, *names: str) -> Path:
             do="remove it, or name another --cache",
         ) from None
     return folder
+
+
+def deep(name: str) -> Any:
+    """`module:name` of the room with torch; raises MissingExtra where torch is not installed."""
+    return resolve_name(f"polyhead.deep.{name}")

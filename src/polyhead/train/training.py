@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from polyhead.bundle.format import BUNDLE
 from polyhead.encoder.data import TrunkData, TrunkFacts
 from polyhead.errors import BundleError
+from polyhead.progress import duration
 from polyhead.project.recipes import SearchPoint
 from polyhead.project.tables import Project
 from polyhead.train.data.prepared import Prepared
@@ -34,6 +35,11 @@ class CandidateResult(Value):
     best_epoch: int | None = None
     epochs: int | None = None  # that were trained, until patience ran out
     error: str = ""  # what ended it, where a number was not finite
+
+
+def candidate_name(candidate: SearchPoint) -> str:
+    """`rate 0.0001 epsilon 1e-08 dropout 0.1`."""
+    return f"rate {candidate.learning_rate:g} epsilon {candidate.epsilon:g} dropout {candidate.dropout:g}"
 
 
 class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,10 +109,16 @@ class BundleTraining(ABC):
 
 
 class Bundles(BundleTraining):
-    """Several bundles in one folder, each a training of its own."""
+    """Several bundles in one folder, each a training of its own; `lines` come before, `ending` makes those after."""
 
-    def __init__(self, run: TrainingRun, trainings: Mapping[str, BundleTraining]) -> None:
-        self.run, self.trainings = run, trainings
+    def __init__(
+        self,
+        run: TrainingRun,
+        trainings: Mapping[str, BundleTraining],
+        lines: Sequence[str],
+        ending: Callable[[Mapping[str, TrainingResult]], list[str]],
+    ) -> None:
+        self.run, self.trainings, self._lines, self._ending = run, trainings, lines, ending
         if (run.root / BUNDLE).exists():
             raise BundleError(
                 f"{run.root} is a bundle, and this recipe makes a folder of several",
@@ -121,25 +133,15 @@ class Bundles(BundleTraining):
 
     def train(self) -> TrainingResult:
         """Trains one after the other, once it is known that none is refused."""
-        began, outcomes = time.monotonic(), dict[str, TrainingResult]()
+        began, outcomes, say = time.monotonic(), dict[str, TrainingResult](), self.run.events.line
         self.check()
-        self.say(self.begin())
+        for line in self._lines:
+            say(line)
         for number, (name, training) in enumerate(self.trainings.items(), 1):
-            self.say([f"{number} of {len(self.trainings)}: {name}"])
+            say(f"{number} of {len(self.trainings)}: {name}")
             outcomes[name] = training.train()
         seconds = time.monotonic() - began
-        self.say(self.end(outcomes, seconds))
+        *lines, last = self._ending(outcomes)
+        for line in (*lines, f"{last} in {duration(seconds)}"):
+            say(line)
         return TrainingResult(bundle=str(self.run.root), bundles=outcomes, seconds=seconds)
-
-    def say(self, lines: list[str]) -> None:
-        """Lines for people."""
-        for line in lines:
-            self.run.events.line(line)
-
-    @abstractmethod
-    def begin(self) -> list[str]:
-        """Lines before training."""
-
-    @abstractmethod
-    def end(self, outcomes: Mapping[str, TrainingResult], seconds: float) -> list[str]:
-        """Lines about all bundles together."""

@@ -20,7 +20,7 @@ from polyhead.store.jobs import extract as extractions
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.extract import ExtractRequest, extract
 from polyhead.store.jobs.stores import store_info
-from polyhead.store.jobs.taps import Tap, tapped_paths
+from polyhead.store.taps import Tap, tapped_paths
 from polyhead.testing import tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of
 from support.backfills import TRUNK, make_bundle, texts

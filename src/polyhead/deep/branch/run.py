@@ -239,7 +239,8 @@ def seed_spread(candidates: Sequence[DepthCandidate]) -> dict[int, dict[str, flo
 
 def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> DepthSearch:
     """The best of all depths and seeds, most of which train for an epoch or two only."""
-    running = {(layers, seed): _begun(branches, layers, seed) for layers in depths for seed in seeds}
+    keys = [(layers, seed) for layers in depths for seed in seeds]
+    running = {key: branches.course(branches.path(key[0]), seed=key[1]) for key in keys}
     epochs = max(course.most for _, course in running.values())
     fallen: list[DepthCandidate] = []
     done = 0
@@ -248,8 +249,10 @@ def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> 
         done = epochs if len(running) <= LEAST_LEFT else done + 1
         for _, course in running.values():
             course.advance(done)
-        for key in _worse_half(running) if done < epochs else ():
-            fallen.append(_candidate(key, running.pop(key)[1]))  # its weights and optimizer are not needed again
+        if done < epochs:
+            ranked = sorted(running, key=lambda key: (-running[key][1].best_score, key))
+            for key in ranked[max(LEAST_LEFT, -(-len(running) // 2)) :]:
+                fallen.append(_candidate(key, running.pop(key)[1]))  # weights and optimizer are not needed again
     ended = {key: _ended(branches, key, *running.pop(key)) for key in list(running)}
     return _searched(ended, fallen)
 
@@ -259,7 +262,7 @@ def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Dep
     ended = {}
     for layers in depths:
         for seed in seeds:
-            module, course = _begun(branches, layers, seed)
+            module, course = branches.course(branches.path(layers), seed=seed)
             course.advance()
             ended[layers, seed] = _ended(branches, (layers, seed), module, course)
     return _searched(ended, [])
@@ -268,21 +271,12 @@ def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Dep
 Key = tuple[int, int]
 
 
-def _begun(branches: Branches, layers: int, seed: int) -> tuple[OnTap, Course]:
-    return branches.course(branches.path(layers), seed=seed)
-
-
 def _ended(branches: Branches, key: Key, module: OnTap, course: Course) -> tuple[TrainedBranch, DepthCandidate]:
     return branches.grown(branches.path(key[0]), module, course), _candidate(key, course)
 
 
 def _candidate(key: Key, course: Course) -> DepthCandidate:
     return DepthCandidate(layers=key[0], seed=key[1], epochs=course.done, score=course.best_score)
-
-
-def _worse_half(running: Mapping[Key, tuple[OnTap, Course]]) -> list[Key]:
-    keep = max(LEAST_LEFT, -(-len(running) // 2))
-    return sorted(running, key=lambda key: (-running[key][1].best_score, key))[keep:]
 
 
 def _searched(

@@ -56,6 +56,15 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
             targets = _numbered(targets)
         return msgspec.structs.replace(self, values=self.values[kept], targets=targets, members=self.members[kept])
 
+    def drawn(self, prior: Tensor | None, strength: float) -> Inputs:
+        """The same with weights that penalties draw to; as they are without a prior or strength."""
+        return self if prior is None or not strength else msgspec.structs.replace(self, prior=strength * prior)
+
+    def sides(self, folds: Sequence[Sequence[int]]) -> list[tuple[Inputs, Inputs]]:
+        """For each fold the examples to learn from and those held out, of examples numbered without gaps."""
+        everything = set(range(int(self.members.max()) + 1))
+        return [(self.of(sorted(everything - set(held))), self.of(held)) for held in folds]
+
 
 def _numbered(targets: Tensor) -> Tensor:
     """Targets of `ranking` whose examples are numbered from 0 on, without gaps."""
@@ -162,6 +171,11 @@ def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterato
         own[:count] = penalty
         weight = _solved(inputs, values, own, prior, weight)
         yield _unscaled(inputs, weight, penalty)
+
+
+def solution_of(inputs: Inputs, penalty: float, penalties: Sequence[float] = PENALTIES) -> Solution:
+    """The head of this penalty; stronger ones come first, each starts where the last one ended."""
+    return next(solution for solution in solutions(inputs, penalties) if solution.penalty <= penalty)
 
 
 class Swept(NamedTuple):

@@ -1,28 +1,30 @@
-"""One task, from kept features to a trained part with its scores."""
+"""One task, from kept features to a trained part with its scores and those of simple answers."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 import msgspec
 
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of
-from polyhead.deep.heads.baseline import baselines_of
 from polyhead.deep.heads.choice import choosing_score
-from polyhead.deep.heads.select import Trial, Trials
+from polyhead.deep.heads.select import Trial, Trials, best_linear
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
+from polyhead.project.strategies.base import HeadCandidate
+from polyhead.project.strategies.pooled import baseline_of
 from polyhead.tasks.kinds import kind_of
+from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
-from polyhead.train.data.wanted import wanted
 from polyhead.train.events import Events
-from polyhead.train.heads import candidates, feature_paths, left_out
+from polyhead.train.heads import baseline_path, candidates, constant_scores, feature_paths, left_out
 from polyhead.train.job import Trainer
-from polyhead.train.record.draft import HeldRows, Trained
+from polyhead.train.record.draft import Baselines, HeldRows, Trained
 
 TOLD_FROM = 10_000  # rows to learn from: of so many each head takes a while, and its score is said as it ends
 
@@ -103,3 +105,31 @@ def evaluate_part(
     """All metrics of the task's kind on the whole split."""
     outputs = module_outputs(module, examples_of(prepared, split, path, source))
     return split.examples.scores(prepared.task, outputs)
+
+
+def with_baselines(prepared: Prepared, trained: Trained, source: FeatureSource) -> Trained:
+    """The same with the scores of simple answers, where it has none yet."""
+    if trained.baselines:
+        return trained
+    with single_thread():
+        trials = Trials(prepared, source, checkpoints=None, events=Events())
+        several = []
+        path = baseline_path(prepared, trained.path, source)
+        if path is not None:
+            strategy = baseline_of(prepared.task)
+            several = [trials.tried(HeadCandidate(name="linear", strategy=strategy, solver="linear"), path)]
+        baselines = baselines_of(prepared, trials, several, source)
+    return msgspec.structs.replace(trained, baselines=baselines)
+
+
+def baselines_of(prepared: Prepared, trials: Trials, several: Sequence[Trial], source: FeatureSource) -> Baselines:
+    """Scores of simple answers on the rows that choose, and on test; the linear one is the best of those tried."""
+    baselines: Baselines = {"constant": constant_scores(prepared, trials.held)}
+    best = best_linear(several)
+    if best is not None:
+        baselines["linear"] = {"validation": trials.held.scores(prepared.task, best.outputs)}
+        if prepared.test is not None:
+            module, _ = trials.kept(best)
+            outputs = module_outputs(module, examples_of(prepared, prepared.test, best.path, source))
+            baselines["linear"]["test"] = prepared.test.examples.scores(prepared.task, outputs)
+    return baselines

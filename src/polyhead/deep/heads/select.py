@@ -22,7 +22,7 @@ from polyhead.deep.features import examples_of
 from polyhead.deep.heads import choice
 from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.heads.label_words import STRENGTHS, applies, prior_of
-from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, Swept, inputs_of, solutions, swept
+from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, Swept, inputs_of, solution_of, swept
 from polyhead.deep.loop.fit import Course
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.sharing.part import PooledPart
@@ -131,7 +131,9 @@ class Trials:
             everything = _split(whole)
             if trial.candidate.solver == "linear":
                 module = self._module(trial.path)
-                _set(module, self._solution(module, trial, everything))
+                inputs = self._inputs(module, everything)
+                prior = self._prior(module) if trial.prior else None
+                _set(module, solution_of(inputs.drawn(prior, trial.prior), trial.setting))
             else:
                 module, fitted = self._again(trial, everything)
         assert module is not None
@@ -183,8 +185,8 @@ class Trials:
         sides = [(self._inputs(module, train), self._inputs(module, held)) for train, held in pairs]
         first: Swept | None = None
         least, prior = list[Swept](), 0.0  # the heads of the least loss, then heads of weaker penalties
-        for strength in self._strengths(module):
-            drawn = [(self._drawn(module, train, strength), held) for train, held in sides]
+        for strength in (0.0, *STRENGTHS) if self._prior(module) is not None else (0.0,):
+            drawn = [(train.drawn(self._prior(module), strength), held) for train, held in sides]
             for number, step in enumerate(swept(drawn), start=1):
                 progress.update(number, len(PENALTIES) + module.separate)
                 first = first or step
@@ -218,14 +220,6 @@ class Trials:
         inputs = inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
         return msgspec.structs.replace(inputs, weights=self._class_weights())
 
-    def _strengths(self, module: PooledPart) -> tuple[float, ...]:
-        """How strongly weights may be drawn to the labels' words: not at all; where rows are few by more and more."""
-        return (0.0, *STRENGTHS) if self._prior(module) is not None else (0.0,)
-
-    def _drawn(self, module: PooledPart, inputs: Inputs, strength: float) -> Inputs:
-        prior = self._prior(module) if strength else None
-        return inputs if prior is None else msgspec.structs.replace(inputs, prior=strength * prior)
-
     def _prior(self, module: PooledPart) -> Tensor | None:
         if module.path not in self._priors:
             applied = applies(self._prepared, self._source)
@@ -239,13 +233,6 @@ class Trials:
             return None
         balanced = kind_of(prepared.task).class_weights(prepared.task, prepared.train.examples.targets)
         return None if balanced is None else torch.from_numpy(balanced)
-
-    def _solution(self, module: PooledPart, trial: Trial, split: Split) -> Solution:
-        """The head of this penalty, from all rows; stronger penalties come first, each where the last one ended."""
-        for solution in solutions(self._drawn(module, self._inputs(module, split), trial.prior)):
-            if solution.penalty <= trial.setting:
-                return solution
-        raise AssertionError(trial.setting)
 
     # Heads that are trained in steps
 

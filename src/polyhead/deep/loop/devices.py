@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from polyhead.deep.loop.optimizer import EmbeddingTables, keep_freed
-from polyhead.errors import ConfigError, NotFinite, TrainError
+from polyhead.errors import ConfigError, TrainError
 from polyhead.train.runs import ProcessRank
 
 if TYPE_CHECKING:
@@ -97,20 +96,6 @@ def from_first(place: ProcessRank, value: Payload) -> Payload:
     return gathered(place, value if place.is_first else None)[0]  # type: ignore[return-value]
 
 
-class UpdateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Losses of an update's micro-batches, each divided by their number, and the tokens read."""
-
-    losses: tuple[float, ...]
-    tokens: int
-
-    def check(self, tasks: Sequence[str], *, when: str) -> None:
-        """Raises NotFinite, with its task, for a loss that is no number; `when` says where training stood."""
-        for task, value in zip(tasks, self.losses, strict=True):
-            if not math.isfinite(value):
-                of = f" of task '{task}'" if task else ""
-                raise NotFinite(f"the loss{of} is not finite in {when}", got=value, do="lower learning_rate")
-
-
 class Devices:
     """Here: one process and device. `loss` computes a micro-batch's with `module`, whose parameters learn."""
 
@@ -122,9 +107,10 @@ class Devices:
         here = self.place.world == 1 and self.place.device == "cpu"  # elsewhere it is reduced, or costs little
         self._tables = EmbeddingTables(self.module if here else nn.Module())
 
-    def learn(self, update: Sequence[tuple[str, TrainingBatch | None]]) -> UpdateResult:
+    def learn(self, update: Sequence[tuple[str, TrainingBatch | None]]) -> tuple[tuple[float, ...], int]:
         """Adds the mean of the micro-batches' gradients to those that parameters hold.
 
+        Gives their losses, each divided by their number, and the tokens read.
         A micro-batch without its batch is another process's.
         """
         world, tasks = self.place.world, frozenset(task for task, _ in update)
@@ -147,7 +133,7 @@ class Devices:
             both = torch.cat([lost, torch.tensor([tokens], dtype=torch.float64)])
             distributed.all_reduce(both)
             lost, tokens = both[:-1], int(both[-1])
-        return UpdateResult(losses=tuple(lost.tolist()), tokens=tokens)
+        return tuple(lost.tolist()), tokens
 
     @contextmanager
     def published(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ Everything random in epoch e comes from (seed, e), so a resumed run is the unint
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from polyhead.deep.loop.optimizer import adamw, clipped, rate_at
 from polyhead.deep.nn import dropout
 from polyhead.errors import NotFinite
 from polyhead.project.recipes import Schedule, Training
-from polyhead.train.events import Events, Meter, Update
+from polyhead.train.events import Events, Meter
 from polyhead.train.runs import Fitted, stream
 
 SAVE_SECONDS = 5.0  # a kill loses little more of a training run than this,
@@ -176,16 +177,16 @@ class Curriculum:
             for group in self.optimizer.param_groups:
                 group["lr"] = training.learning_rate * share * group["scale"]
             self.optimizer.zero_grad(set_to_none=True)
-            done = self.devices.learn(update)
+            losses, tokens = self.devices.learn(update)
             when = f"epoch {number + 1}, step {index + 1}"
-            done.check(tasks, when=when)
+            _check_finite(losses, tasks, when=when)
             clipped(self.parameters, training.clip, when=when)
             self.optimizer.step()
-            total += sum(done.losses)
-            losses = tuple((task, value * len(tasks)) for task, value in zip(tasks, done.losses, strict=True))
+            total += sum(losses)
+            each = tuple((task, value * len(tasks)) for task, value in zip(tasks, losses, strict=True))
             step, rate = number * steps + index + 1, training.learning_rate * share
-            fact = Update(step=step, losses=losses, learning_rate=rate, tokens=done.tokens)
-            self._show_step(fact, total / (index + 1))
+            self._meter.update(step=step, losses=each, learning_rate=rate, tokens=tokens)
+            self._show_step(step, total / (index + 1))
             if index + 1 < steps and (self.devices.place.world == 1 or (index + 1) % ASKED_EVERY == 0):
                 self.save_inside(_Begun(feed=begun.feed, updates=index + 1, total=total))
         return total / max(steps, 1)
@@ -251,15 +252,14 @@ class Curriculum:
         place = self.devices.place
         return stream(self.training.seed, "dropout", *numbers, *(() if place.world == 1 else (place.rank,)))
 
-    def _show_step(self, update: Update, mean_loss: float) -> None:
+    def _show_step(self, step: int, mean_loss: float) -> None:
         """Shows the progress inside a long epoch."""
-        self._meter.update(update)
         if time.monotonic() - self._epoch_began > STEP_SECONDS:
             tokens = self._meter.tokens_a_second
             note = f"loss {mean_loss:.4f}" + (f", {tokens:,.0f} tokens a second" if tokens else "")
             if self.history and "score" in self.history[-1]:
                 note += f", validation {self.history[-1]['score']:.4f} after epoch {self.done}"
-            self._progress.update(update.step, self.most * self.steps, note)
+            self._progress.update(step, self.most * self.steps, note)
 
 
 class Course(Curriculum):
@@ -299,6 +299,14 @@ class Course(Curriculum):
             label=label,
             last=last,
         )
+
+
+def _check_finite(losses: Sequence[float], tasks: Sequence[str], *, when: str) -> None:
+    """Raises NotFinite, with its task, for a loss that is no number; `when` says where training stood."""
+    for task, value in zip(tasks, losses, strict=True):
+        if not math.isfinite(value):
+            of = f" of task '{task}'" if task else ""
+            raise NotFinite(f"the loss{of} is not finite in {when}", got=value, do="lower learning_rate")
 
 
 class _Begun(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError
 from polyhead.plan import Path
-from polyhead.project.recipes import ONE_TASK, Joint, Sampling, Training
+from polyhead.project.recipes import ONE_TASK, Joint, Sampling, SearchPoint, Training
 from polyhead.project.strategies import Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -39,6 +40,7 @@ from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import reads_windows
 from polyhead.train.events import Events, Meter
 from polyhead.train.runs import SUFFIX, Fitted, ProcessRank, stream
+from polyhead.train.training import CandidateResult
 
 FREQUENT = 5000  # tokens of a data set that a prompt may start from
 
@@ -53,6 +55,16 @@ class JointResult(msgspec.Struct, frozen=True, kw_only=True):
     families: dict[str, dict[str, np.ndarray]]  # owner -> arrays that several tasks read
     fitted: Fitted
     validation: dict[str, dict[str, float]]  # task -> metric -> value, of the epoch that was kept
+
+
+class RecipeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a recipe: trunk and parts, the training settings used, and the search that chose them."""
+
+    learned: JointResult
+    training: Training
+    chosen: SearchPoint | None = None
+    tried: tuple[CandidateResult, ...] = ()
+    scores: dict[str, dict[str, float]] = {}  # of a search: split -> metric -> value, on whole splits
 
 
 class JointCourse:
@@ -336,25 +348,24 @@ def _fill(part: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _over_frozen_trunk(
-    course: JointCourse,
-    prepared: Sequence[Prepared],
-    paths: Mapping[str, Path],
-    recipe: Joint,
-    *,
-    training: Training,
-    checkpoint: FilePath | None,
-    place: ProcessRank,
+    course: JointCourse, prepared: Sequence[Prepared], paths: Mapping[str, Path], recipe: Joint, **named: Any
 ) -> JointCourse:
     """Another course over the same trunk, frozen, in the same precision."""
-    return JointCourse(
-        prepared,
-        paths,
-        course.data,
-        recipe,
-        training=training,
-        precision=course.precision,
-        checkpoint=checkpoint,
-        place=place,
-        events=course.events,
-        frozen=True,
-    )
+    of_course = {"precision": course.precision, "events": course.events}
+    return JointCourse(prepared, paths, course.data, recipe, **of_course, **named, frozen=True)
+
+
+def course_scores(
+    course: JointCourse, prepared: Prepared, module: JointModel | None = None
+) -> dict[str, dict[str, float]]:
+    """One task's metrics on its whole validation and test splits, as the course's module stands, or by `module`."""
+    return prepared.scores(split_outputs(course, prepared, module or course.module))
+
+
+def split_outputs(course: JointCourse, prepared: Prepared, module: JointModel) -> dict[str, list[np.ndarray]]:
+    """What a course's module puts out for a task's whole validation and test splits."""
+    task, outputs = prepared.task, dict[str, list[np.ndarray]]()
+    for split in prepared.splits[1:]:
+        texts = text_examples(split.examples, task, course.tokenizer)
+        outputs[split.name] = module_outputs(module.bound(task.name), texts)
+    return outputs

@@ -1,4 +1,8 @@
-"""The recipe `fine_tune`: each task's own trunk, the best of a search, as a bundle of its own."""
+"""Fine-tuning of a trunk for one task, the best of a small search, and the recipe `fine_tune`: a bundle a task.
+
+The second stage of Aghajanyan et al. 2021: the trunk is a pre-trained or a pre-finetuned one, all of it learns, and
+the head is a fresh one or the one that pre-finetuning left. The trunk becomes the task's own.
+"""
 
 from __future__ import annotations
 
@@ -8,48 +12,38 @@ from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
+import torch
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
-from polyhead.deep.loop.numerics import precision_of
-from polyhead.deep.recipes.learned import LearnedTrunk, RecipeResult
+from polyhead.deep.loop.smooth import normalise_heads, settle_heads
+from polyhead.deep.nn.runtime import precision_of
+from polyhead.deep.recipes.course import JointCourse, JointResult, RecipeResult, course_scores
+from polyhead.deep.recipes.learned import LearnedTrunk
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
-from polyhead.deep.recipes.refine import refine
-from polyhead.encoder.data import arrays_digest
-from polyhead.errors import ConfigError
+from polyhead.encoder.data import TrunkData, arrays_digest
+from polyhead.errors import ConfigError, NotFinite, TrainError
 from polyhead.files import remove_tree
-from polyhead.progress import counted, duration
-from polyhead.project.recipes import FineTune, Training
+from polyhead.progress import counted
+from polyhead.project.recipes import ONE_TASK, FineTune, Joint, SearchGrid, SearchPoint, Training
 from polyhead.project.tables import Project
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.events import Events
 from polyhead.train.record.lines import outlook
-from polyhead.train.runs import cache_folder
-from polyhead.train.training import Bundles, TrainingResult, TrainingRun
+from polyhead.train.runs import SUFFIX, ProcessRank, cache_folder
+from polyhead.train.training import Bundles, CandidateResult, TrainingRun, candidate_name
 
 
-class FineTuning(Bundles):
+def fine_tuning(run: TrainingRun, recipe: FineTune, prepared: Sequence[Prepared]) -> Bundles:
     """Fine-tunes the trunk for each task by itself and writes it as the bundle `<project.bundle>/<task>`.
 
     Tasks that share rows hold out the same ones, as under the joint recipe with the same tasks and seed.
     """
-
-    def __init__(self, run: TrainingRun, recipe: FineTune, prepared: Sequence[Prepared]) -> None:
-        super().__init__(run, {p.task.name: TunedTrunk(run.part(p.task.name), recipe, p) for p in prepared})
-        self.recipe = recipe
-
-    def begin(self) -> list[str]:
-        """Lines before the first training."""
-        most = len(self.recipe.search.candidates)
-        return [
-            f"{counted(len(self.trainings), 'task')}, each fine-tunes the trunk {counted(most, 'time')} at most and "
-            f"keeps the best on validation, in a bundle of its own in {self.run.project.bundle}"
-        ]
-
-    def end(self, outcomes: Mapping[str, TrainingResult], seconds: float) -> list[str]:
-        """How long it took."""
-        return [f"{counted(len(outcomes), 'task')} fine-tuned in {duration(seconds)}"]
+    tasks, most = counted(len(prepared), "task"), counted(len(recipe.search.candidates), "time")
+    line = f"{tasks}, each fine-tunes the trunk {most} at most and keeps the best on validation, in a bundle of its own"
+    trainings = {p.task.name: TunedTrunk(run.part(p.task.name), recipe, p) for p in prepared}
+    return Bundles(run, trainings, [f"{line} in {run.project.bundle}"], lambda _: [f"{tasks} fine-tuned"])
 
 
 class TunedTrunk(LearnedTrunk):
@@ -69,7 +63,7 @@ class TunedTrunk(LearnedTrunk):
         paths = {name: [path] for name, path in joint_paths([p], self.data, recipe).items()}
         for line in outlook([p], paths, self.data.architecture, kept=()):
             events.line(line)
-        refined = refine(
+        return refine(
             p,
             self.data,
             search=self.recipe.search,
@@ -80,9 +74,6 @@ class TunedTrunk(LearnedTrunk):
             events=events,
             place=self.run.place,
         )
-        chosen = refined.chosen
-        training = msgspec.structs.replace(p.training, learning_rate=chosen.learning_rate, dropout=chosen.dropout)
-        return RecipeResult(result=refined.learned, training=training, chosen=chosen, tried=refined.tried)
 
     def clean(self) -> None:
         """Removes the search's checkpoints."""
@@ -120,3 +111,107 @@ def _kept_head(project: Project, folder: FilePath, task: Task) -> Mapping[str, n
             do="declare the task as it is there, labels in the same order, or set head = 'fresh'",
         )
     return bundle.part(task.name)
+
+
+def refine(
+    prepared: Prepared,
+    data: TrunkData,
+    *,
+    search: SearchGrid | None = None,
+    head: Mapping[str, np.ndarray] | None = None,
+    recipe: Joint = ONE_TASK,
+    precision: str,
+    checkpoints: FilePath | None = None,
+    events: Events | None = None,
+    place: ProcessRank | None = None,
+) -> RecipeResult:
+    """Fine-tunes `data` for the task once a candidate, and keeps the best on validation (ties: the first).
+
+    A candidate stops as all training here does, and its best epoch counts. Epochs, patience, batch and seed are the
+    task's own; the test split is read once, by the candidate that is chosen. `head` are the arrays of a part that
+    every candidate starts from (`JointResult.arrays`, `Bundle.part`): they learn with the trunk at once, without the
+    recipe's `head_epochs`, whatever `init` a prompt has. Without them heads are fresh. `checkpoints` is a folder where
+    a search that was stopped goes on; files of others may lie there too. A candidate whose numbers do not stay finite
+    has failed, and the search goes on; raises NotFinite if all fail.
+    """
+    best: tuple[SearchPoint, JointCourse, JointResult] | None = None
+    tried: list[CandidateResult] = []
+    for candidate in (search or SearchGrid()).candidates:
+        name = candidate_name(candidate)
+        tuned = _with_candidate(prepared, candidate)
+        recipe = msgspec.structs.replace(recipe, layer_dropout=candidate.dropout)
+        tag = _tag(fingerprint_of([tuned], recipe, data), head, candidate.epsilon, precision)
+        course = JointCourse(
+            [tuned],
+            joint_paths([tuned], data, recipe),
+            data,
+            recipe,
+            training=tuned.training,
+            precision=precision,
+            checkpoint=checkpoints / f"{name.replace(' ', '-')}-{tag}{SUFFIX}" if checkpoints else None,
+            events=None if events is None else events.within(name),
+            place=place,
+            epsilon=candidate.epsilon,
+        )
+        if head is not None:
+            _start(course, head, tuned)
+        label = f"{prepared.task.name} {name}"
+        try:
+            learned = course.learn(label, fresh=head is None)
+        except NotFinite as error:
+            tried.append(CandidateResult(candidate=candidate, error=error.what))
+            if events is not None:
+                events.line(f"{label} failed: {error.what}")
+            continue
+        score, epoch = learned.fitted.score, learned.fitted.best_epoch
+        epochs = len(learned.fitted.history)
+        tried.append(CandidateResult(candidate=candidate, score=score, best_epoch=epoch, epochs=epochs))
+        if best is None or score > best[2].fitted.score:
+            best = (candidate, course, learned)
+    if best is None:
+        raise _all_failed(prepared, tried)
+    candidate, course, learned = best
+    training, scores = _with_candidate(prepared, candidate).training, course_scores(course, prepared)
+    return RecipeResult(learned=learned, training=training, chosen=candidate, tried=tuple(tried), scores=scores)
+
+
+def _all_failed(prepared: Prepared, tried: Sequence[CandidateResult]) -> NotFinite:
+    failures = "; ".join(f"{candidate_name(result.candidate)}: {result.error}" for result in tried)
+    return NotFinite(
+        f"no candidate of the search for task '{prepared.task.name}' could be trained: {failures}",
+        do="search among lower learning rates",
+        tried=tuple(tried),
+    )
+
+
+def _with_candidate(prepared: Prepared, candidate: SearchPoint) -> Prepared:
+    training = msgspec.structs.replace(
+        prepared.training, learning_rate=candidate.learning_rate, dropout=candidate.dropout
+    )
+    return msgspec.structs.replace(prepared, training=training)
+
+
+def _tag(fingerprint: str, head: Mapping[str, np.ndarray] | None, epsilon: float, precision: str) -> str:
+    """A short digest of what decides a candidate's run."""
+    started = ["as it is", arrays_digest(head)] if head is not None else None
+    content = [fingerprint, started, epsilon, precision]
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
+
+
+def _start(course: JointCourse, head: Mapping[str, np.ndarray], prepared: Prepared) -> None:
+    """Puts the arrays into the task's part; raises TrainError where they are those of another part."""
+    settle_heads(course.module)  # as the given one is
+    part = course.module.model.parts[prepared.task.name]
+    own = {name: tuple(value.shape) for name, value in part.state_dict().items()}
+    shapes = {name: tuple(value.shape) for name, value in head.items()}
+    if own != shapes:
+        differing = sorted(name for name in own.keys() | shapes.keys() if own.get(name) != shapes.get(name))
+        raise TrainError(
+            f"task '{prepared.task.name}' cannot start from this head",
+            got=f"other arrays at {', '.join(differing[:3])}",
+            allowed="arrays of a part with the same pooler, head and number of outputs",
+            do="give the task the strategy and labels that the head was trained with, or start from a fresh head",
+        )
+    part.load_state_dict({name: torch.tensor(np.asarray(value)) for name, value in head.items()})
+    if course.recipe.smoothing is not None and course.recipe.smoothing.spectral:
+        normalise_heads(course.module)

@@ -20,11 +20,10 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import remove_workspace, workspace
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.deep.loop.devices import from_first, process_group
-from polyhead.deep.loop.numerics import numerics, precision_of
 from polyhead.deep.nn.load import load_trunk
-from polyhead.deep.recipes.course import JointResult
+from polyhead.deep.nn.runtime import numerics, precision_of
+from polyhead.deep.recipes.course import JointResult, RecipeResult
 from polyhead.deep.recipes.paths import joint_paths, with_owner
-from polyhead.deep.recipes.refine import candidate_name
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
@@ -32,7 +31,7 @@ from polyhead.errors import BundleError
 from polyhead.files import held, remove_files, remove_leftovers, replace_file, sync_folder
 from polyhead.plan import merge
 from polyhead.progress import counted, duration
-from polyhead.project.recipes import FineTune, Joint, SearchPoint, Training
+from polyhead.project.recipes import FineTune, Joint, SearchPoint
 from polyhead.project.tables import Project
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
@@ -40,11 +39,10 @@ from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.events import Events
 from polyhead.train.heads import constant_scores
 from polyhead.train.record.draft import HeldRows, Trained, task_card, validation_probes
-from polyhead.train.record.held import keep_held
+from polyhead.train.record.held import keep_held, with_seen_by
 from polyhead.train.record.lines import scores_shown, warnings_of
-from polyhead.train.record.seen import with_seen_by
 from polyhead.train.runs import SUFFIX
-from polyhead.train.training import BundleTraining, CandidateResult, Scores, TrainingResult, TrainingRun
+from polyhead.train.training import BundleTraining, CandidateResult, Scores, TrainingResult, TrainingRun, candidate_name
 from polyhead.values import Value, from_json, to_json
 
 
@@ -90,15 +88,6 @@ def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
     if limit is not None:
         settings = msgspec.structs.replace(settings, max_tokens=limit)
     return msgspec.structs.replace(data, name=project.trunk.name, settings=settings)
-
-
-class RecipeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a recipe: trunk and parts, the training settings used, and the search that chose them."""
-
-    result: JointResult
-    training: Training
-    chosen: SearchPoint | None = None
-    tried: tuple[CandidateResult, ...] = ()
 
 
 class LearnedTrunk(BundleTraining):
@@ -154,16 +143,21 @@ class LearnedTrunk(BundleTraining):
         tell_known(bundle, lineage, keep=self._keeps_heads, events=events)
         scores = lineage.scores or scores_before(bundle, lineage)
         outcome = self._outcome(bundle.digest, scores)
-        search = {} if not lineage.search else msgspec.structs.asdict(msgspec.convert(lineage.search, Searched))
-        return msgspec.structs.replace(outcome, kept=tuple(lineage.tasks), **search)
+        outcome = msgspec.structs.replace(outcome, kept=tuple(lineage.tasks))
+        if not lineage.search:
+            return outcome
+        tried = msgspec.convert(lineage.search["tried"], tuple[CandidateResult, ...])
+        return msgspec.structs.replace(
+            outcome, chosen=msgspec.convert(lineage.search["chosen"], SearchPoint), tried=tried
+        )
 
     def _made(self, events: Events, began: float) -> TrainingResult:
         learned = self.learn(events)
         lineage, scores = self._lineage(learned), Scores()
         if self.run.place.is_first:
-            scores, held = write_learned(self.run.root, self.prepared, learned.result, lineage, keep=self._keeps_heads)
+            scores, held = write_learned(self.run.root, self.prepared, learned.learned, lineage, keep=self._keeps_heads)
             for name, rows in held.items():
-                keep_held(self.run.cache, name, learned.result.arrays[name], rows, lineage.numerics)
+                keep_held(self.run.cache, name, learned.learned.arrays[name], rows, lineage.numerics)
             tasks = counted(len(self.prepared), "task")
             how = f"a trunk learned from {tasks}, {lineage.trunk[:16]}, in {duration(time.monotonic() - began)}"
             lines = [line for p in self.prepared for line in score_lines(p, scores[p.task.name])]
@@ -183,8 +177,8 @@ class LearnedTrunk(BundleTraining):
         )
 
     def _lineage(self, learned: RecipeResult) -> Lineage:
-        result, place = learned.result, self.run.place
-        search = Searched(chosen=learned.chosen, tried=learned.tried) if learned.chosen is not None else None
+        result, place = learned.learned, self.run.place
+        search = {"chosen": learned.chosen, "tried": learned.tried} if learned.chosen is not None else {}
         return Lineage(
             trunk=result.blended.digest,
             learned_from={"name": self.data.name, "digest": self.data.digest},
@@ -201,15 +195,8 @@ class LearnedTrunk(BundleTraining):
             polyhead=__version__,
             processes=place.world,
             numerics=numerics(precision_of(learned.training, place.device), place.device),
-            search=msgspec.to_builtins(search) if search is not None else {},
+            search=msgspec.to_builtins(search),
         )
-
-
-class Searched(Value):
-    """A search as a lineage keeps it."""
-
-    chosen: SearchPoint
-    tried: tuple[CandidateResult, ...]
 
 
 def known_bundle(root: FilePath, fingerprint: str) -> tuple[Bundle, Lineage] | None:

@@ -11,7 +11,7 @@ import msgspec
 from polyhead.bundle.read import Bundle
 from polyhead.deep.recipes.joint import LearnsTogether
 from polyhead.deep.recipes.learned import load_any_trunk
-from polyhead.progress import counted, duration
+from polyhead.progress import counted
 from polyhead.project.recipes import Frozen, LeaveOut, Round
 from polyhead.project.tables import JOINT_TRAINING, TrunkChoice
 from polyhead.tasks.kinds import kind_of
@@ -21,38 +21,33 @@ from polyhead.train.runs import cache_folder
 from polyhead.train.training import Bundles, BundleTraining, TrainingResult, TrainingRun
 
 
-class LeavingOut(Bundles):
+def leaving_out(run: TrainingRun, recipe: LeaveOut) -> Bundles:
     """Each round learns a trunk without some tasks, then those tasks' parts over it; both go on where they stopped.
 
     A round's bundle is `<project.bundle>/<name>`; of some tasks alone, the rounds that leave out one of them. All
     rounds read the same split of the files, so that what one task holds out none of them learns.
     """
+    rounds = recipe.rounds([entry.name for entry in run.project.tasks])
+    rounds = tuple(r for r in rounds if not run.only or not set(run.only).isdisjoint(r.tasks))
+    prepared = {p.task.name: p for p in run.prepared}
+    lines = [f"{counted(len(rounds), 'trunk')}, each with a bundle in {run.project.bundle}:"]
+    for r in rounds:
+        tasks = ", ".join(r.tasks) if len(r.tasks) < 6 else f"{len(r.tasks)} tasks"
+        lines.append(f"  {r.name}: learns from {counted(len(r.learned), 'task')}, then frozen for {tasks}")
+    trainings = {r.name: LeftOut(run.part(r.name), recipe, r, prepared) for r in rounds}
+    return Bundles(run, trainings, lines, partial(_left_out_table, prepared))
 
-    def __init__(self, run: TrainingRun, recipe: LeaveOut) -> None:
-        rounds = recipe.rounds([entry.name for entry in run.project.tasks])
-        self.rounds = [r for r in rounds if not run.only or not set(run.only).isdisjoint(r.tasks)]
-        prepared = {p.task.name: p for p in run.prepared}
-        super().__init__(run, {r.name: LeftOut(run.part(r.name), recipe, r, prepared) for r in self.rounds})
 
-    def begin(self) -> list[str]:
-        """The tasks that each trunk learns from."""
-        lines = [f"{counted(len(self.rounds), 'trunk')}, each with a bundle in {self.run.project.bundle}:"]
-        for r in self.rounds:
-            tasks = ", ".join(r.tasks) if len(r.tasks) < 6 else f"{len(r.tasks)} tasks"
-            lines.append(f"  {r.name}: learns from {counted(len(r.learned), 'task')}, then frozen for {tasks}")
-        return lines
-
-    def end(self, outcomes: Mapping[str, TrainingResult], seconds: float) -> list[str]:
-        """A line a task: how well it does over a trunk that learned without it."""
-        tasks = {entry.name: entry.task() for entry in self.run.project.tasks}
-        wide = max(len(name) for trunk, outcome in outcomes.items() for name in (trunk, *outcome.scores))
-        lines = [f"{'task':{wide}s}  {'trunk':{wide}s}  {'metric':10s}  validation    test"]
-        for trunk, outcome in outcomes.items():
-            for name, splits in outcome.scores.items():
-                metric = kind_of(tasks[name]).default_metric(tasks[name])
-                shown = [f"{splits[s][metric]:.4f}" if s in splits else "–" for s in ("validation", "test")]
-                lines.append(f"{name:{wide}s}  {trunk:{wide}s}  {metric:10s}  {shown[0]:>10s}  {shown[1]:>6s}")
-        return [*lines, f"{len(outcomes)} trunks in {duration(seconds)}"]
+def _left_out_table(prepared: Mapping[str, Prepared], outcomes: Mapping[str, TrainingResult]) -> list[str]:
+    """A line a task: how well it does over a trunk that learned without it."""
+    wide = max(len(name) for trunk, outcome in outcomes.items() for name in (trunk, *outcome.scores))
+    lines = [f"{'task':{wide}s}  {'trunk':{wide}s}  {'metric':10s}  validation    test"]
+    for trunk, outcome in outcomes.items():
+        for name, splits in outcome.scores.items():
+            metric = kind_of(prepared[name].task).default_metric(prepared[name].task)
+            shown = [f"{splits[s][metric]:.4f}" if s in splits else "–" for s in ("validation", "test")]
+            lines.append(f"{name:{wide}s}  {trunk:{wide}s}  {metric:10s}  {shown[0]:>10s}  {shown[1]:>6s}")
+    return [*lines, f"{len(outcomes)} trunks"]
 
 
 class LeftOut(BundleTraining):

@@ -17,7 +17,7 @@ from polyhead.engine.queue import Ticket
 from polyhead.errors import BackendError, BadValue, PolyheadError
 from polyhead.serve.formats.own import RequestCost, total
 from polyhead.serve.http import HttpError, gone
-from polyhead.serve.service import Names, Served, Service
+from polyhead.serve.service import Served, Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
 from polyhead.text.question import texts_of
@@ -75,7 +75,7 @@ def for_task(app: ASGIApp, task: str) -> ASGIApp:
     return answer
 
 
-def requested_task(service: Service, request: Request, named: str | None = None) -> Names:
+def requested_task(service: Service, request: Request, named: str | None = None) -> TaskSelection:
     """The task that a request means, as it is in this moment: the request is answered by it whatever changes meanwhile.
 
     The first of: `named` in its body; `?task=`; the header `X-Polyhead-Task`; the port's; the first label of its host
@@ -112,7 +112,9 @@ def _task_of_host(service: Service, request: Request) -> str | None:
     return label if label in loaded.tasks and label not in loaded.hidden else None
 
 
-async def answers_of(service: Service, request: Request, inputs: Sequence[AnyInput], asked: Names) -> TaskAnswers:
+async def answers_of(
+    service: Service, request: Request, inputs: Sequence[AnyInput], asked: TaskSelection
+) -> TaskAnswers:
     """The answers of the one task to all inputs; raises the reason for the first that has none."""
     (task,) = asked
     service.check_inputs(inputs, asked)

@@ -24,7 +24,7 @@ class Wire(Value, forbid_unknown_fields=False):
 
 
 class WireFormat(Protocol):
-    """The routes of one format. It may also be `Described` and `TellsErrors`."""
+    """The routes of one format. It may also be `Described` and `FormatsErrors`."""
 
     name: str
 
@@ -76,10 +76,10 @@ class Described(Protocol):
 
 
 @runtime_checkable
-class TellsErrors(Protocol):
+class FormatsErrors(Protocol):
     """A wire format whose clients read errors in a form of its own."""
 
-    def told(self, error: Exception) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """An error as these clients read it, whoever raised it on the way to one of the format's routes.
 
         See `polyhead.serve.http` for an error's status, facts and headers.

@@ -121,7 +121,7 @@ class DecisionsFormat:
         statuses = {400: "The request cannot be answered"}
         return [post(PATH, _decide, summary, request=DecisionsRequest, statuses=statuses)]
 
-    def told(self, error: Exception) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """An error as clients of this format read it: 400 for a request that cannot be answered."""
         status, body = status_of(error), body_of(error)
         status = 400 if status == 422 else status
@@ -137,10 +137,10 @@ async def _decide(service: Service, request: Request) -> Response:
     body = await request.body()
     asked, text, questions = await off_loop(len(body), _read, service, body)
     answered = await decide_request(service, text, questions, is_gone=gone(request))
-    return await off_loop(len(body), _told, service, asked, questions, answered)
+    return await off_loop(len(body), _response, service, asked, questions, answered)
 
 
-def _told(
+def _response(
     service: Service, asked: DecisionsRequest, questions: Sequence[DecisionQuestion], answered: Decided
 ) -> Response:
     triples = zip(asked.questions, questions, answered.answers, strict=True)

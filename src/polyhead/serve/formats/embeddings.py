@@ -90,10 +90,10 @@ async def _embeddings(service: Service, request: Request) -> Response:
     texts = text_list(service, asked.input, "input")
     check_dimensions(service, asked.dimensions or None)
     vectors = await vectors_of(service, request, texts)
-    return await off_loop(vectors.rows.size, _told, service, asked, vectors)
+    return await off_loop(vectors.rows.size, _response, service, asked, vectors)
 
 
-def _told(service: Service, asked: EmbeddingsRequest, vectors: Vectors) -> Response:
+def _response(service: Service, asked: EmbeddingsRequest, vectors: Vectors) -> Response:
     form = _in_base64 if asked.encoding_format == "base64" else _as_numbers
     rows = vectors.normalized(asked.dimensions or None)
     tokens = vectors.costs.tokens

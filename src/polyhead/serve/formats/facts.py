@@ -15,7 +15,7 @@ from polyhead.engine.inputs import InputType, input_types_of
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.errors import BundleError
 from polyhead.serve.http import json_content
-from polyhead.serve.service import Names, Service, shown_tasks
+from polyhead.serve.service import Service, TaskSelection, shown_tasks
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
@@ -54,7 +54,7 @@ async def task(service: Service, request: Request) -> Response:
     return json_content(await asyncio.to_thread(_one_task, service, service.named([request.path_params["name"]])))
 
 
-def _one_task(service: Service, names: Names) -> dict[str, Any]:
+def _one_task(service: Service, names: TaskSelection) -> dict[str, Any]:
     (name,), bundle = names, service.session.bundle
     facts: dict[str, Any] = msgspec.to_builtins(_facts(service, names.loaded, name))
     if name in bundle.tasks:

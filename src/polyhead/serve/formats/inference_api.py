@@ -37,7 +37,7 @@ from polyhead.serve.formats.asking import (
 from polyhead.serve.formats.base import Handler, Operation, Wire, get, post, routes_of
 from polyhead.serve.http import HttpError, body_value, headers_of, json_content, raw, status_of
 from polyhead.serve.http import error_response as standard_answer_of
-from polyhead.serve.service import Names, Service
+from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.values import Value
@@ -152,7 +152,7 @@ class InferenceApiFormat:
         """All routes, which ask this service."""
         return routes_of(service, self.operations())
 
-    def told(self, error: Exception) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """An error of the guard as these clients read it."""
         return tei_error(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
 
@@ -286,7 +286,7 @@ async def _rerank(service: Service, request: Request) -> Response:
     return await off_loop(sum(map(len, texts)), json_content, ranks, headers=_headers(costs))
 
 
-def _task_of_pairs(service: Service, request: Request) -> Names | None:
+def _task_of_pairs(service: Service, request: Request) -> TaskSelection | None:
     """The regression task over pairs that a request means; None where it names none and the default is another."""
     named = named_task(request)
     try:

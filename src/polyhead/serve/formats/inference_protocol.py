@@ -36,7 +36,7 @@ from polyhead.serve.formats.tensors import (
 )
 from polyhead.serve.http import HttpError, check_parts, gone, headers_of, json_content, status_of
 from polyhead.serve.http import error_response as standard_answer_of
-from polyhead.serve.service import Names, Service
+from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
 from polyhead.values import Value
@@ -88,7 +88,7 @@ class InferenceProtocol:
         methods = ["GET", "POST", "PUT", "DELETE"]
         return [*routes_of(service, self.operations()), Route("/v2/{rest:path}", rest, methods=methods)]
 
-    def told(self, error: Exception) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """An error of the guard as the protocol tells it."""
         return protocol_error(error) if isinstance(error, PolyheadError) else standard_answer_of(error)
 
@@ -207,7 +207,7 @@ async def _infer(service: Service, request: Request) -> Response:
 
 def _read(
     service: Service, model: ServedModel, body: bytes, json_bytes: str | None
-) -> tuple[InferRequest, list[AnyInput], list[np.ndarray | None] | None, Names]:
+) -> tuple[InferRequest, list[AnyInput], list[np.ndarray | None] | None, TaskSelection]:
     """The request, its inputs and their words, and the tasks that it asks, as its model has them."""
     asked, binary = request_in(body, json_bytes)
     check_deadline(asked.parameters.timeout or None)
@@ -215,7 +215,7 @@ def _read(
     inputs, words = _inputs(model, tensor_texts(asked, binary, most=service.settings.limits.inputs))
     wanted = {output.name for output in asked.outputs}
     tasks = (task.name for task in model.tasks if not model.is_all or not wanted or task.name in wanted)
-    names = Names.of(tasks, model.loaded)
+    names = TaskSelection.of(tasks, model.loaded)
     service.check_inputs(inputs, names)
     return asked, inputs, words, names
 

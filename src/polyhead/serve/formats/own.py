@@ -25,7 +25,7 @@ from polyhead.serve.explain import Why, explain_request
 from polyhead.serve.formats.base import Operation, get, post, routes_of
 from polyhead.serve.formats.facts import Tasks, task, tasks
 from polyhead.serve.http import body_of, gone, json_content, json_value, raw
-from polyhead.serve.service import Names, Served, Service
+from polyhead.serve.service import Served, Service, TaskSelection
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
 from polyhead.tasks.task import Answer
 from polyhead.values import Value
@@ -130,7 +130,7 @@ class _Asked(Value, eq=False):
     options: Options
     inputs: list[AnyInput]
     words: list[np.ndarray | None] | None
-    names: Names
+    names: TaskSelection
 
     @property
     def loaded(self) -> LoadedTasks:
@@ -145,7 +145,7 @@ async def _predict(service: Service, request: Request) -> Response:
         why = await explain_request(service, inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
         return json_content(await off_loop(size_of(why.ticket), _explained, service, why, asked.options))
     ticket = await service.ask(inputs, asked.names, words=words, deadline=deadline, is_gone=is_gone)
-    return await off_loop(size_of(ticket), _told, service, ticket, asked.options)
+    return await off_loop(size_of(ticket), _response, service, ticket, asked.options)
 
 
 async def _read(service: Service, request: Request) -> _Asked:
@@ -167,7 +167,7 @@ def _read_now(service: Service, body: bytes) -> _Asked:
     return _Asked(options=options, inputs=inputs, words=own_words, names=names)
 
 
-def _check_wishes(service: Service, names: Names, options: Options) -> None:
+def _check_wishes(service: Service, names: TaskSelection, options: Options) -> None:
     """Raises UnknownTask for a task that is not there, BadValue for a choice that its calibration cannot make."""
     if isinstance(options.calibrated, bool):
         return
@@ -178,7 +178,7 @@ def _check_wishes(service: Service, names: Names, options: Options) -> None:
             with_choice(names.loaded.tasks[name], calibration, wish)
 
 
-def _told(service: Service, ticket: Ticket, options: Options) -> Response:
+def _response(service: Service, ticket: Ticket, options: Options) -> Response:
     answer = _answer(service, ticket, options)
     forget_results(ticket)
     return json_content(msgspec.structs.replace(answer, results=raw(_taken(answer.results))))

@@ -127,7 +127,7 @@ class SystemOneFormat:
         listed = get(MODELS, _models, "The models that may be named.")
         return [post(PATH, _ask, summary, request=SystemOneRequest), listed]
 
-    def told(self, error: Exception) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """An error as clients of this format read it."""
         if isinstance(error, InvalidRequest):
             detail: object = [
@@ -151,7 +151,7 @@ async def _ask(service: Service, request: Request) -> Response:
     size = len(body) if coding in ("", "identity") else LARGE
     asked, given, questions, state = await off_loop(size, _read, service, body, coding)
     answered = await decide_request(service, state, questions, is_gone=gone(request))
-    return await off_loop(size, _told, service, asked, given, questions, answered)
+    return await off_loop(size, _response, service, asked, given, questions, answered)
 
 
 def _read(
@@ -176,7 +176,7 @@ def _read(
     return asked, given, questions, state
 
 
-def _told(
+def _response(
     service: Service,
     asked: SystemOneRequest,
     given: Mapping[str, Question],

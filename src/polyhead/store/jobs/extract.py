@@ -29,10 +29,19 @@ from polyhead.progress import UNIT_SECONDS, UnitSize, progress_line, stopped_wit
 from polyhead.store.corpus.base import CorpusStore, PackedRows, Schema
 from polyhead.store.corpus.ids import as_ids, document_id, window_id
 from polyhead.store.corpus.open import create_corpus, open_corpus
-from polyhead.store.fill import BatchValues, batch_values, entry_batches, sample_values
 from polyhead.store.jobs.columns import Roles, RowInput, roles_of
 from polyhead.store.jobs.documents import PIECE_ROWS, drawn_rows
-from polyhead.store.jobs.taps import Tap, column_of, is_whole, kept_paths, with_constants
+from polyhead.store.taps import (
+    BatchValues,
+    Tap,
+    batch_values,
+    column_of,
+    entry_batches,
+    is_whole,
+    kept_paths,
+    sample_values,
+    with_constants,
+)
 from polyhead.text.encodings import Encodings, ranges, starts_of
 from polyhead.text.processes import TokenizerInput, TokenizerPool
 from polyhead.text.tokenize import Input, Tokenizer, repair, windows_of

@@ -29,11 +29,11 @@ from polyhead.progress import progress_line
 from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows
 from polyhead.store.corpus.ids import ID_BYTES
 from polyhead.store.corpus.open import open_corpus
-from polyhead.store.fill import batch_values, entry_batches
 from polyhead.store.jobs.backfill import check_store_trunk
 from polyhead.store.jobs.documents import texts_by_id
 from polyhead.store.jobs.workers import slices
 from polyhead.store.packed import means
+from polyhead.store.taps import batch_values, entry_batches
 from polyhead.text.tokenize import Input, Tokenizer
 from polyhead.values import Value
 

@@ -8,7 +8,7 @@ import msgspec
 
 from polyhead.store.corpus.base import CorpusStore
 from polyhead.store.corpus.ids import ID_BYTES
-from polyhead.store.jobs.taps import kept_in_words
+from polyhead.store.taps import kept_in_words
 from polyhead.values import Value
 
 

@@ -165,6 +165,11 @@ def balanced(targets: np.ndarray, labels: int) -> np.ndarray:
     return np.where(counts > 0, weights, 1.0).astype(np.float32)
 
 
+def sigmoid(outputs: np.ndarray) -> np.ndarray:
+    """Probabilities 1 / (1 + exp(-x)), in float64, without overflow."""
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * np.asarray(outputs, np.float64))))
+
+
 def softmax(outputs: np.ndarray) -> np.ndarray:
     """Probabilities over the last axis, in float64."""
     shifted = np.asarray(outputs, np.float64)

@@ -90,7 +90,7 @@ class MultiLabel(RowKind):
 
     def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
         """`labels` and `scores`."""
-        scores = sigmoid(outputs)
+        scores = base.sigmoid(outputs)
         return Decoded(labels=scores >= task.threshold, scores=scores)
 
     def answers(self, task: Task, decoded: Decoded) -> list[Answer]:
@@ -106,7 +106,7 @@ class MultiLabel(RowKind):
         """`micro_f1`, `macro_f1` over all declared labels, `accuracy` of whole sets."""
         base.check_split(task, outputs, targets)
         wanted = np.stack(targets).astype(np.int64)
-        answered = (sigmoid(np.stack(outputs)) >= task.threshold).astype(np.int64)
+        answered = (base.sigmoid(np.stack(outputs)) >= task.threshold).astype(np.int64)
         return {
             "micro_f1": metrics.micro_f1(wanted, answered),
             "macro_f1": metrics.macro_f1(wanted, answered),
@@ -117,13 +117,13 @@ class MultiLabel(RowKind):
         self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]
     ) -> tuple[LabelScore, ...]:
         """Of rows."""
-        wanted, answered = np.stack(targets) > 0, sigmoid(np.stack(outputs)) >= task.threshold
+        wanted, answered = np.stack(targets) > 0, base.sigmoid(np.stack(outputs)) >= task.threshold
         counts = (of.sum(axis=0) for of in (wanted & answered, answered, wanted))
         return metrics.scores_by_label(task.labels, *counts)
 
     def judged(self, task: Task, outputs: Arrays, targets: Arrays, examples: Sequence[Example]) -> Judged:
         """All but differences, of each label of each row; confusion says how often a label is given and left out."""
-        wanted, scores = np.stack(targets) > 0, sigmoid(np.stack(outputs))
+        wanted, scores = np.stack(targets) > 0, base.sigmoid(np.stack(outputs))
         given, labels = scores >= task.threshold, len(task.labels)
         is_right = given == wanted
         parts = [wanted & given, given, wanted, is_right.all(axis=1, keepdims=True), np.ones((len(wanted), 1))]
@@ -200,8 +200,3 @@ def _best_set(wanted: np.ndarray, metric: str) -> np.ndarray:
     right = np.concatenate([[0], np.cumsum(counts[order])])
     best = int(np.argmax(metrics.ratio(2 * right, given * len(wanted) + counts.sum())))
     return np.isin(np.arange(len(order)), order[:best])
-
-
-def sigmoid(outputs: np.ndarray) -> np.ndarray:
-    """Probabilities 1 / (1 + exp(-x)), in float64, without overflow."""
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * np.asarray(outputs, np.float64))))

@@ -116,8 +116,10 @@ class _Known:
         self.tasks = tasks
         self.learning = (1 << learning) - 1  # the tasks that train here
         self.rows = [[[_row(value) for value in split.examples.inputs] for split in p.splits] for p in tasks]
-        self.trained = _holders([splits[:1] for splits in self.rows])
-        self.evaluated = _holders([splits[1:] for splits in self.rows])
+        self.trained = _holders((text for row in splits[0] for text in row.texts) for splits in self.rows)
+        self.evaluated = _holders(
+            (text for rows in splits[1:] for row in rows for text in row.texts) for splits in self.rows
+        )
         self.parallel = _parallel(self.rows)
 
     def in_evaluation(self, task: int, row: _Row) -> int:
@@ -190,23 +192,18 @@ class _Known:
         return {task: count for task, count in rows.items() if count}
 
 
-def _holders(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> dict[bytes, int]:
+def _holders(of_tasks: Iterable[Iterable[bytes]]) -> dict[bytes, int]:
+    """The tasks that have each digest."""
     holders: dict[bytes, int] = {}
-    for index, splits in enumerate(of_tasks):
-        for rows in splits:
-            for row in rows:
-                for text in row.texts:
-                    holders[text] = holders.get(text, 0) | 1 << index
+    for index, digests in enumerate(of_tasks):
+        for digest in digests:
+            holders[digest] = holders.get(digest, 0) | 1 << index
     return holders
 
 
 def _parallel(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> list[int]:
     """For each task those that read the same rows, whichever split they have them in."""
-    holders: dict[bytes, int] = {}
-    for index, splits in enumerate(of_tasks):
-        for rows in splits:
-            for row in rows:
-                holders[row.whole] = holders.get(row.whole, 0) | 1 << index
+    holders = _holders((row.whole for rows in splits for row in rows) for splits in of_tasks)
     parallel = [0] * len(of_tasks)
     for index, splits in enumerate(of_tasks):
         train = {row.whole for row in splits[0]}

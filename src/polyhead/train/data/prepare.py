@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ from polyhead.data.read import Examples, read
 from polyhead.data.shares import is_stored
 from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together
 from polyhead.errors import ConfigError, EmptyData
+from polyhead.plan import Path
 from polyhead.project.recipes import Frozen
 from polyhead.project.strategies import Strategy
 from polyhead.project.tables import DataFile, Project, TaskEntry, strategy_of, training_of
@@ -23,13 +24,15 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, TaskInput, read_alone
 from polyhead.text.tokenize import Input
-from polyhead.train.data.oracle import StoredScores
 from polyhead.train.data.prepared import Donor, Prepared, Split
+from polyhead.train.data.source import FeatureRequest, FeatureSource
+from polyhead.train.data.stored import StoredScores
 from polyhead.train.data.units import units_of
+from polyhead.train.data.windows import WindowedExamples, windowed
 from polyhead.train.runs import stream
 
 
-def prepare(project: Project, folder: Path, *, stored: StoredScores | None = None) -> list[Prepared]:
+def prepare(project: Project, folder: FilePath, *, stored: StoredScores | None = None) -> list[Prepared]:
     """Reads every task's files; errors name task, file and row. `stored` are scores that tasks may learn from.
 
     Where tasks that are trained together read the same rows or texts, they hold out the same ones for validation.
@@ -48,12 +51,12 @@ def prepare(project: Project, folder: Path, *, stored: StoredScores | None = Non
     return [msgspec.structs.replace(p, donor=donors.get(p.task.name)) for p in several]
 
 
-def _whole(entry: TaskEntry, folder: Path, stored: StoredScores | None) -> TaskExamples:
+def _whole(entry: TaskEntry, folder: FilePath, stored: StoredScores | None) -> TaskExamples:
     path = entry.source(entry.train, folder).path
     return TaskExamples(task=entry.task(), examples=_examples(entry, entry.train, folder, stored), path=path)
 
 
-def _examples(entry: TaskEntry, file: str | DataFile, folder: Path, stored: StoredScores | None) -> Examples:
+def _examples(entry: TaskEntry, file: str | DataFile, folder: FilePath, stored: StoredScores | None) -> Examples:
     """The rows of one file, with soft labels where the task declares some."""
     task = entry.task()
     if not isinstance(entry.soft, str) or not is_stored(entry.soft):
@@ -103,7 +106,7 @@ def _trained_together(project: Project) -> list[tuple[str, ...]]:
 def _prepared(
     project: Project,
     entry: TaskEntry,
-    folder: Path,
+    folder: FilePath,
     whole: Examples,
     halves: tuple[Examples, Examples] | None,
     stored: StoredScores | None,
@@ -168,7 +171,7 @@ def donor_task(prepared: Prepared) -> Prepared:
     return msgspec.structs.replace(prepared, strategy=donor[0], training=donor[1], donor=None)
 
 
-def kept_donors(project: Project, folder: Path) -> dict[str, Donor]:
+def kept_donors(project: Project, folder: FilePath) -> dict[str, Donor]:
     """Donors of the project's tasks from its bundle of donors, by task; empty if each run trains its own.
 
     Raises ConfigError where there is no such bundle, where a task has no donor in it, or one that was made otherwise.
@@ -238,3 +241,23 @@ def _check_alike(bundle: Bundle, name: str, strategy: Strategy) -> None:
             got=settings_shown,
             do="say the same of both, or train the donors anew",
         )
+
+
+def wanted(prepared: Prepared, path: Path, source: FeatureSource) -> list[FeatureRequest]:
+    """Every input of every split whose features the task needs, or every window of it."""
+    return [request for split in prepared.splits for request in wanted_of(prepared, split, path, source)]
+
+
+def wanted_of(prepared: Prepared, split: Split, path: Path, source: FeatureSource) -> list[FeatureRequest]:
+    """The same of one split."""
+    return requests_of(prepared.task, split, path, windowed(prepared.task, split.examples, source.tokenizer))
+
+
+def requests_of(task: Task, split: Split, path: Path, windows: WindowedExamples | None) -> list[FeatureRequest]:
+    """The requests of one split, its windows where `windows` has them."""
+    words = split.examples.words if kind_of(task).per_word else None
+    origin, rows = f"task '{task.name}', {split.name}", rows_read(split.examples)
+    return [
+        FeatureRequest(path=path, inputs=inputs, words=words, origin=origin, rows=rows).each(windows)
+        for inputs in single_inputs(split.examples.inputs, task)
+    ]

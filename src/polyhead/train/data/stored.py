@@ -1,6 +1,6 @@
-"""Features of training texts from a store of a corpus, found by id: nothing is encoded.
+"""What training reads of a store of a corpus: features, and the scores that a backfill left there; nothing is encoded.
 
-What the tasks read is copied, packed as it is, into the stores that training keeps for a run, words picked from the
+What tasks read is copied, packed as it is, into the stores that training keeps for a run, words picked from the
 tokens of their texts. So a head is trained on the very bytes that a backfill reads.
 """
 
@@ -17,17 +17,20 @@ from polyhead import plan as planning
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.codecs import NO_TOKEN
+from polyhead.data.shares import STORED, Stored
 from polyhead.encoder.data import TrunkFacts
 from polyhead.engine.backends.prefix import with_every_token
-from polyhead.errors import StoreError, TrainError, WrongTrunk
+from polyhead.errors import ConfigError, StoreError, TrainError, WrongTrunk
 from polyhead.plan import Path
 from polyhead.plan.coding import encode
 from polyhead.project.strategies.base import with_codec
 from polyhead.project.tables import Project
-from polyhead.store.corpus.base import FeatureColumn, PackedRows
-from polyhead.store.corpus.ids import window_id
+from polyhead.store.corpus.base import CorpusStore, FeatureColumn, PackedRows, ResultFacts
+from polyhead.store.corpus.ids import document_id, window_id
 from polyhead.store.corpus.open import open_corpus
-from polyhead.store.jobs.taps import kept_in_words, path_text
+from polyhead.store.taps import kept_in_words, path_text
+from polyhead.tasks.task import Example, Task
+from polyhead.text.question import texts_of
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepared import Prepared
@@ -267,3 +270,74 @@ def _shown(origin: str, rows: Sequence[int]) -> str:
     first = ", ".join(map(str, rows[:SHOWN]))
     more = f" and {len(rows) - SHOWN:,} more" if len(rows) > SHOWN else ""
     return f"{origin}: row{'s' if len(rows) > 1 else ''} {first}{more}"
+
+
+SCORES = "scores"  # the array of a column that holds all labels' scores
+
+
+class StoredScores:
+    """The columns of scores of one store."""
+
+    def __init__(self, location: str) -> None:
+        self._location, self._corpus = location, open_corpus(location)
+
+    def of(self, task: Task, soft: str) -> Stored:
+        """The scores that a task learns from; `soft` is "store:" and a column, or a task that has one such column.
+
+        Raises StoreError where there is no such column, ConfigError where it answers other labels.
+        """
+        column, facts = self._column(soft.removeprefix(STORED))
+        if facts.kind != task.kind or set(facts.labels) != set(task.labels):
+            raise ConfigError(
+                f"task '{task.name}' cannot learn from column '{column}', which answers something else",
+                got=f"kind '{facts.kind}', labels {list(facts.labels)}",
+                allowed=f"kind '{task.kind}', labels {list(task.labels)}",
+            )
+        if task.pair == "separate":
+            raise ConfigError(
+                f"task '{task.name}' reads the two texts of a pair separately, and a store answers single documents",
+                do="set pair = 'joined', or give soft labels in the task's files",
+            )
+        order = [facts.labels.index(label) for label in task.labels]
+
+        def scores(examples: Sequence[Example]) -> list[np.ndarray | None]:
+            found = _found(self._corpus, self._location, task, column, examples)
+            return [None if np.isnan(row).any() else row for row in found[:, order]]
+
+        return scores
+
+    def _column(self, name: str) -> tuple[str, ResultFacts]:
+        """The column of this name, or the only one of the task of this name."""
+        several = {column: facts for column, facts in self._corpus.described().items() if SCORES in facts.arrays}
+        chosen = [column for column, facts in several.items() if name in (column, facts.task)]
+        if len(chosen) == 1:
+            return chosen[0], several[chosen[0]]
+        raise StoreError(
+            f"{self._location} has {'several columns' if chosen else 'no column'} of scores named '{name}'",
+            got=chosen or f"{STORED}{name}",
+            allowed=sorted(several) or "columns that `polyhead backfill --scores` made",
+            do="name one column" if chosen else "backfill that task with --scores first",
+        )
+
+
+def _found(corpus: CorpusStore, location: str, task: Task, column: str, examples: Sequence[Example]) -> np.ndarray:
+    """The scores of these examples, float32 (rows, labels)."""
+    places = corpus.find([document_id(texts_of(example.input)) for example in examples])
+    found = np.full((len(examples), len(task.labels)), np.nan, np.float32)
+    lacking = places[:, 0] < 0
+    for number in np.unique(places[~lacking, 0]).tolist():
+        results, here = corpus.results(corpus.fragments[number].name, column), places[:, 0] == number
+        if results is None:
+            lacking |= here
+        else:
+            found[here] = results[SCORES][places[here, 1]]
+    if lacking.any():
+        rows = [examples[index].row for index in np.flatnonzero(lacking).tolist()]
+        source = next(examples[index].source for index in np.flatnonzero(lacking).tolist())
+        raise StoreError(
+            f"task '{task.name}': column '{column}' of {location} has no scores for {len(rows):,} rows of {source}",
+            got=f"rows {', '.join(map(str, rows[:SHOWN]))}{' and more' if len(rows) > SHOWN else ''}",
+            do="extract these texts into the store, and run that backfill again",
+            rows=rows,
+        )
+    return found

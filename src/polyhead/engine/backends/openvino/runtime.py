@@ -15,8 +15,7 @@ from polyhead.engine.backends.openvino.ops import OpenVINOOps
 from polyhead.engine.compile.ops import Build, Tensor
 from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.errors import BackendError
-from polyhead.machine import processor, processors
-from polyhead.memory import trim
+from polyhead.machine import processor, processors, trim
 
 LEVELS = 256
 # OpenVINO keeps kernels of the input shapes that it has seen, 5,000 by default: a server's memory grows with them.

@@ -24,7 +24,7 @@ from polyhead.errors import BundleError, IsolationError, LockError, PolyheadErro
 from polyhead.files import make_folder
 from polyhead.values import Value
 
-Changed = Mapping[str, tuple[str | None, str | None]]
+Versions = tuple[str | None, str | None]  # before and after
 Answers = Sequence[dict[str, Any] | None]
 
 
@@ -50,11 +50,11 @@ def certified(
         return _certified(_State.of(root, changing, prover), operation, act, actor=actor)
 
 
-class CertifiedChange(Value):
+class RepeatableChange(Value):
     """An operation that is asked for once: its proof, and what it set out to do, for `bundle.journal.finish`."""
 
     certificate: Certificate
-    begun: StartedOperation
+    started: StartedOperation
     is_repeated: bool  # the same command had done it before, when it was stopped
 
 
@@ -68,7 +68,7 @@ def certified_once(
     changing: Sequence[str],
     actor: str = "",
     prover: Prover | None = None,
-) -> CertifiedChange:
+) -> RepeatableChange:
     """What `certified` does with an operation that makes `wanted` versions live, and never twice for one command.
 
     Where the same command was stopped after that, it is proven now, and not done again. `wanted` is
@@ -78,28 +78,28 @@ def certified_once(
     with locked(root, operation):
         remove.sweep_bundle(root)
         lines = {name: line for name, line in read_bundle_file(root).tasks.items() if name in changing}
-        tried = start_operation(root, operation, arguments, lines=lines, wanted=wanted)
-        begun = tried.begun
+        started = start_operation(root, operation, arguments, lines=lines, wanted=wanted)
+        is_repeated = started.is_done(lines)
         try:
             state = _State.of(root, changing, prover)
-            if tried.is_done:
-                certificate = _proven_since(state, begun, operation, actor=actor)
+            if is_repeated:
+                certificate = _proven_since(state, started, operation, actor=actor)
             else:
-                certificate = _certified(state, operation, lambda: act(begun.wanted), actor=actor)
+                certificate = _certified(state, operation, lambda: act(started.wanted), actor=actor)
         except Exception:
             with suppress(PolyheadError):
-                if not begun.is_done(read_bundle_file(root).tasks):  # it was put back
-                    finish(root, begun)
+                if not started.is_done(read_bundle_file(root).tasks):  # it was put back
+                    finish(root, started)
             raise
-    return CertifiedChange(certificate=certificate, begun=begun, is_repeated=tried.is_done)
+    return RepeatableChange(certificate=certificate, started=started, is_repeated=is_repeated)
 
 
-def _proven_since(state: _State, begun: StartedOperation, operation: Operation, *, actor: str) -> Certificate:
+def _proven_since(state: _State, started: StartedOperation, operation: Operation, *, actor: str) -> Certificate:
     """The certificate of an operation that was done already: the one that it left, else one that is written now."""
     last = next(state.ledger.sound(), None)
     if last is not None and last.operation == operation and last.bundle == bundle_hash(state.root):
         return last
-    return _certified(state.since(begun.before), operation, lambda: None, actor=actor)
+    return _certified(state.since(started.before), operation, lambda: None, actor=actor)
 
 
 def _certified(state: _State, operation: Operation, act: Callable[[], object], *, actor: str) -> Certificate:
@@ -269,11 +269,13 @@ def _refused(operation: str, reasons: Mapping[str, str]) -> IsolationError:
     )
 
 
-def _changed(before: Mapping[str, Live], after: Mapping[str, Live]) -> dict[str, tuple[str | None, str | None]]:
+def _changed(before: Mapping[str, Live], after: Mapping[str, Live]) -> dict[str, Versions]:
     return versions_of([n for n in {**before, **after} if before.get(n) != after.get(n)], before, after)
 
 
-def _old_answers(answering: ProbeRunner, now: Bundle, changed: Changed) -> dict[str, tuple[list[Probe], Answers]]:
+def _old_answers(
+    answering: ProbeRunner, now: Bundle, changed: Mapping[str, Versions]
+) -> dict[str, tuple[list[Probe], Answers]]:
     """For each task with a new version whose old one can be read: the probes of both, and what the old one answers."""
     answers = dict[str, tuple[list[Probe], Answers]]()
     for name, (old, new) in changed.items():
