@@ -46,12 +46,12 @@ from polyhead.plan import Codec, Pool
 from polyhead.project.file_text import with_task
 from polyhead.project.tables import read_project
 from polyhead.serve.app import application
+from polyhead.serve.exposition import joined_counts
 from polyhead.serve.http import without_files
 from polyhead.serve.keys import keys_in
 from polyhead.serve.service import Service
 from polyhead.serve.settings import ServeSettings, check_served_labels, read_labels
 from polyhead.serve.uploads import Receiver, staged
-from polyhead.serve.workers import joined_counts
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.plain import PlainStore

@@ -339,14 +339,15 @@ def test_control_c_ends_with_130_and_the_bundle_is_whole(work):
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=5)
+            process.wait(timeout=30)
             break
     else:
         process.kill()
-    err = process.communicate(timeout=5)[1]
+    err = process.communicate(timeout=60)[1].decode().strip()
     # A shell shows 130 for both: Python ends itself by the signal where C code that torch calls saw it first.
     assert process.returncode in (130, -signal.SIGINT), err
-    assert err.decode().strip() == ("polyhead: stopped; what was finished is kept; the same command goes on from there")
+    # On a slow machine a line about the encoding stands before it.
+    assert err.splitlines()[-1] == "polyhead: stopped; what was finished is kept; the same command goes on from there"
     assert run("inspect", work / "bundle", "--verify").code == 0
 
 

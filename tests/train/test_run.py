@@ -29,8 +29,8 @@ from polyhead.train.run import train_project
 from support import head_search, tiny_project
 from support.disk_failures import run_forking
 from support.pooled_features import of_torch
-from support.tiers import first_of
 from support.split_scores import split_scores
+from support.tiers import first_of
 
 ALL = tuple(tiny_project.ENTRIES)
 
