@@ -15,7 +15,7 @@ from polyhead.encoder.shape import Architecture, trunk_arrays
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
-from polyhead.engine.batch import batched, readings_of
+from polyhead.engine.batch import batched, readers_by_type, readings_of
 from polyhead.engine.compile.encoder import LayerSpan, span_graph
 from polyhead.engine.compile.layout import RowLayout, Shape
 from polyhead.engine.compile.ops import Runtime
@@ -75,7 +75,7 @@ class Machine(Value, eq=False):
         """The batches that a session makes of these texts."""
         tokenizer = Tokenizer(self.trunk.tokenizer, TextSettings(max_tokens=max_tokens))
         task = Task(name="t", kind="single_label", labels=("no", "yes"))
-        (readings,) = readings_of([(text,) for text in texts], {"t": task}, tokenizer, None)
+        (readings,) = readings_of([(text,) for text in texts], readers_by_type({"t": task}), tokenizer, None)
         made = batched(readings, tokenizer, deterministic=False, width=self.trunk.architecture.width)
         return [batch.tokens for batch in made]
 

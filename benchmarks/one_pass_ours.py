@@ -85,7 +85,7 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     from polyhead.engine.backends.base import TokenBatch
     from polyhead.engine.compile.encoder import LayerSpan, span_graph
     from polyhead.engine.compile.layout import RowLayout, Shape
-    from polyhead.engine.quantize.files import scales_for
+    from polyhead.engine.scale_files import scales_for
     from polyhead.plan import TRUNK, Layers
 
     trunk = bundle.trunk()

@@ -31,7 +31,7 @@ from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.cli.output import text_table
-from polyhead.engine.quantize.files import CACHE
+from polyhead.engine.scale_files import CACHE
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.events import Events
 from polyhead.train.run import train_project

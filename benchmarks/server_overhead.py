@@ -22,8 +22,8 @@ from time import thread_time
 import msgspec
 
 from polyhead.bundle.create import write_bundle
-from polyhead.engine.queue import Ticket
 from polyhead.engine.session import Session
+from polyhead.engine.tickets import Ticket
 from polyhead.plan import Pool
 from polyhead.serve.exchange import AccessLog, Exchange, Tracing
 from polyhead.serve.exposition import exposition_text, families_of

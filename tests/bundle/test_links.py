@@ -22,8 +22,8 @@ from polyhead.bundle.whole import BUILDING, remove_workspace, workspace
 from polyhead.certify.certificate import Certificate, Ledger
 from polyhead.certify.proof import locked
 from polyhead.engine.pinned import Numerics, keep_agreements
-from polyhead.engine.quantize.files import write_scales
-from polyhead.engine.quantize.scales import Scale, Scales
+from polyhead.engine.scale_files import write_scales
+from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BundleError, LockError, PolyheadError
 from polyhead.files import temporary_name
 from polyhead.folders import MARKER, claim

@@ -14,8 +14,8 @@ from support.tiers import first_of
 pytest.importorskip("onnxruntime")
 
 from polyhead.engine.export import graphs, write
-from polyhead.engine.export.check import ExportedModel
 from polyhead.engine.export.record import Export
+from polyhead.engine.export.write import ExportedModel
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError, UnknownTask
 from polyhead.plan import Codec, Pool

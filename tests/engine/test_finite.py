@@ -17,8 +17,8 @@ from polyhead.encoder.shape import Architecture
 from polyhead.encoder.summarizer import Seq2SeqData, SummarySettings
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.inputs import Passage, input_type_of, input_types_of
-from polyhead.engine.quantize.files import CACHE, RECORD, ScalesRecord, read_scales
-from polyhead.engine.quantize.scales import Scale
+from polyhead.engine.scale_files import CACHE, RECORD, ScalesRecord, read_scales
+from polyhead.engine.scales import Scale
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, BundleError, CorruptFile, PlanError, TrunkError, WeightsMismatch
 from polyhead.plan import Codec, Delta, Pool
@@ -247,7 +247,7 @@ def test_a_scale_of_8_bits_that_gives_no_number_is_refused(root, smooth, step, z
     digest = write_arrays(folder / "new", arrays)
     (folder / "new").rename(folder / f"int8-{digest[:16]}.safetensors")
     bundle = Bundle.open(root)
-    told = ScalesRecord(trunk=bundle.digest, scales=digest, texts=1, backend="openvino")
+    told = ScalesRecord(trunk=bundle.digest, scales=digest, texts=1)
     (folder / RECORD).write_bytes(to_json(told))
     with pytest.raises(BackendError, match="damaged"):
         read_scales(bundle)

@@ -7,7 +7,7 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.engine.batch import readings_of
+from polyhead.engine.batch import readers_by_type, readings_of
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.tasks.kinds import kind_of, span
@@ -71,7 +71,7 @@ def every_word_of_every_window(name, session, given):
     words = boundary_places(text) if kind_of(task).name == "span" else words_of(text)
     size = session.tokenizer.max_tokens
     encoded = session.tokenizer.encode([given], windows=Windows(size=size, stride=size // 4))
-    several = readings_of([given], {name: task}, session.tokenizer, None)
+    several = readings_of([given], readers_by_type({name: task}), session.tokenizer, None)
     reads, wide = several[0].texts.reads, []
     outputs = np.concatenate([outputs_in_order(session, name, readings) for readings in several])
     for entry, window in enumerate(encoded):
@@ -130,7 +130,7 @@ def test_words_kept_and_compared_grow_with_the_text_and_not_with_its_square(sess
         words = len(words_of(text))
         for name, given, rows in (("who", (QUESTION, text), 1 + words), ("names", (text,), words)):
             tasks = {name: TASKS[name]}
-            readings = readings_of([given], tasks, session.tokenizer, None)
+            readings = readings_of([given], readers_by_type(tasks), session.tokenizer, None)
             reads = readings[0].texts.reads
             assert len(reads.words) == rows  # once, whatever the number of windows
             # windows share a quarter of their tokens or more; two numbers for each word that one reads

@@ -9,7 +9,7 @@ pytest.importorskip("onnxruntime")
 
 from polyhead.engine.backends import open_backend, open_runtime
 from polyhead.engine.backends.onnx import OnnxRuntime
-from polyhead.engine.quantize.scales import Scale, Scales, weight_digest
+from polyhead.engine.scales import Scale, Scales, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
 from polyhead.evaluate import int8 as calibrate

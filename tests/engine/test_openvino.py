@@ -12,7 +12,7 @@ pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino ex
 from polyhead.engine import backends
 from polyhead.engine.backends import default_backend, open_backend, open_runtime
 from polyhead.engine.backends.openvino import OpenVINORuntime
-from polyhead.engine.quantize.scales import Scales
+from polyhead.engine.scales import Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
 from polyhead.plan import merge

@@ -14,8 +14,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.pinned import numerics_of
-from polyhead.engine.quantize.files import CACHE, Int8Change, read_scales, write_scales
-from polyhead.engine.quantize.scales import ObservedRange, ObservingRuntime, Scale, Scales, scales_of, weight_digest
+from polyhead.engine.scale_files import CACHE, Int8Change, read_scales, write_scales
+from polyhead.engine.scales import ObservedRange, ObservingRuntime, Scale, Scales, scales_of, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.evaluate import int8 as calibrate
@@ -295,7 +295,7 @@ def test_change_is_past_its_limits(one, past):
 
 def test_scales_come_back_as_they_were_kept(kept, scales):
     record, found = read_scales(kept)
-    assert record.texts == 24 and set(record.tasks) == set(kept.tasks)
+    assert record.texts == 24 and set(record.measurements[0].tasks) == set(kept.tasks)
     assert found.known.keys() == scales.known.keys()
     for digest, scale in scales.known.items():
         other = found.known[digest]

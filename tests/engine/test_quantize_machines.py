@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -12,7 +11,7 @@ pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino ex
 from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, seen_of, silent
 from polyhead.bundle.read import Bundle
 from polyhead.engine.pinned import Numerics, keep_agreements, read_agreements
-from polyhead.engine.quantize.files import (
+from polyhead.engine.scale_files import (
     CACHE,
     RECORD,
     Int8Change,
@@ -21,7 +20,7 @@ from polyhead.engine.quantize.files import (
     write_changes,
     write_scales,
 )
-from polyhead.engine.quantize.scales import Scale, Scales
+from polyhead.engine.scales import Scale, Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
 from polyhead.evaluate import int8 as calibrate
@@ -30,7 +29,6 @@ from polyhead.project.strategies import Pooled
 from polyhead.tasks.agreement import Agreement
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
-from polyhead.values import to_json
 from support.commands import run
 
 KINDS = {
@@ -117,20 +115,6 @@ def test_what_was_measured_of_scales_that_were_found_anew_is_not_kept(bundle, sc
     assert (bundle.root / CACHE / RECORD).read_bytes() == before
 
 
-def test_files_of_before_are_read_as_of_eight_bits_and_without_a_shift(bundle, scales, on, caplog):
-    on("wide")
-    plain = {key: msgspec.structs.replace(one, mean=None) for key, one in scales.known.items()}
-    write_scales(bundle, Scales(plain), texts=24, backend="openvino", changes=changes_of(bundle, 1.0))
-    path = bundle.root / CACHE / RECORD
-    told = json.loads(path.read_text())
-    path.write_bytes(to_json({key: told[key] for key in ("trunk", "scales", "texts", "backend", "tasks")}))
-    assert said(bundle, caplog) == []
-    found = read_scales(bundle)[1].known
-    assert found and all(one.mean is None for one in found.values())
-    on("narrow")
-    assert "weights of 7 bits" in said(bundle, caplog)[0]
-
-
 def test_means_come_back_as_they_were_kept(bundle, scales):
     write_scales(bundle, scales, texts=24, backend="openvino", changes={})
     for digest, one in read_scales(bundle)[1].known.items():
@@ -190,8 +174,8 @@ def test_measure_keeps_scales_and_says_what_they_change_on_this_machine(bundle, 
     assert done.code == 0, done.err
     told = json.loads(done.out)
     assert told["weight_bits"] == 7 and told["measured_on"] == 8
-    (elsewhere,) = told["calibration"]["elsewhere"]
-    assert elsewhere["weight_bits"] == 7 and set(elsewhere["tasks"]) == {"mood", "topics"}
+    first, elsewhere = told["calibration"]["measurements"]
+    assert (first["weight_bits"], elsewhere["weight_bits"]) == (8, 7) and set(elsewhere["tasks"]) == {"mood", "topics"}
     assert {path.name: path.read_bytes() for path in (bundle.root / CACHE).glob("*.safetensors")} == before
     shown = run("inspect", bundle.root).out
     assert "openvino with weights of 8 bits" in shown and "openvino with weights of 7 bits" in shown

@@ -14,10 +14,8 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.engine import queue as queues
 from polyhead.engine.queue import Queue, QueueLimits
-from polyhead.engine.queue.batch import SharedBatch
-from polyhead.engine.queue.rate import Rate
-from polyhead.engine.session import Session
-from polyhead.engine.vectors import attach_vectors
+from polyhead.engine.session import Session, attach_vectors
+from polyhead.engine.tickets import Rate, SharedBatch
 from polyhead.errors import BackendError, BadValue, ConfigError, Overloaded, UnknownTask
 from polyhead.plan import Pool
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk

@@ -6,8 +6,8 @@ import socket
 import threading
 from contextlib import contextmanager, suppress
 
-from polyhead.engine.queue.batch import SharedBatch
 from polyhead.engine.session import Session
+from polyhead.engine.tickets import SharedBatch
 from polyhead.plan import Pool
 from polyhead.project.strategies import Pooled
 from polyhead.serve.app import application

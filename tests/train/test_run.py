@@ -564,7 +564,7 @@ def failing_after(method, calls):
 def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     """The same texts in the same batches: what the session computes is what the store holds, through the codec."""
     from polyhead.deep.extract import Extractor
-    from polyhead.engine.batch import readings_of
+    from polyhead.engine.batch import readers_by_type, readings_of
     from polyhead.train.data.source import FeatureRequest
 
     folder = copied(home, tmp_path)
@@ -578,7 +578,7 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     extractor.fill([wanted])
     kept = extractor.store(path).features(wanted.keys()).take(np.arange(len(texts))).values[:, 0, 0]
     tasks = {"mood": session.records["mood"].task}
-    (readings,) = readings_of(texts, tasks, session.tokenizer, None)
+    (readings,) = readings_of(texts, readers_by_type(tasks), session.tokenizer, None)
     live = np.zeros_like(kept)
     for batch in session.loaded.batches(readings):
         live[batch.entries] = of_torch(session.backend, session.plan(["mood"]), batch.tokens)["mood"]

@@ -17,8 +17,8 @@ from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import runner_of
 from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.engine.loaded import LoadedTasks, loaded, trained_precision
-from polyhead.engine.quantize.files import scales_for
 from polyhead.engine.request import Request
+from polyhead.engine.scale_files import scales_for
 from polyhead.engine.summaries import SummaryTasks
 from polyhead.plan import TRUNK, cost, merge
 from polyhead.text.tokenize import Tokenizer

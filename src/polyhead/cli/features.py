@@ -233,7 +233,7 @@ def _opened(
     from polyhead.bundle.read import Bundle
     from polyhead.engine.backends import open_backend
     from polyhead.engine.loaded import trained_precision
-    from polyhead.engine.quantize.files import scales_for
+    from polyhead.engine.scale_files import scales_for
     from polyhead.store.taps import tapped_paths
 
     if Path(encoder, "bundle.json").exists() or tasks:

@@ -37,7 +37,7 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
     from polyhead.engine.pinned import read_agreements
-    from polyhead.engine.quantize.files import read_calibration
+    from polyhead.engine.scale_files import read_calibration
 
     printer, opened, models = Printer(json_to), Bundle.open(bundle), Models(bundle)
     if verify:

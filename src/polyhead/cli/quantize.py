@@ -17,7 +17,7 @@ from polyhead.engine.backends import BACKENDS
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
     from polyhead.data.columns import Source
-    from polyhead.engine.quantize.files import Int8Change
+    from polyhead.engine.scale_files import Int8Change
     from polyhead.store.jobs.columns import RowInput
 
 ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
@@ -106,7 +106,7 @@ def command(
     """
     from polyhead.bundle.read import Bundle
     from polyhead.engine.backends import default_runtime, open_runtime
-    from polyhead.engine.quantize.files import read_scales, write_changes, write_scales
+    from polyhead.engine.scale_files import read_scales, write_changes, write_scales
     from polyhead.evaluate import int8 as calibrate
     from polyhead.machine import processor
 

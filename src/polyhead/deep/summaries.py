@@ -104,7 +104,7 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> TrainingRe
     if not chosen.todo:
         for line in chosen.lines() or [f"{task.name}: trained already, unchanged"]:
             events.line(line)
-        return outcome(left=chosen.left) if chosen.left else outcome(kept=(task.name,))
+        return outcome(left=dict(chosen.left)) if chosen.left else outcome(kept=(task.name,))
     check_model_name(root, task.name, replace=is_live)
     for line in _outlook(prepared, data):
         events.line(line)

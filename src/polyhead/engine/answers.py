@@ -1,8 +1,9 @@
-"""Answers to many inputs: a column a task, made into one result an input where that is asked for."""
+"""Answers to many inputs: one column per task, converted to one result per input on request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 from polyhead.values import Value
 
+Logits = np.ndarray | Sequence[np.ndarray]
 FEW = 64  # inputs of which all tasks of a kind are decoded at once; of more each task when it is asked for
 
 
@@ -60,7 +62,7 @@ class AnswerColumn:
         self.task, self.rows, self.outputs = task, outputs.rows, outputs.values
         self.skipped, self.errors, self.late = skipped, failed, tuple(late)
         self._inputs, self._words = inputs, outputs.words
-        self.together: _Together | None = None  # what is decoded with it
+        self.decode_alike: Callable[[Task], Decoded] | None = None  # decodes it with the other tasks of its kind
 
     @lazy
     def failed(self) -> dict[int, str]:
@@ -117,9 +119,9 @@ class AnswerColumn:
         kind = kind_of(self.task)
         if not isinstance(kind, RowKind):
             return Decoded()
-        if self.together is None:
+        if self.decode_alike is None:
             return kind.decode_rows(self.task, _rows_of(kind, self.task, self.outputs))
-        return self.together.decoded(self.task)
+        return self.decode_alike(self.task)
 
     def _filled(self, decoded: np.ndarray | None, nothing: float) -> np.ndarray | None:
         if decoded is None or len(self.rows) == len(self._inputs):
@@ -148,9 +150,10 @@ class AnswerTable:
         self.inputs, self.tasks, self.receipts, self._flops = inputs, dict(tasks), receipts, flops
         self._versions = versions
         if len(inputs) <= FEW:
-            together = _Together(self.tasks)
+            # No column, which would hold what holds it.
+            decode = partial(_decode_alike, [(column.task, column.outputs) for column in tasks.values()], {})
             for column in self.tasks.values():
-                column.together = together
+                column.decode_alike = decode
 
     def __getitem__(self, task: str) -> AnswerColumn:
         """The column of a task; raises UnknownTask for one that was not asked."""
@@ -194,25 +197,17 @@ class AnswerTable:
         ]
 
 
-class _Together:
-    """Tasks whose outputs for few inputs are decoded at once, all of a kind when the first is asked."""
-
-    def __init__(self, columns: Mapping[str, AnswerColumn]) -> None:
-        # No column, which would hold this that holds it.
-        self._outputs = [(column.task, column.outputs) for column in columns.values()]
-        self._decoded: dict[str, Decoded] = {}
-
-    def decoded(self, task: Task) -> Decoded:
-        """The answers of one of them, of a kind that answers by rows."""
-        if task.name not in self._decoded:
-            kind = kind_of(task)
-            assert isinstance(kind, RowKind)
-            alike = [(other, outputs) for other, outputs in self._outputs if other.kind == task.kind]
-            rows = [_rows_of(kind, other, outputs) for other, outputs in alike]
-            decoded = kind.decode_tasks([other for other, _ in alike], rows)
-            self._decoded |= {other.name: its for (other, _), its in zip(alike, decoded, strict=True)}
-        return self._decoded[task.name]
+def _decode_alike(tasks: Sequence[tuple[Task, Logits]], decoded: dict[str, Decoded], task: Task) -> Decoded:
+    """The answers of one of the tasks, decoded with those of all tasks of its kind when the first of them is read."""
+    if task.name not in decoded:
+        kind = kind_of(task)
+        assert isinstance(kind, RowKind)
+        alike = [(other, values) for other, values in tasks if other.kind == task.kind]
+        rows = [_rows_of(kind, other, values) for other, values in alike]
+        its = kind.decode_tasks([other for other, _ in alike], rows)
+        decoded |= {other.name: own for (other, _), own in zip(alike, its, strict=True)}
+    return decoded[task.name]
 
 
-def _rows_of(kind: RowKind, task: Task, outputs: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+def _rows_of(kind: RowKind, task: Task, outputs: Logits) -> np.ndarray:
     return np.reshape(outputs, (len(outputs), kind.width(task)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -89,45 +89,40 @@ class Batch(EncodedInputs, eq=False):
     tokens: TokenBatch  # a row for each entry, in order; rows beyond these are spare
 
 
-class Readers:
-    """Which of some tasks read which type of input, and how. It follows from the tasks alone, and is kept with them."""
+class TypeReaders(NamedTuple):
+    """The tasks that read one type of input, and how."""
 
-    def __init__(self, tasks: Mapping[str, Task]) -> None:
-        self.separate = tuple(name for name, task in tasks.items() if task.pair == "separate")
-        self._by_type: dict[InputType, _Reading] = {}
-        for name, task in tasks.items():
-            for input_type in input_types_of(task) if task.pair != "separate" else ():
-                self._by_type.setdefault(input_type, _Reading()).add(name, task)
-
-    def of(self, input_type: InputType) -> _Reading:
-        """The tasks that read this type, but for those that read pairs as two texts."""
-        return self._by_type.get(input_type, _Reading())
+    tasks: tuple[str, ...] = ()  # but for those that read pairs as two texts
+    separate: tuple[str, ...] = ()  # those that read pairs as two texts
+    windowed: tuple[str, ...] = ()  # those of `tasks` that read long texts in windows
+    per_word: bool = False  # whether any of `tasks` answers each word
 
 
-class _Reading:
-    """The tasks that read one type of input."""
+Readers = Mapping[InputType, TypeReaders]
 
-    def __init__(self) -> None:
-        self.tasks: tuple[str, ...] = ()
-        self.windowed: tuple[str, ...] = ()  # those that read long texts in windows
-        self.per_word = False  # whether any answers each word
 
-    def add(self, name: str, task: Task) -> None:
-        """One more task."""
-        self.tasks += (name,)
-        self.windowed += (name,) if task.long_texts == "windows" else ()
-        self.per_word |= kind_of(task).per_word
+def readers_by_type(tasks: Mapping[str, Task]) -> Readers:
+    """The tasks that read each type of input."""
+    by_type: dict[InputType, dict[str, Task]] = {}
+    for name, task in tasks.items():
+        for input_type in input_types_of(task):
+            by_type.setdefault(input_type, {})[name] = task
+    readers: dict[InputType, TypeReaders] = {}
+    for input_type, own in by_type.items():
+        whole = {name: task for name, task in own.items() if task.pair != "separate"}
+        readers[input_type] = TypeReaders(
+            tasks=tuple(whole),
+            separate=tuple(name for name in own if name not in whole),
+            windowed=tuple(name for name, task in whole.items() if task.long_texts == "windows"),
+            per_word=any(kind_of(task).per_word for task in whole.values()),
+        )
+    return readers
 
 
 def prepared(
-    inputs: Sequence[AnyInput],
-    types: Sequence[InputType | None],
-    tasks: Mapping[str, Task] | Readers,
-    tokenizer: Tokenizer,
-    words: Words,
+    inputs: Sequence[AnyInput], types: Sequence[InputType | None], readers: Readers, tokenizer: Tokenizer, words: Words
 ) -> Iterator[list[EncodedInputs]]:
-    """The readings of all inputs in order, a piece of the inputs at a time."""
-    readers = tasks if isinstance(tasks, Readers) else Readers(tasks)
+    """The readings of all inputs in order, a chunk of the inputs at a time."""
 
     def read(span: tuple[int, int]) -> list[EncodedInputs]:
         start, stop = span
@@ -152,7 +147,7 @@ def tokenizer_ranges(inputs: Sequence[AnyInput]) -> Iterator[tuple[int, int]]:
 
 
 def ahead(make: Callable[[Source], Product], values: Sequence[Source]) -> Iterator[Product]:
-    """`make` of each in order; of several, up to AHEAD are made in a thread while the caller uses those before."""
+    """`make` of each value in order, with up to AHEAD of several prefetched in a thread."""
     if len(values) < 2:
         yield from map(make, values)
         return
@@ -171,7 +166,7 @@ def ahead(make: Callable[[Source], Product], values: Sequence[Source]) -> Iterat
 
 def readings_of(
     inputs: Sequence[AnyInput],
-    tasks: Mapping[str, Task] | Readers,
+    readers: Readers,
     tokenizer: Tokenizer,
     words: Words,
     *,
@@ -185,16 +180,16 @@ def readings_of(
     the inputs, where they are known; `start` is the number of the first input.
     """
     types = types_of_inputs(inputs) if types is None else types
-    readers = tasks if isinstance(tasks, Readers) else Readers(tasks)
-    pairs = [row for row, input_type in enumerate(types) if input_type == "pair"] if readers.separate else []
+    separate = readers.get("pair", TypeReaders()).separate
+    pairs = [row for row, input_type in enumerate(types) if input_type == "pair"] if separate else []
     order: list[InputType] = [input_type for input_type in dict.fromkeys(types) if input_type is not None]
     if pairs:  # texts of pairs that are read separately stand with the single texts
         order = [*(input_type for input_type in order if input_type != "text"), "text"]
     readings: list[EncodedInputs] = []
     for input_type in order:
-        source = _Source(input_type, inputs, readers.of(input_type), types)
+        source = _Source(input_type, inputs, readers.get(input_type, TypeReaders()), types)
         if pairs and input_type == "text":
-            source.add_pairs(pairs, readers.separate, inputs)
+            source.add_pairs(pairs, separate, inputs)
         if source.texts:
             readings += source.readings(tokenizer, words, start)
     return readings
@@ -204,7 +199,7 @@ class _Source:
     """The texts of all inputs of one type, for the tasks that read it; none where there are no such tasks."""
 
     def __init__(
-        self, input_type: InputType, inputs: Sequence[AnyInput], reading: _Reading, types: Sequence[InputType | None]
+        self, input_type: InputType, inputs: Sequence[AnyInput], reading: TypeReaders, types: Sequence[InputType | None]
     ) -> None:
         self.reading = reading
         rows = [row for row, given_type in enumerate(types) if given_type == input_type] if reading.tasks else []

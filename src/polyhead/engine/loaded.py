@@ -19,7 +19,7 @@ from polyhead.bundle.write import check_read
 from polyhead.encoder.data import check_arrays
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
-from polyhead.engine.batch import Batch, EncodedInputs, Readers, batched
+from polyhead.engine.batch import Batch, EncodedInputs, Readers, batched, readers_by_type
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.outputs import Gathered
 from polyhead.engine.receipt import Flops
@@ -255,7 +255,7 @@ def _in_order(
 
 
 def _readers(tasks: Mapping[str, Task], names: tuple[str, ...]) -> Readers:
-    return Readers({name: tasks[name] for name in names})
+    return readers_by_type({name: tasks[name] for name in names})
 
 
 def _runs_alike(paths: Mapping[str, Path], tasks: Mapping[str, Task], names: tuple[str, ...]) -> Hashable:

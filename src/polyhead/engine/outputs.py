@@ -1,10 +1,9 @@
-"""From what batches give, in any order, to each task's outputs for inputs: windows, halves and options put together."""
+"""Collects outputs of batches and assembles them by task and input: windows, halves of pairs, options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import overload
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -13,9 +12,9 @@ from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
 from polyhead.tasks.task import Task
-from polyhead.text.encodings import ranges, starts_of
+from polyhead.text.encodings import end_to_end, ranges, starts_of
 from polyhead.text.tokenize import encoded_at
-from polyhead.text.words import WindowWords, best_windows
+from polyhead.text.words import best_windows
 from polyhead.values import Value
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
@@ -48,37 +47,6 @@ class Outputs(Value, eq=False):
 NO_OUTPUTS = Outputs(rows=np.zeros(0, np.int64), values=[])
 
 
-class Ragged(Sequence[np.ndarray]):
-    """Arrays (n, width) of several n, end to end in one, each cut out when it is asked for."""
-
-    def __init__(self, flat: np.ndarray, starts: np.ndarray) -> None:
-        """`flat` (all, width); `starts` (arrays + 1,), where each begins and the last one ends."""
-        self.flat, self.starts = flat, starts
-
-    @classmethod
-    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
-        """All parts, one after the other."""
-        sizes = np.concatenate([np.diff(part.starts) for part in parts])
-        return cls(np.concatenate([part.flat for part in parts]), starts_of(sizes))
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    @overload
-    def __getitem__(self, index: int) -> np.ndarray: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
-    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
-        return np.asarray(self.flat[self.starts[place] : self.starts[place + 1]])
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        starts = self.starts.tolist()
-        return (self.flat[start:stop] for start, stop in zip(starts[:-1], starts[1:], strict=True))
-
-
 def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:
     """Outputs of a task for several ranges of inputs, in order, as one."""
     if len(parts) == 1:
@@ -87,9 +55,11 @@ def concatenate_outputs(parts: Sequence[Outputs]) -> Outputs:
     if len(filled) == 1:
         return filled[0]
     words = [outputs.words for outputs in filled if outputs.words is not None]
+    values = [outputs.values for outputs in filled]
+    arrays = [array for array in values if isinstance(array, np.ndarray)]
     return Outputs(
         rows=np.concatenate([NO_OUTPUTS.rows, *(outputs.rows for outputs in filled)]),
-        values=_end_to_end([outputs.values for outputs in filled]),
+        values=np.concatenate(arrays) if arrays and len(arrays) == len(filled) else list(chain.from_iterable(values)),
         words=list(chain.from_iterable(words)) if words else None,
     )
 
@@ -100,7 +70,7 @@ class Gathered:
     def __init__(
         self, readings: Sequence[EncodedInputs], tasks: Mapping[str, Task], compare: Compare, *, alone: bool
     ) -> None:
-        """`alone`: pairs are compared one by one, so that none depends on how many there are."""
+        """`alone`: compares pairs one at a time, so that results do not depend on how many there are."""
         self._readings, self._known, self._compare, self._alone = readings, tasks, compare, alone
         self._by_task: dict[str, list[BatchOutputs]] = {}
         # Tasks that are read alike share these.
@@ -130,7 +100,7 @@ class Gathered:
             if task in self._per_word:
                 if is_word is None:
                     is_word = np.arange(values.shape[1]) < batch.texts.word_counts(batch.entries)[:, None]
-                values = values[is_word]  # room for other texts' words is kept by nobody
+                values = values[is_word]  # drops padding positions
             if not are_finite:
                 values = self._finite(task, batch, values, is_word)
             self._by_task.setdefault(task, []).append((batch, values))
@@ -159,7 +129,7 @@ class Gathered:
     def rows_of(self, task: str) -> np.ndarray:
         """The inputs that the task reads, ascending."""
         rows = [reading.texts.inputs_of(task, reading.entries) for reading in self._of_task(task)]
-        return np.unique(np.concatenate(rows)) if rows else NO_OUTPUTS.rows
+        return np.unique(end_to_end(rows))
 
     def is_at_once(self, task: str) -> bool:
         """Whether each input's answer comes from one reading, and so from one batch."""
@@ -235,15 +205,9 @@ class Gathered:
         by_texts: dict[int, list[BatchOutputs]] = {}
         for batch, values in outputs:
             by_texts.setdefault(id(batch.texts), []).append((batch, values))
-        orders = [
-            (self._word_order(task, [batch for batch, _ in own]), np.concatenate([values for _, values in own]))
-            for own in by_texts.values()
-        ]
-        if len(orders) == 1 and not len(orders[0][0].windowed):
-            ((order, flat),) = orders
-            return Outputs(rows=order.rows, values=order.outputs(flat), words=order.words)
         answered: list[tuple[int, np.ndarray, np.ndarray]] = []
-        for order, flat in orders:
+        for own in by_texts.values():
+            order, flat = self._word_order(task, [batch for batch, _ in own]), np.concatenate([each for _, each in own])
             answered += zip(order.rows.tolist(), order.outputs(flat), order.words, strict=True)
             answered += order.merged(self._known[task], flat)
         answered.sort(key=lambda answer: answer[0])
@@ -308,8 +272,6 @@ class _WordOrder(Value, eq=False):
         """`read` are the entries that a task reads, `entries` those that batches gave, in their order."""
         reads, encodings = texts.reads, texts.encodings
         assert reads is not None
-        if len(encodings.row) == len(reads.text_starts) - 1:
-            return cls._of_whole(texts, reads, entries)
         sizes, text = np.diff(reads.starts)[entries], encodings.row[entries]
         windows = np.bincount(encodings.row[read])
         is_alone = windows[text] == 1
@@ -332,32 +294,12 @@ class _WordOrder(Value, eq=False):
             windowed=windowed[window_counts == windows[windowed]],
         )
 
-    @classmethod
-    def _of_whole(cls, texts: Texts, reads: WindowWords, entries: np.ndarray) -> _WordOrder:
-        """Of texts that all have one window: an entry each."""
-        in_order = np.argsort(texts.row[entries], kind="stable")
-        text = entries[in_order]  # in the order of their inputs
-        starts, base = starts_of(reads.text_starts[text + 1] - reads.text_starts[text]), np.empty(len(text), np.int64)
-        base[in_order] = starts[:-1]
-        begin = reads.starts[entries]
-        sizes = reads.starts[entries + 1] - begin
-        return cls(
-            texts=texts,
-            entries=entries,
-            rows=texts.row[text],
-            words=[reads.of(number) for number in text.tolist()],
-            goes_on=reads.going_on(text),
-            starts=starts,
-            own=None,
-            into=np.repeat(base, sizes) + reads.places[ranges(begin, sizes)],
-            windowed=np.zeros(0, np.int64),
-        )
-
-    def outputs(self, flat: np.ndarray) -> Ragged:
+    def outputs(self, flat: np.ndarray) -> list[np.ndarray]:
         """One row for each word of the texts of one window, NaN for words that are not read."""
         outputs = np.full((int(self.starts[-1]), flat.shape[-1]), np.nan, np.float32)
         outputs[self.into] = flat if self.own is None else flat[self.own]
-        return Ragged(parts_marked(outputs, self.goes_on), self.starts)
+        marked = parts_marked(outputs, self.goes_on)
+        return [marked[start:stop] for start, stop in pairwise(self.starts.tolist())]
 
     def merged(self, task: Task, flat: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Input, outputs and words of each text of several windows, put together as the task's kind does."""
@@ -387,13 +329,3 @@ def not_finite(task: str) -> BackendError:
         do="run `polyhead tasks verify`; where all files are whole, answer in precision float32 or train it again",
         task=task,
     )
-
-
-def _end_to_end(parts: Sequence[Sequence[np.ndarray] | np.ndarray]) -> Sequence[np.ndarray] | np.ndarray:
-    arrays = [values for values in parts if isinstance(values, np.ndarray)]
-    ragged = [values for values in parts if isinstance(values, Ragged)]
-    if arrays and len(arrays) == len(parts):
-        return np.concatenate(arrays)
-    if ragged and len(ragged) == len(parts):
-        return Ragged.joined(ragged)
-    return list(chain.from_iterable(parts))

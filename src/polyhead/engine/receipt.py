@@ -11,6 +11,7 @@ import numpy as np
 from polyhead.engine.batch import Batch
 from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.lazy import lazy
+from polyhead.text.encodings import end_to_end, starts_of
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import lone_surrogates
 from polyhead.values import Value
@@ -160,15 +161,15 @@ class Receipts:
     def _added_up(self) -> dict[str, np.ndarray]:
         size = len(self._inputs)
         passes = [read for read in self._read if not read.is_half]
-        rows, all_rows = _end_to_end([read.rows for read in passes]), _end_to_end([read.rows for read in self._read])
+        rows, all_rows = end_to_end([read.rows for read in passes]), end_to_end([read.rows for read in self._read])
         windows = np.zeros(size, np.int64)
-        np.maximum.at(windows, rows, _end_to_end([read.windows for read in passes if read.windows is not None]))
+        np.maximum.at(windows, rows, end_to_end([read.windows for read in passes if read.windows is not None]))
         layers = np.repeat([read.layers for read in passes], [len(read.rows) for read in passes])
         totals = {
             "passes": np.bincount(rows, minlength=size),
             "layers": _sums(rows, layers, size),
-            "tokens": _sums(rows, _end_to_end([read.sizes for read in passes]), size),
-            "cut": _sums(all_rows, _end_to_end([read.cut for read in self._read]), size),
+            "tokens": _sums(rows, end_to_end([read.sizes for read in passes]), size),
+            "cut": _sums(all_rows, end_to_end([read.cut for read in self._read]), size),
             "repaired": np.zeros(size, np.int64),
             "windows": windows + 1,
         }
@@ -185,10 +186,10 @@ class Receipts:
     @lazy
     def _by_input(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Where the passes of each input begin (inputs + 1,); of each pass its tokens, and its number in `_read`."""
-        rows, sizes = _end_to_end([read.rows for read in self._read]), _end_to_end([read.sizes for read in self._read])
+        rows, sizes = end_to_end([read.rows for read in self._read]), end_to_end([read.sizes for read in self._read])
         numbers = np.repeat(np.arange(len(self._read)), [len(read.rows) for read in self._read])
         order = np.argsort(rows, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(self._inputs)))])
+        starts = starts_of(np.bincount(rows, minlength=len(self._inputs)))
         return starts, sizes[order], numbers[order]
 
     @lazy
@@ -218,10 +219,6 @@ class Receipts:
             for name, number in flops(tasks, tokens).items():
                 added[name] = added.get(name, 0) + number
         return added | self._written_flops.get(row, {})
-
-
-def _end_to_end(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
 
 def _sums(rows: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:

@@ -60,10 +60,10 @@ class Request:
         """
         self.inputs = checked_inputs(inputs)
         self.tasks = {name: loaded.tasks[name] for name in loaded.task_names(tasks)}
-        self._is_required = tasks is not None  # whether a task may not be left out for want of a package
+        self._is_required = tasks is not None  # a missing package raises; else its tasks are skipped
         self._words, seconds = checked_words(words, self.inputs), checked_deadline(deadline)
         self._end = None if seconds is None else monotonic() + seconds
-        self._names, self._writing = loaded.summaries.apart(self.tasks)
+        self._names, self._writing = loaded.summaries.split(self.tasks)
         self._types, self._flops = types_of_inputs(self.inputs), loaded.flops
         self._versions, self._calibrations = loaded.versions_of(self.tasks), loaded.calibrations
         self._rows: dict[InputType | None, list[int]] = {}  # by type
@@ -149,7 +149,7 @@ class Request:
             return known
         try:
             return [*known, self._gathered.of(task)]
-        except Exception:  # halves of pairs that cannot be compared: told when the piece is done
+        except Exception:  # comparison failed; it is reported when the piece is done
             return known
 
     def _steps(self, loaded: LoadedTasks, stages: Stages, *, streams: bool) -> Iterator[TaskResults]:
@@ -239,8 +239,9 @@ class Request:
             if summed is None:
                 self._lacking.add(task)
                 return
-            self._outputs[task].append(summed.outputs)
-            self._receipts.add_written(task, chunk, summed.costs)
+            outputs, costs = summed
+            self._outputs[task].append(outputs)
+            self._receipts.add_written(task, chunk, costs)
             rows = rest
 
     def _fail_not_finite(self, gathered: Gathered) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -13,6 +14,7 @@ import numpy as np
 from polyhead.arguments import typed
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
+from polyhead.codecs import EXACT
 from polyhead.engine.answers import AnswerColumn, AnswerTable, Result
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import ChangingBackend, LoadedTask, ProcessGuard, runner_of
@@ -27,14 +29,15 @@ from polyhead.engine.loaded import (
     trained_precision,
     warn_of_precision,
 )
-from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, Stream, TaskResults
+from polyhead.engine.scale_files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BackendError, BadValue, UnknownTask
-from polyhead.plan import Plan
+from polyhead.plan import Codec, Embed, Head, Layers, Path, Plan, Pool
 from polyhead.tasks.calibration import Wishes
-from polyhead.tasks.task import Task
+from polyhead.tasks.kinds import KINDS
+from polyhead.tasks.task import Task, owner_of
 from polyhead.text.tokenize import Tokenizer
 
 __all__ = ["Changes", "AnswerColumn", "AnswerTable", "TaskResults", "Receipt", "Result", "Session", "Stream"]
@@ -323,3 +326,28 @@ class Session:
     def task_names(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
         return self.loaded.task_names(tasks)
+
+
+def vector_path(trunk: str, depth: int, *, codec: str = EXACT) -> Path:
+    """The path of the mean of a trunk's last states, without a head; `codec` is how it is kept."""
+    pool = Pool(positions="mean", codec=Codec(name=codec))
+    return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=depth), pool))
+
+
+def attach_vectors(session: Session) -> str:
+    """Adds a hidden task whose output is the mean of the trunk's last states, float32 (width,); returns its name.
+
+    Its head is the identity, so that nothing but the engine's usual path computes it. The mean is over all tokens of
+    the text, special tokens included, as sentence-transformers pools; it is not normalized.
+    """
+    width, depth = session.shape.width, session.shape.layers
+    # Any kind with an output a label serves: only raw outputs of hidden tasks are read.
+    kind = next(each.name for each in KINDS.values() if each.scores == "sigmoid" and "labels" in each.uses)
+    labels = tuple(str(number) for number in range(width))
+    task = Task(name=f"vector-{secrets.token_hex(8)}", kind=kind, labels=labels)
+    owner = owner_of(task)
+    vector = vector_path(session.bundle.digest, depth)
+    path = Path(nodes=(*vector.nodes, Head(kind=task.kind, width=width, part=owner)))
+    arrays = {"head.output.weight": np.eye(width, dtype=np.float32), "head.output.bias": np.zeros(width, np.float32)}
+    session.attach(TaskRecord(task=task, path=path, trunk=session.bundle.digest), arrays, hidden=True)
+    return task.name

@@ -25,16 +25,8 @@ from polyhead.errors import MissingExtra
 from polyhead.plan.cost.work import summary_flops, summary_layers
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, texts_of
-from polyhead.values import Value
 
 NEEDED = ("torch", "transformers")
-
-
-class SummaryResult(Value):
-    """The summaries of a task, and the cost of each."""
-
-    outputs: Outputs
-    costs: list[Receipt]
 
 
 class SummaryTasks:
@@ -53,13 +45,11 @@ class SummaryTasks:
         refreshed._models |= {name: model for name, model in self._models.items() if name in same}
         return refreshed
 
-    def apart(self, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The given tasks divided: those that read the trunk, and those that own their models."""
-        several = list(names)
-        return (
-            tuple(name for name in several if name not in self.tasks),
-            tuple(name for name in several if name in self.tasks),
-        )
+    def split(self, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Splits the tasks: those that read the trunk, and those that own their models."""
+        several = tuple(names)
+        writing = tuple(name for name in several if name in self.tasks)
+        return tuple(name for name in several if name not in writing), writing
 
     def outputs(self, task: str, inputs: Sequence[AnyInput]) -> list[np.ndarray]:
         """The summary of each text as an array of one string, the form that metrics read."""
@@ -67,7 +57,7 @@ class SummaryTasks:
 
     def answered(
         self, name: str, inputs: Sequence[AnyInput], rows: Sequence[int], *, required: bool
-    ) -> SummaryResult | None:
+    ) -> tuple[Outputs, list[Receipt]] | None:
         """The summaries of these inputs, which must fit the task, and the cost of each.
 
         None where torch or transformers is not installed; a `required` task raises MissingExtra instead.
@@ -88,7 +78,7 @@ class SummaryTasks:
             for summary in written
         ]
         texts = [np.array(summary.text, np.str_) for summary in written]
-        return SummaryResult(outputs=Outputs(rows=np.array(rows, np.int64), values=texts), costs=costs)
+        return Outputs(rows=np.array(rows, np.int64), values=texts), costs
 
     def _written(self, name: str, inputs: Sequence[AnyInput]) -> list[Any]:
         """`polyhead.deep.summarizer.GeneratedSummary` for each text."""

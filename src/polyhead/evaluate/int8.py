@@ -12,8 +12,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.data.columns import Source
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.inputs import InputType, input_type_of
-from polyhead.engine.quantize.files import Int8Change
-from polyhead.engine.quantize.scales import ObservingRuntime, Scales
+from polyhead.engine.scale_files import Int8Change
+from polyhead.engine.scales import ObservingRuntime, Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.evaluate.scores import evaluation_of, file_of

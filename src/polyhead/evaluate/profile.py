@@ -13,8 +13,7 @@ from polyhead.data.columns import Source
 from polyhead.data.read import read
 from polyhead.data.rows import open_rows
 from polyhead.engine.inputs import AnyInput, input_type_of, input_types_of, task_input
-from polyhead.engine.session import Session
-from polyhead.engine.vectors import attach_vectors
+from polyhead.engine.session import Session, attach_vectors
 from polyhead.errors import BadValue, EmptyData
 from polyhead.evaluate.probabilities import label_scores_of
 from polyhead.store.jobs.columns import RowInput, roles_of

@@ -15,9 +15,9 @@ import numpy as np
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, input_type_of, task_input
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
+from polyhead.engine.tickets import Ticket
 from polyhead.text.question import Question, texts_of
 from polyhead.values import Value
 

@@ -12,7 +12,7 @@ import numpy as np
 from polyhead.engine.batch import readings_of
 from polyhead.engine.inputs import AnyInput, task_input, types_of_inputs
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue import Ticket
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue
 from polyhead.serve.http import without_files
 from polyhead.tasks.kinds import kind_of
@@ -108,8 +108,8 @@ def _check_read(
         raise _too_many_words(f"{count:,} words", tokens)
     if count * len(tagging) <= answers and sum(map(_bound, inputs)) <= tokens:
         return
-    reading = loaded.summaries.apart({name: loaded.tasks[name] for name in tasks})[0]
-    readings = readings_of(inputs, {name: loaded.tasks[name] for name in reading}, loaded.tokenizer, words)
+    reading, _ = loaded.summaries.split(tasks)
+    readings = readings_of(inputs, loaded.readers(reading), loaded.tokenizer, words)
     read = sum(int(each.lengths.sum()) for each in readings)
     if read > tokens:
         raise BadValue(

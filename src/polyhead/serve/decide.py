@@ -10,8 +10,8 @@ import numpy as np
 
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput
-from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, EmptyData, PolyheadError
 from polyhead.serve.checks import too_many_characters
 from polyhead.serve.event_loop import off_loop

@@ -20,8 +20,8 @@ from polyhead.bundle.format import SEEN
 from polyhead.bundle.seen import Seen, seen_of
 from polyhead.engine.inputs import task_input
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue import Ticket
 from polyhead.engine.session import Session
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import PolyheadError
 from polyhead.evaluate.drift import LEAST as KNOWN
 from polyhead.evaluate.drift import distances, unlike_rows

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 from starlette.types import Scope
 
-from polyhead.engine.queue import Ticket
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import MissingExtra
 from polyhead.values import Value
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.inputs import AnyInput, Words
-from polyhead.engine.queue import Ticket
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, PolyheadError
 from polyhead.evaluate.explain import Explanation, Variants, WordWeights, attention_of, least_variants, variants_of
 from polyhead.serve.checks import AN_INPUT, characters_of, too_many_characters

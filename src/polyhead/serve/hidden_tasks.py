@@ -9,7 +9,7 @@ import msgspec
 
 from polyhead.engine.answers import Result
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue import Ticket
+from polyhead.engine.tickets import Ticket
 
 
 class HiddenTasks(Protocol):

@@ -10,8 +10,9 @@ from time import monotonic
 
 from polyhead.engine.answers import Result
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue import BatchFacts, Ticket
+from polyhead.engine.queue import BatchFacts
 from polyhead.engine.request import TaskResults
+from polyhead.engine.tickets import Ticket
 from polyhead.serve.exchange import Exchange
 from polyhead.values import Value
 

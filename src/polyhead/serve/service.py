@@ -13,10 +13,10 @@ import numpy as np
 
 from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue import BatchFacts, Queue, Ticket
+from polyhead.engine.queue import BatchFacts, Queue
 from polyhead.engine.request import Request, TaskResults
-from polyhead.engine.session import Session
-from polyhead.engine.vectors import attach_vectors
+from polyhead.engine.session import Session, attach_vectors
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, EmptyData, Overloaded
 from polyhead.machine import trim
 from polyhead.serve.cache import Cache

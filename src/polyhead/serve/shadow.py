@@ -23,9 +23,9 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue import Ticket
 from polyhead.engine.request import Request
 from polyhead.engine.session import Session
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import PolyheadError
 from polyhead.serve.event_loop import ALONE, Pace
 from polyhead.serve.http import HttpError

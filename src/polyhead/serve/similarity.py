@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.read import Bundle
-from polyhead.engine.queue import Queue, Ticket
+from polyhead.engine.queue import Queue
 from polyhead.engine.receipt import Receipt
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue
 from polyhead.serve.questions import DecisionQuestion
 from polyhead.serve.settings import why_no_answers

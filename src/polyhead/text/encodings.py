@@ -57,6 +57,11 @@ def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.asarray(np.arange(here[-1]) + np.repeat(starts - here[:-1], sizes))
 
 
+def end_to_end(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The arrays as one; int64 (0,) where there are none."""
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+
 def concatenate_encodings(parts: Sequence[Encodings]) -> Encodings:
     """Encodings of like inputs end to end; their rows must count through all of them already."""
     if len(parts) == 1:

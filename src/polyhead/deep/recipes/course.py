@@ -351,7 +351,7 @@ def _over_frozen_trunk(
     course: JointCourse, prepared: Sequence[Prepared], paths: Mapping[str, Path], recipe: Joint, **named: Any
 ) -> JointCourse:
     """Another course over the same trunk, frozen, in the same precision."""
-    of_course = {"precision": course.precision, "events": course.events}
+    of_course: dict[str, Any] = {"precision": course.precision, "events": course.events}
     return JointCourse(prepared, paths, course.data, recipe, **of_course, **named, frozen=True)
 
 

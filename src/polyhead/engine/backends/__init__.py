@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends.base import Backend, LoadedTask
 from polyhead.engine.compile.ops import Runtime
-from polyhead.engine.quantize.scales import Scales
+from polyhead.engine.scales import Scales
 from polyhead.errors import BackendError, MissingExtra
 from polyhead.machine import processor, processors
 from polyhead.registry import Registry

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, task_input
-from polyhead.engine.queue import Ticket
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, BadValue, PolyheadError
 from polyhead.serve.formats.own import RequestCost, total
 from polyhead.serve.http import HttpError, gone

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from polyhead._version import __version__
 from polyhead.engine.inputs import AnyInput, input_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue import Ticket
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, PolyheadError, UnknownTask
 from polyhead.serve.checks import check_deadline, size_of
 from polyhead.serve.event_loop import off_loop

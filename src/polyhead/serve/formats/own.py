@@ -15,9 +15,9 @@ from starlette.routing import BaseRoute
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, input_of
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue import Ticket
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
+from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue
 from polyhead.serve.checks import characters_of, check_deadline, forget_results, size_of
 from polyhead.serve.event_loop import off_loop

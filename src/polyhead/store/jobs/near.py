@@ -21,7 +21,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import runner_of
 from polyhead.engine.backends.prefix import with_every_token
-from polyhead.engine.quantize.files import scales_for
+from polyhead.engine.scale_files import scales_for
 from polyhead.errors import BadValue, ConfigError, StoreError
 from polyhead.plan import Path
 from polyhead.plan.coding import through

@@ -14,8 +14,7 @@ from polyhead.certify.beside import with_sections
 from polyhead.codecs import EXACT, HALF
 from polyhead.data.read import Examples
 from polyhead.encoder.data import arrays_digest
-from polyhead.engine.session import Session
-from polyhead.engine.vectors import vector_path
+from polyhead.engine.session import Session, vector_path
 from polyhead.errors import TrainError
 from polyhead.evaluate.drift import LEAST, profile_of
 from polyhead.evaluate.held import held_file, held_of

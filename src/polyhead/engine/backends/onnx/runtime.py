@@ -9,7 +9,7 @@ import onnxruntime as ort
 
 from polyhead.engine.backends.onnx.ops import INLINE, OnnxOps
 from polyhead.engine.compile.ops import Build, Tensor
-from polyhead.engine.quantize.scales import Scale, Scales
+from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BackendError
 from polyhead.machine import processor, processors
 

@@ -13,7 +13,7 @@ import openvino.opset13 as op
 
 from polyhead.engine.backends.openvino.ops import OpenVINOOps
 from polyhead.engine.compile.ops import Build, Tensor
-from polyhead.engine.quantize.scales import Scale, Scales
+from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BackendError
 from polyhead.machine import processor, processors, trim
 

@@ -43,7 +43,7 @@ class Scale(Value, eq=False):
     smooth: np.ndarray  # float32 (inputs,)
     step: float
     zero: int  # 0 to 255: stands for 0
-    mean: np.ndarray | None = None  # float32 (inputs,), of what is read; None in files of before it was kept
+    mean: np.ndarray | None = None  # float32 (inputs,), of what is read
 
     def __post_init__(self) -> None:
         least = float(self.smooth.min(initial=self.step))

@@ -17,7 +17,7 @@ from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_ins
 from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import check_finite
-from polyhead.engine.quantize.scales import Scale, Scales
+from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BackendError, PolyheadError
 from polyhead.files import make_folder, remove_leftovers, rename_inside, replace_file, temporary_name
 from polyhead.machine import processor
@@ -74,16 +74,7 @@ class ScalesRecord(Value):
     trunk: str  # digest
     scales: str  # SHA-256 of the file that holds them: the digest of the calibration
     texts: int  # that were answered for it
-    backend: str  # that was measured
-    weight_bits: int = 8  # of the machine that was measured
-    tasks: dict[str, VersionChange] = {}
-    elsewhere: tuple[Measurement, ...] = ()
-
-    @property
-    def measurements(self) -> tuple[Measurement, ...]:
-        """All, where the scales were found first."""
-        first = Measurement(backend=self.backend, weight_bits=self.weight_bits, tasks=self.tasks)
-        return (first, *self.elsewhere)
+    measurements: tuple[Measurement, ...] = ()  # first the one of the machine where the scales were found
 
 
 def read_calibration(bundle: Bundle) -> ScalesRecord | None:
@@ -164,12 +155,7 @@ def write_scales(
         temporary = folder / temporary_name("scales")
         digest = write_arrays(temporary, _arrays(scales))
         record = ScalesRecord(
-            trunk=bundle.digest,
-            scales=digest,
-            texts=texts,
-            backend=backend,
-            weight_bits=processor().weight_bits,
-            tasks=_measured(bundle, changes),
+            trunk=bundle.digest, scales=digest, texts=texts, measurements=(_measured(bundle, backend, changes),)
         )
         rename_inside(folder, temporary.name, _name(digest), root=bundle.root)
         replace_file(folder / RECORD, to_json(record), root=bundle.root)
@@ -184,7 +170,7 @@ def write_changes(
     bundle: Bundle, record: ScalesRecord, *, backend: str, changes: Mapping[str, Int8Change]
 ) -> ScalesRecord:
     """Keeps what the scales of `record` change on this machine, in place of what was measured before on its like."""
-    place, tasks = (backend, processor().weight_bits), _measured(bundle, changes)
+    measured = _measured(bundle, backend, changes)
     with writing_bundle(bundle.root, "what int8 changes cannot be kept"):
         now = _record(bundle)
         if now.scales != record.scales:
@@ -194,22 +180,19 @@ def write_changes(
                 allowed=record.scales,
                 do="measure again",
             )
-        if (now.backend, now.weight_bits) == place:
-            now = msgspec.structs.replace(now, tasks=tasks)
-        else:
-            others = [other for other in now.elsewhere if (other.backend, other.weight_bits) != place]
-            measurement = Measurement(backend=backend, weight_bits=place[1], tasks=tasks)
-            now = msgspec.structs.replace(now, elsewhere=(*others, measurement))
+        by_machine = {(each.backend, each.weight_bits): each for each in (*now.measurements, measured)}
+        now = msgspec.structs.replace(now, measurements=tuple(by_machine.values()))
         replace_file(bundle.root / CACHE / RECORD, to_json(now))
     return now
 
 
-def _measured(bundle: Bundle, changes: Mapping[str, Int8Change]) -> dict[str, VersionChange]:
-    return {
+def _measured(bundle: Bundle, backend: str, changes: Mapping[str, Int8Change]) -> Measurement:
+    tasks = {
         name: VersionChange(record=bundle.lines[name].record, change=change)
         for name, change in changes.items()
         if change.is_measured
     }
+    return Measurement(backend=backend, weight_bits=processor().weight_bits, tasks=tasks)
 
 
 def _record(bundle: Bundle) -> ScalesRecord:
@@ -246,7 +229,7 @@ def _scales(arrays: Mapping[str, np.ndarray], sha256: str) -> Scales:
         digest = name.removesuffix(SMOOTH)
         if digest != name:
             step, zero = arrays[digest + EIGHT].tolist()
-            mean = arrays.get(digest + MEAN)  # files of before it was kept have none
+            mean = arrays.get(digest + MEAN)  # None where it was not kept
             scales[digest] = Scale(smooth=smooth, step=step, zero=round(zero), mean=mean)
     return Scales(scales, digest=sha256)
 

@@ -16,12 +16,10 @@ from polyhead.engine.answers import AnswerTable, Result
 from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, input_types_of, task_input
 from polyhead.engine.inputs import types_of_inputs as input_types
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.queue.batch import SharedBatch
-from polyhead.engine.queue.rate import Rate
-from polyhead.engine.queue.ticket import Ticket, TicketPart
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
+from polyhead.engine.tickets import Rate, SharedBatch, Ticket, TicketPart
 from polyhead.errors import BackendError, ConfigError, Overloaded
 from polyhead.text.question import texts_of
 from polyhead.values import Value
@@ -217,19 +215,19 @@ class Queue:
                 end = float("inf") if ticket.end is None else ticket.end
                 heappush(lane, (end, next(self._order), piece))
                 self._inputs += len(piece.numbers)
-                self._characters += sum(piece.characters)
+                self._characters += piece.characters
             self._ready.notify()
 
     def _pieces(self, ticket: Ticket, waiting: Sequence[int], sizes: Sequence[int]) -> Iterator[TicketPart]:
         """Parts that a batch has room for."""
-        numbers, characters, tokens = list[int](), list[int](), 0.0
+        numbers, characters, tokens = list[int](), 0, 0.0
         for number in waiting:
             more = self._rate.tokens(sizes[number], 1)
             if numbers and tokens + more > self.limits.batch_tokens:
                 yield TicketPart(ticket, numbers, characters)
-                numbers, characters, tokens = [], [], 0.0
+                numbers, characters, tokens = [], 0, 0.0
             numbers.append(number)
-            characters.append(sizes[number])
+            characters += sizes[number]
             tokens += more
         yield TicketPart(ticket, numbers, characters)
 
@@ -242,7 +240,7 @@ class Queue:
                     return
                 pieces, dropped = self._take()
                 self._under_way += bool(pieces)
-                texts = sum(sum(piece.characters) for piece in pieces), sum(len(piece.numbers) for piece in pieces)
+                texts = sum(piece.characters for piece in pieces), sum(len(piece.numbers) for piece in pieces)
                 self._until = monotonic() + self._rate.seconds(*texts)
             self._end_late(dropped)
             if pieces:
@@ -259,12 +257,12 @@ class Queue:
         while lane:
             piece = lane[0][2]
             is_over = piece.ticket.is_cancelled or piece.ticket.error is not None or piece.ticket.is_late_at(ends)
-            more = self._rate.tokens(sum(piece.characters), len(piece.numbers))
+            more = self._rate.tokens(piece.characters, len(piece.numbers))
             if pieces and not is_over and tokens + more > self.limits.batch_tokens:
                 break
             heappop(lane)
             self._inputs -= len(piece.numbers)
-            self._characters -= sum(piece.characters)
+            self._characters -= piece.characters
             (dropped if is_over else pieces).append(piece)
             tokens += 0.0 if is_over else more
         if not lane:
@@ -278,7 +276,7 @@ class Queue:
         probable end of the batch: what would be late gives its place to others.
         """
         now, most = monotonic(), self.limits.batch_tokens
-        characters = sum(sum(piece.characters) for _, _, piece in lane)
+        characters = sum(piece.characters for _, _, piece in lane)
         if self._rate.tokens(characters, sum(len(piece.numbers) for _, _, piece in lane)) <= most:
             return now
         ends = now + self._rate.seconds_of(most)
@@ -297,7 +295,7 @@ class Queue:
         self._finish(ended)
 
     def _answer(self, pieces: Sequence[TicketPart]) -> None:
-        """Runs one batch; what becomes of it is told by another thread, while the next batch runs."""
+        """Runs one batch; results are delivered on another thread while the next batch runs."""
         began = monotonic()
         for piece in pieces:
             piece.ticket.taken = piece.ticket.taken or began
@@ -354,13 +352,12 @@ class Queue:
                 passes=int(receipts.passes.sum()),
                 layers=int(receipts.layers.sum()),
                 seconds=seconds,
-                waited=tuple(began - ticket.begun for ticket, _, _ in batch.places),
+                waited=tuple(began - ticket.begun for ticket, _ in batch.places),
             )
         )
 
     def _finish(self, tickets: Iterable[Ticket]) -> None:
-        calls: list[Callable[[], None]] = [ticket.end_now for ticket in tickets]
-        if calls:
+        if calls := [ticket.end_now for ticket in tickets]:
             self._deliver(calls)
 
 

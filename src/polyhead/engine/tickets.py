@@ -1,0 +1,195 @@
+"""Calls in a queue, the batches that they share, and how long these take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from polyhead.engine.answers import AnswerTable, Result
+from polyhead.engine.inputs import AnyInput
+from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.request import Request, TaskResults
+from polyhead.tasks.task import Answer
+
+SMOOTHING = 0.1  # weight of the newest batch in running means
+SLOWER = 0.5  # its weight in the mean of seconds where it was slower: what is promised too early is late
+TOKENS_A_CHARACTER, TOKENS_AN_INPUT, SECONDS_A_TOKEN = 0.3, 4.0, 3e-5  # before any text was read
+
+
+class Ticket:
+    """A caller's inputs in the queue. `cancel` drops those that are not being read yet."""
+
+    def __init__(
+        self,
+        loaded: LoadedTasks,
+        inputs: Sequence[AnyInput],
+        tasks: tuple[str, ...],
+        words: Sequence[np.ndarray | None] | None,
+        *,
+        end: float | None,
+        done: Callable[[Ticket], None],
+        stage: Callable[[TaskResults], None] | None,
+        is_gone: Callable[[], bool] | None = None,
+    ) -> None:
+        self.loaded, self.inputs, self.tasks, self.words = loaded, inputs, tasks, words
+        self.begun, self.end, self.stage, self._is_gone = monotonic(), end, stage, is_gone
+        self._is_cancelled = False
+        self.results: list[Result | None] = [None] * len(inputs)
+        self.outputs: list[dict[str, np.ndarray]] = [{} for _ in inputs]  # of hidden tasks: raw, by name
+        self.error: Exception | None = None
+        self.taken: float | None = None  # when the first of its inputs was taken into a batch; None before
+        self.cached = 0  # inputs that were answered without the queue
+        self._done, self._left = done, len(inputs)
+
+    def cancel(self) -> None:
+        """Nobody waits any longer."""
+        self._is_cancelled = True
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for it any longer."""
+        if not self._is_cancelled and self._is_gone is not None and self._is_gone():
+            self._is_cancelled = True
+        return self._is_cancelled
+
+    def is_late_at(self, moment: float) -> bool:
+        """Whether its deadline has passed at `moment`, in seconds of the monotonic clock."""
+        return self.end is not None and moment >= self.end
+
+    def give(self, number: int, result: Result) -> bool:
+        """Takes the result of an input; True with the last one."""
+        if self.results[number] is None:
+            self.results[number] = result
+            self._left -= 1
+        return not self._left and self.error is None
+
+    def fail(self, error: Exception) -> bool:
+        """Takes an error that no input of its own causes; True the first time."""
+        is_first, self.error = self.error is None and self._left > 0, self.error or error
+        return is_first
+
+    def end_now(self) -> None:
+        """Tells the caller, once."""
+        # A caller's function that keeps the ticket would else be a cycle, and keep tasks that are long replaced.
+        done, self._done = self._done, lambda ticket: None
+        done(self)
+
+
+class TicketPart(NamedTuple):
+    """Some inputs of a ticket that are read in one batch."""
+
+    ticket: Ticket
+    numbers: Sequence[int]
+    characters: int  # of all these inputs
+
+
+class SharedBatch:
+    """The inputs of several calls, asked as one call for the tasks of all; each call gets its own results."""
+
+    def __init__(self, parts: Sequence[TicketPart]) -> None:
+        self.loaded = parts[0].ticket.loaded
+        self.tickets = list(dict.fromkeys(part.ticket for part in parts))
+        wanted = {name for ticket in self.tickets for name in ticket.tasks}
+        self.tasks = tuple(name for name in self.loaded.tasks if name in wanted)
+        self.places = [(part.ticket, number) for part in parts for number in part.numbers]  # of each input
+        self.inputs = [ticket.inputs[number] for ticket, number in self.places]
+        words = [None if ticket.words is None else ticket.words[number] for ticket, number in self.places]
+        self._words = words if any(own is not None for own in words) else None
+        self.characters = sum(part.characters for part in parts)
+
+    def run(self, deliver: Callable[[list[Callable[[], None]]], None]) -> AnswerTable:
+        """The answers of all; callers that want stages get them meanwhile."""
+        request = Request(self.loaded, self.inputs, self.tasks, words=self._words)
+        if all(ticket.stage is None for ticket in self.tickets):
+            try:
+                return request.run(self.loaded)
+            except Exception:
+                columns = request.columns()
+                if any(column.late for column in columns.tasks.values()):  # it stopped before its end
+                    raise
+                return columns  # every task failed, and each says so
+        for stage in request.results(self.loaded):
+            deliver(list(self._stages(stage)))
+        return request.columns()
+
+    def _stages(self, stage: TaskResults) -> Iterator[Callable[[], None]]:
+        answers: dict[Ticket, dict[int, Answer]] = {}
+        for row, answer in stage.answers.items():
+            ticket, number = self.places[row]
+            answers.setdefault(ticket, {})[number] = answer
+        for ticket in self.tickets:
+            if ticket in answers and ticket.stage and stage.task in ticket.tasks and not ticket.is_cancelled:
+                yield partial(ticket.stage, msgspec.structs.replace(stage, answers=answers[ticket]))
+
+    def spread(self, columns: AnswerTable) -> list[Ticket]:
+        """Gives each ticket its results; returns the tickets that have all of theirs now."""
+        loaded, ended = self.loaded, list[Ticket]()
+        place_of = {name: dict(zip(columns[name].rows.tolist(), count())) for name in self.tasks}
+        versions = {ticket.tasks: loaded.versions_of(ticket.tasks) for ticket in self.tickets}
+        flops = {tasks: partial(_flops_of, loaded, frozenset(tasks) - loaded.hidden) for tasks in versions}
+        for row, (ticket, number) in enumerate(self.places):
+            answers, skipped, failed, late = dict[str, Answer](), dict[str, str](), dict[str, str](), list[str]()
+            for name in ticket.tasks:
+                column = columns[name]
+                if (place := place_of[name].get(row)) is not None:
+                    if name in loaded.hidden:  # its raw outputs are wanted, not answers
+                        ticket.outputs[number][name] = column.outputs[place]
+                    else:
+                        answers[name] = column.answers[place]
+                elif row in column.failed:
+                    failed[name] = column.failed[row]
+                elif row in column.skipped:
+                    skipped[name] = column.skipped[row]
+                else:
+                    late.append(name)
+            result = Result(
+                answers=answers,
+                receipt=columns.receipts.at(row, flops[ticket.tasks]),
+                skipped=skipped,
+                failed=failed,
+                late=tuple(late),
+                versions=versions[ticket.tasks],
+            )
+            if ticket.give(number, result):
+                ended.append(ticket)
+        return ended
+
+
+def _flops_of(loaded: LoadedTasks, own: frozenset[str], tasks: tuple[str, ...], tokens: int) -> Mapping[str, int]:
+    """FLOPs of a pass as if only the tasks `own` had been asked."""
+    return loaded.flops(tuple(name for name in tasks if name in own), tokens)
+
+
+class Rate:
+    """How many tokens texts have and how long reading takes: running means of the batches before."""
+
+    def __init__(self) -> None:
+        self._a_character, self._seconds = TOKENS_A_CHARACTER, SECONDS_A_TOKEN
+
+    def tokens(self, characters: float, inputs: int) -> float:
+        """Tokens that so many inputs of so many characters probably have."""
+        return TOKENS_AN_INPUT * inputs + self._a_character * characters
+
+    def seconds(self, characters: float, inputs: int) -> float:
+        """How long reading these probably takes."""
+        return self.seconds_of(self.tokens(characters, inputs))
+
+    def seconds_of(self, tokens: float) -> float:
+        """How long reading so many tokens probably takes."""
+        return self._seconds * tokens
+
+    def learn(self, characters: int, inputs: int, tokens: int, seconds: float) -> None:
+        """Takes a batch into the means."""
+        if not tokens:
+            return
+        gain = seconds / tokens - self._seconds
+        self._seconds += (SLOWER if gain > 0 else SMOOTHING) * gain
+        if characters:
+            own = max(0.01, (tokens - TOKENS_AN_INPUT * inputs) / characters)
+            self._a_character += SMOOTHING * (own - self._a_character)
