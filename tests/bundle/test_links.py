@@ -30,6 +30,7 @@ from polyhead.folders import MARKER, claim
 from polyhead.tasks.agreement import Agreement
 from support.disk_failures import fsync
 from support.outside_files import OTHERS, PLANTS, listed, make_others, plant, untouched
+from support.tiers import first_of
 
 TEMPORARY = ".new-0123456789abcdef-"  # as names of ours begin, if one could know them
 NAMES = (
@@ -137,7 +138,7 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("kind", [*PLANTS, "link to folders"])
+@pytest.mark.parametrize("kind", first_of([*PLANTS, "link to folders"]))
 @pytest.mark.parametrize("name", NAMES)
 def test_no_writer_leaves_the_bundle(made, tmp_path, monkeypatch, name, kind):
     """`.new-bundle.json`, `.new-agreements.json` and `cache` as links led writers into files of others."""

@@ -95,6 +95,7 @@ def test_a_new_version_takes_the_place_of_the_old(root):
     assert model_names(root) == [] and not (root / MODELS / "brief").exists()
 
 
+@pytest.mark.slow
 def test_names_are_shared_with_the_tasks_of_the_trunk(root, tmp_path):
     from polyhead.train.run import train_project
     from support import tiny_project

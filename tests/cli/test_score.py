@@ -160,6 +160,7 @@ def test_a_killed_command_goes_on_and_writes_the_same_bytes(home, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["in.jsonl", "out.jsonl", "whole.jsonl"]
 
 
+@pytest.mark.slow
 def test_neither_torch_nor_pyarrow_is_needed_for_lines(home, table, tmp_path):
     before = f"{NO_TORCH}; sys.modules['pyarrow'] = None"
     words = ["score", home / "bundle", table, tmp_path / "out.csv", "--backend", "reference"]

@@ -17,6 +17,7 @@ from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.tiny import Pool
 from support.commands import SOURCE, run, shell
 from support.disk_failures import run_forking
+from support.tiers import first_of
 
 NAMES = ("mood", "topics", "urgency", "names", "same", "alike")
 
@@ -172,7 +173,7 @@ def test_ten_changed_answers_are_printed_and_all_are_kept(bundle, other):
     assert sum(" -> " in line and line.startswith("    ") for line in done.out.splitlines()) == 10
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_of(NAMES))
 def test_update_from_a_task_of_another_name_and_rollback_restore_the_old_files(bundle, home, name):
     """Every kind: the same arrays under another name give the same answers, so none has changed."""
     before = tree(bundle)
@@ -303,7 +304,9 @@ print(exit_code())
 """
 
 
-@pytest.mark.parametrize("renamed", [(), ("--as", "brief=short")], ids=["same-names", "renamed"])
+@pytest.mark.parametrize(
+    "renamed", [(), pytest.param(("--as", "brief=short"), marks=pytest.mark.slow)], ids=["same-names", "renamed"]
+)
 def test_an_add_of_both_sorts_that_was_killed_between_goes_on(writers, tmp_path, renamed):
     """The models are there, the task is not; before, the same command refused the models that it had added."""
     one, _ = writers
@@ -480,7 +483,7 @@ def test_commands_work_where_torch_is_missing(bundle, other):
     assert done.code == 0 and "not seen by a certificate made under these numerics: extra" in done.out
 
 
-@pytest.mark.parametrize("backend", ["openvino", "reference"])
+@pytest.mark.parametrize("backend", first_of(["openvino", "reference"]))
 def test_tasks_trained_in_bfloat16_are_proven_where_torch_is_missing(tmp_path, backend):
     """In float32 where that is all there is; the certificate says so."""
     missing = ["torch", "onnxruntime", *(["openvino"] if backend == "reference" else [])]

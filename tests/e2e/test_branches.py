@@ -168,6 +168,7 @@ def depths(session, names):
     return max(map(tap_of, paths)), sum(len(private_layers(path)) for path in paths)
 
 
+@pytest.mark.slow
 def test_one_command_trains_pooled_tasks_and_branches_into_one_bundle(trained, bundle):
     opened = Bundle.open(bundle)
     opened.verify()

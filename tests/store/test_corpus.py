@@ -18,6 +18,7 @@ from polyhead.store.corpus.ids import IdIndex, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
 from support.disk_failures import FullDisk, run_forking
+from support.tiers import first_of
 
 ONE = FeatureColumn(digest="one", layers=1, width=8, codec=Codec(name="sign"))
 TWO = FeatureColumn(digest="two", layers=2, width=4, codec=Codec(name="float16"))
@@ -424,7 +425,7 @@ KILLED_STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", KILLED_STEPS)
+@pytest.mark.parametrize("step", first_of(KILLED_STEPS))
 def test_a_kill_at_any_step_loses_nothing_that_was_committed(tmp_path, step):
     assert int(run_forking(KILLED, tmp_path / "store", step)) >= 5
     store = PlainStore.open(str(tmp_path / "store"))

@@ -5,7 +5,10 @@ from _pytest.mark import ParameterSet
 
 
 def first_of(values):
-    """Values to parametrize by, of which the first alone is of the first tier: `make test` runs one of a kind."""
+    """Values to parametrize by, of which the first alone is of the first tier: `make test` runs one of a kind.
+
+    A tuple holds a value for each of several names.
+    """
     first, *others = values
     return [first, *(_slow(value) for value in others)]
 

@@ -40,6 +40,7 @@ from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from polyhead.train.runs import Fitted
 from support.split_scores import split_scores
+from support.tiers import first_of
 from support.tiny_branches import (
     DEPTH,
     TRAINING,
@@ -219,7 +220,7 @@ def straight(home, kept, tmp_path_factory):
     return grown(home, kept, folder)[1], folder
 
 
-@pytest.mark.parametrize("after", [2, 4, 8], ids=["teacher", "first student", "second student"])
+@pytest.mark.parametrize("after", first_of([2, 4, 8]), ids=["teacher", "first student", "second student"])
 def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
     home, kept, straight, tmp_path, monkeypatch, trained, after
 ):

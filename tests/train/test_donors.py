@@ -23,6 +23,7 @@ from polyhead.train.run import train_project
 from support import tiny_project
 from support.commands import run
 from support.shared import made_once
+from support.tiers import first_of
 from support.tiny_project import to_toml
 
 NAMES = ("mood", "urgency")
@@ -118,7 +119,7 @@ def test_donors_come_one_by_one_and_those_that_are_there_stay(home, tmp_path):
             assert value.tobytes() == whole.part(name)[array].tobytes()
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("isolated", first_of([False, True]))
 def test_a_group_and_isolated_prompts_over_a_frozen_trunk_start_from_them_too(home, tmp_path, isolated):
     changes = {"isolated": True, "shared": 0} if isolated else {"shared": 0}
     strategy = msgspec.structs.replace(STRATEGY, **changes)

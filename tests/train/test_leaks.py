@@ -15,6 +15,7 @@ from polyhead.tasks.task import Task
 from polyhead.text.question import Question
 from polyhead.train.data.leaks import Dropped, Leak, LeakReport, Reason, without_leaks
 from polyhead.train.data.prepared import Prepared, Split
+from support.tiers import first_of
 
 LAMP = "The lamp on the left desk is broken again"
 KETTLE = "A kettle that never boils is of no use"
@@ -237,7 +238,7 @@ KNOWN = [
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(("evaluated", "part", "trained", "form"), KNOWN)
+@pytest.mark.parametrize(("evaluated", "part", "trained", "form"), first_of(KNOWN))
 def test_known_overlaps_are_counted_as_they_are_listed(evaluated, part, trained, form):
     for name in (evaluated, trained):
         if not (DATA / name).is_dir() or not (DATA / "CROSS_OVERLAP.json").is_file():

@@ -31,6 +31,7 @@ from polyhead.train.heads import candidate_paths
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.stores import make_store, stored_path
+from support.tiers import first_of
 
 THINGS, PLAIN = (("lamp", "kettle", "phone", "box"), ("the", "my", "is", "was", "today", "late", "and", "order"))
 TRAINING = Training(seed=1, epochs=8, patience=8, batch=8, learning_rate=3e-2, dropout=0.0, precision="float32")
@@ -186,7 +187,7 @@ def test_a_task_over_kept_features_is_learned(home, tmp_path, name, least):
     assert path.pool.positions == ("tokens" if name == "where" else "attention")
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", first_of(ENTRIES))
 def test_a_branch_and_its_student_learn_on_kept_states(home, tmp_path, name):
     training = msgspec.structs.replace(TRAINING, epochs=5, learning_rate=5e-3)
     strategy = Branch(layers=2, hidden=16, positions="mean", dropout=0.0)

@@ -208,6 +208,7 @@ def test_a_search_that_was_stopped_goes_on(home, data, tmp_path, monkeypatch):
     assert arrays_digest(again.learned.data.arrays) == arrays_digest(straight.learned.data.arrays)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_only_where_all_that_decides_it_is_the_same(home, data, tmp_path, monkeypatch):
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     one, first = prepared(home, "mood"), SearchGrid(learning_rates=(3e-3,), epsilons=(1e-8,), dropouts=(0.0,))

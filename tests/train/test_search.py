@@ -10,6 +10,7 @@ from polyhead.deep.branch.run import DepthCandidate, grid, halving, seed_spread
 from polyhead.deep.loop import fit as fitting
 from polyhead.project.strategies import Branch
 from support.cases import cases
+from support.tiers import first_of
 from support.tiny_branches import branches_of, bytes_of, extractor_of, home_in, seeded, untimed
 
 EPOCHS = 4
@@ -124,7 +125,7 @@ def halved(home, kept):
     return halving(branches(home, kept), DEPTHS, SEEDS)
 
 
-@pytest.mark.parametrize("after", [2, 7, 9], ids=["first rung", "second rung", "last rung"])
+@pytest.mark.parametrize("after", first_of([2, 7, 9]), ids=["first rung", "second rung", "last rung"])
 def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept, halved, tmp_path, monkeypatch, after):
     """Candidates that went further than the rung that is judged again must not push others out."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)

@@ -152,6 +152,7 @@ def test_fifty_documents_are_learned_by_heart(home):
     assert result.answers == {"brief": {"summary": summary}}
 
 
+@pytest.mark.slow
 def test_live_answers_score_what_training_said(home):
     folder, outcome, _ = home
     (found,) = split_scores(Session(folder / "bundle"), project(folder), folder=folder)

@@ -38,6 +38,7 @@ from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.split_scores import split_scores
+from support.tiers import first_of
 
 SIZE = 16  # tokens that the trunk reads
 DATA = tiny_trunk(max_tokens=SIZE)
@@ -193,7 +194,7 @@ def tapped(folder, task):
     return path, module.part, module_outputs(module.eval(), examples)
 
 
-@pytest.mark.parametrize("way", [live, kept, tapped])
+@pytest.mark.parametrize("way", first_of([live, kept, tapped]))
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("long_texts", ["windows", "cut"])
 def test_outputs_in_training_are_those_of_a_session(tmp_path, name, way, long_texts):
@@ -289,7 +290,7 @@ def learned(folder, way, **changes):
     return project, train_project(project, folder=folder).trained["far"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", first_of(WAYS))
 def test_answers_beyond_the_first_window_are_learned_and_scored_as_they_are_answered(tmp_path, way):
     project, scores = learned(tmp_path, way, long_texts="windows")
     assert scores["validation"]["exact_match"] >= 0.8

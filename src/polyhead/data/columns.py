@@ -127,7 +127,7 @@ def columns_of(source: Source, task: Task) -> TaskColumns:
         label=label,
         others=others,
         soft=columns_in(source.soft),
-        unlabelled=source.soft is not None and source.label is None,
+        unlabelled=source.soft is not None and source.label in (None, "label"),
     )
 
 

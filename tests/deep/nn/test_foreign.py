@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from support.tiers import first_of
+
 pytest.importorskip("transformers")
 
 from polyhead.convert.hugging_face import CLASSES, read_base, read_encoder, read_head, weights_digests
@@ -61,7 +63,7 @@ def change(copied):
     return make
 
 
-@pytest.mark.parametrize("family", SEQUENCE)
+@pytest.mark.parametrize("family", first_of(SEQUENCE))
 def test_sequence_head_gives_the_logits_of_transformers(family):
     """Our head on the encoder output that `transformers` computes, for every family."""
     folder = checkpoints.trained("mood", family=family)
