@@ -33,6 +33,8 @@ COMMANDS = (
     "benchmarks.store_backfill",
     "benchmarks.store_kills",
     "benchmarks.server_overhead",
+    "benchmarks.rooms",
+    "benchmarks.rooms_tests",
     "benchmarks.silent_stalls",
     "benchmarks.server_load",
     "benchmarks.server_rivals",

@@ -117,7 +117,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "The sample": ("sample",),
     "The front door": ("front_door",),
     "The workbench": ("workbench",),
-    "The house": ("house",),
+    "The house": ("house", "rooms"),
 }
 HELP_WIDTH = 100
 NO_MEANING = "(not described yet)"
