@@ -27,9 +27,9 @@ from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.strategies.base import with_codec
 from polyhead.text.batch import batches
+from polyhead.train.candidates import candidate_paths
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.events import Events
-from polyhead.train.heads import candidate_paths
 from studies.du2020.run_poolers import entry, prepared
 from studies.results import Claim, results, write_results
 from studies.settings import RESULTS

@@ -35,10 +35,10 @@ from polyhead.bundle.seen import seen_of
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
 from polyhead.cli.main import main
 from polyhead.data.columns import Columns, Source
-from polyhead.data.guess_table import layout_of, table_of
+from polyhead.data.guess_columns import layout_of, table_of
 from polyhead.data.read import read
 from polyhead.encoder.configs import architecture_of
-from polyhead.engine.pinned import ProbeAnswers, readable_probes
+from polyhead.engine.probes import ProbeAnswers, readable_probes
 from polyhead.engine.session import Session
 from polyhead.errors import DataError, suggestion
 from polyhead.nesting import is_deep

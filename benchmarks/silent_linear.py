@@ -29,8 +29,8 @@ from sklearn.model_selection import KFold
 from transformers import AutoModel, AutoTokenizer
 
 from polyhead.data.read import Examples, ReadReport
-from polyhead.deep.heads.choice import best_penalty
 from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, solutions, swept
+from polyhead.deep.heads.rule import best_penalty
 from polyhead.deep.nn.load import find_encoder
 from polyhead.tasks.task import Task
 from studies.results import Claim

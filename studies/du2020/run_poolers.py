@@ -22,11 +22,11 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks import metrics
+from polyhead.train.candidates import candidate_paths
 from polyhead.train.data.prepare import prepare, single_inputs, wanted
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.events import Events
-from polyhead.train.heads import candidate_paths
 from studies.results import Claim, Study, results, write_results
 from studies.settings import DATA, RESULTS, RUNS
 

@@ -101,8 +101,8 @@ def _own_scores(course: JointCourse) -> Facts:
 def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
     """The path of a pooled task; constants of uint8 come from its own training inputs."""
     from polyhead.project.strategies.base import with_codec
+    from polyhead.train.candidates import candidate_paths
     from polyhead.train.data.prepare import single_inputs
-    from polyhead.train.heads import candidate_paths
 
     strategy = prepared.strategy
     assert isinstance(strategy, Pooled)

@@ -21,7 +21,7 @@ from polyhead.bundle.remove import sweep_bundle
 from polyhead.bundle.whole import BUILDING, remove_workspace, workspace
 from polyhead.certify.certificate import Certificate, Ledger
 from polyhead.certify.proof import locked
-from polyhead.engine.pinned import Numerics, keep_agreements
+from polyhead.engine.probes import Numerics, keep_agreements
 from polyhead.engine.scale_files import write_scales
 from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BundleError, LockError, PolyheadError

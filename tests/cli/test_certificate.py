@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
-from polyhead.engine.pinned import AnswerChange, ProbeAnswers
+from polyhead.engine.probes import AnswerChange, ProbeAnswers
 from polyhead.values import to_json
 from support.commands import run
 

@@ -12,7 +12,7 @@ import pytest
 
 from polyhead.cli.given import given_in
 from polyhead.cli.lines import line_of
-from polyhead.data.guess import kind_of_labels
+from polyhead.data.guess_kind import kind_of_labels
 from polyhead.data.read import read, read_each
 from polyhead.project.tables import read_project
 from support import tiny_project

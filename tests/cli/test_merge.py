@@ -15,7 +15,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.models import model_names
 from polyhead.bundle.read import Bundle
 from polyhead.certify import checked
-from polyhead.engine.pinned import backend_here, precision_here
+from polyhead.engine.probes import backend_here, precision_here
 from polyhead.engine.session import Session
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk

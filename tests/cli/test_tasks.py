@@ -11,7 +11,7 @@ from engine.test_isolation import BY_NAME, add, certificates, flip, make, mood, 
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.models import Models, add_model, model_names
 from polyhead.bundle.read import Bundle
-from polyhead.engine.pinned import backend_here, has_bfloat16
+from polyhead.engine.probes import backend_here, has_bfloat16
 from polyhead.engine.session import Session
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.tiny import Pool

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyhead.data.guess import kind_of_labels, plain, separator_of
+from polyhead.data.guess_kind import kind_of_labels, plain, separator_of
 from polyhead.errors import ConfigError, EmptyData
 from support.cases import cases
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from polyhead.data.columns import Columns, Source
-from polyhead.data.guess_table import layout_of, table_of
+from polyhead.data.guess_columns import layout_of, table_of
 from polyhead.data.read import read
 from polyhead.data.rows import Rows
 from polyhead.data.tables import TABLES, file_endings

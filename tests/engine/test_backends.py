@@ -8,7 +8,7 @@ from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.engine import backends
-from polyhead.engine.pinned import Numerics, numerics_of
+from polyhead.engine.probes import Numerics, numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
 from polyhead.plan import Pool

@@ -25,8 +25,8 @@ from polyhead.bundle.remove import unlist
 from polyhead.certify import Certificate, ProbeRunner, certified, checked, verify
 from polyhead.certify import proof as certify
 from polyhead.certify.certificate import Ledger, read_certificate
-from polyhead.engine import pinned as answers
-from polyhead.engine.pinned import backend_here, probe_outputs
+from polyhead.engine import probes as answers
+from polyhead.engine.probes import backend_here, probe_outputs
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, IsolationError, UnknownTask
 from polyhead.plan import Embed, Head, Layers, Pool

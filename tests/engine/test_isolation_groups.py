@@ -11,7 +11,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.certify import ProbeRunner, certified, checked, verify
-from polyhead.engine.pinned import _read_alike
+from polyhead.engine.probes import _read_alike
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, IsolationError
 from polyhead.testing import tiny_trunk

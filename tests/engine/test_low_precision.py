@@ -7,7 +7,7 @@ from polyhead import plan
 from polyhead.engine.backends import open_backend, open_runtime
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.pinned import has_bfloat16
+from polyhead.engine.probes import has_bfloat16
 from polyhead.engine.scales import ObservingRuntime
 from polyhead.testing import tiny_batch, tiny_conditioned, tiny_loaded, tiny_trunk
 

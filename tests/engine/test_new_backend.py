@@ -6,7 +6,7 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import BACKENDS, BackendKind, open_backend, open_runtime, register_backend
-from polyhead.engine.pinned import Numerics, numerics_of
+from polyhead.engine.probes import Numerics, numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError
 from polyhead.project.strategies import Pooled

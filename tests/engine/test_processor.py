@@ -11,7 +11,7 @@ import pytest
 
 from polyhead.engine.backends import open_backend, open_runtime
 from polyhead.engine.backends.graph import GraphBackend
-from polyhead.engine.pinned import numerics_of
+from polyhead.engine.probes import numerics_of
 from polyhead.engine.scales import Scale, Scales, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError

@@ -13,7 +13,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.graph import GraphBackend
-from polyhead.engine.pinned import numerics_of
+from polyhead.engine.probes import numerics_of
 from polyhead.engine.scale_files import CACHE, Int8Change, read_scales, write_scales
 from polyhead.engine.scales import ObservedRange, ObservingRuntime, Scale, Scales, scales_of, weight_digest
 from polyhead.engine.session import Session

@@ -13,7 +13,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.certify import ProbeRunner, certified
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.inputs import Passage, input_of
-from polyhead.engine.pinned import probe_outputs
+from polyhead.engine.probes import probe_outputs
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, IsolationError
 from polyhead.plan import Layers, Pool, cost

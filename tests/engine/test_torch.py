@@ -12,7 +12,7 @@ import torch
 from polyhead.deep import backend as backend
 from polyhead.deep.nn.runtime import deterministic
 from polyhead.deep.nn.trunk import Trunk
-from polyhead.engine.pinned import numerics_of
+from polyhead.engine.probes import numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, PlanError
 from polyhead.project.strategies import Adapter, Branch, InLayer, Pooled, Prompted

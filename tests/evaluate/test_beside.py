@@ -15,7 +15,7 @@ from polyhead.bundle.seen import Seen, seen_of
 from polyhead.certify import beside as beside_module
 from polyhead.certify import checked
 from polyhead.certify.beside import Beside, keep_beside, with_sections
-from polyhead.engine.pinned import ProbeRunner
+from polyhead.engine.probes import ProbeRunner
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, BundleError, ConfigError, CorruptFile, IsolationError
 from polyhead.tasks.calibration import KEY, Calibration, CalibrationChoice, SetRule, decided, with_calibrated

@@ -14,7 +14,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.certify import certified
 from polyhead.encoder.summarizer import Seq2SeqShape
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.pinned import backend_here
+from polyhead.engine.probes import backend_here
 from polyhead.engine.session import Session
 from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BackendError, CorruptFile, IsolationError, WrongTrunk

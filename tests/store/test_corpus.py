@@ -12,7 +12,8 @@ import pytest
 
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
-from polyhead.store.corpus import plain, versions
+from polyhead.store.corpus import plain
+from polyhead.store.corpus import plain_files as versions
 from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, Schema
 from polyhead.store.corpus.ids import IdIndex, document_id
 from polyhead.store.corpus.lance import LanceStore

@@ -3,7 +3,7 @@
 import pytest
 
 from polyhead.engine.backends import default_backend
-from polyhead.engine.pinned import has_bfloat16
+from polyhead.engine.probes import has_bfloat16
 from polyhead.machine import processor
 
 HAS_BFLOAT16 = has_bfloat16(default_backend())

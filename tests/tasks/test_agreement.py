@@ -9,7 +9,7 @@ from bundle.test_write import contents
 from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
 from polyhead.certify import ProbeRunner
-from polyhead.engine.pinned import (
+from polyhead.engine.probes import (
     FILE,
     Numerics,
     keep_agreements,

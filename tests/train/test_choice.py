@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from polyhead.data.read import Examples, ReadReport
-from polyhead.deep.heads.choice import best_of, choosing_score, of_best_rounds, paired_error
+from polyhead.deep.heads.rule import best_of, choosing_score, of_best_rounds, paired_error
 from polyhead.tasks.task import Task
 
 TASK = Task(name="t", kind="single_label", labels=("no", "yes"))

@@ -16,11 +16,11 @@ from polyhead.deep.examples import module_outputs
 from polyhead.deep.extract import Extractor
 from polyhead.deep.heads import linear
 from polyhead.deep.heads import run as choosing
-from polyhead.deep.heads import select as heads
-from polyhead.deep.heads.choice import choosing_score
+from polyhead.deep.heads import trials as heads
 from polyhead.deep.heads.folds import rounds_of
+from polyhead.deep.heads.rule import choosing_score
 from polyhead.deep.heads.run import train_task
-from polyhead.deep.heads.select import FOLDS, Trials
+from polyhead.deep.heads.trials import FOLDS, Trials
 from polyhead.deep.nn.load import load_trunk
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.engine.session import Session
@@ -30,9 +30,9 @@ from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train import events as telling
+from polyhead.train.candidates import candidate_paths, candidates
 from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.events import Events
-from polyhead.train.heads import candidate_paths, candidates
 from polyhead.train.record import lines
 from polyhead.train.run import train_project
 from support import tiny_project

@@ -9,8 +9,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from polyhead.data.read import Examples, ReadReport
 from polyhead.deep.examples import batch_targets, option_rows
 from polyhead.deep.heads import linear
-from polyhead.deep.heads.choice import best_penalty
 from polyhead.deep.heads.linear import PENALTIES, RISES, Inputs, Swept, inputs_of, solutions, swept
+from polyhead.deep.heads.rule import best_penalty
 from polyhead.deep.loop.feed import LengthSorted, TrainingBatch
 from polyhead.tasks.task import Task
 

@@ -25,9 +25,9 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
+from polyhead.train.candidates import candidate_paths
 from polyhead.train.data.prepare import prepare, single_inputs, wanted
 from polyhead.train.events import Events
-from polyhead.train.heads import candidate_paths
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.stores import make_store, stored_path

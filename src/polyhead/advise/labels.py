@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from polyhead.deep.heads.choice import choosing_score
-from polyhead.deep.heads.select import Trials
+from polyhead.deep.heads.rule import choosing_score
+from polyhead.deep.heads.trials import Trials
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.plan import Codec, Path
 from polyhead.project.strategies.base import HeadCandidate

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from polyhead.api.model import Model
-from polyhead.data.guess import is_missing, separator_of
+from polyhead.data.guess_kind import is_missing, separator_of
 from polyhead.engine.answers import AnswerColumn
 from polyhead.errors import BadValue, MissingExtra
 from polyhead.tasks.kinds.multi_label import MultiLabel

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.data.guess import is_missing
+from polyhead.data.guess_kind import is_missing
 from polyhead.data.tables.hub import with_names
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, EmptyData, MissingColumn, MissingExtra, suggestion

@@ -31,7 +31,7 @@ from polyhead.bundle.packed import FAMILY_LIMITS, LIMITS
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import check_absent, whole_bundle
 from polyhead.certify.certificate import NAME as CERTIFICATE
-from polyhead.engine.pinned import FILE as AGREEMENTS
+from polyhead.engine.probes import FILE as AGREEMENTS
 from polyhead.engine.scale_files import CACHE, kept_files
 from polyhead.errors import BundleError, MissingExtra
 from polyhead.progress import counted

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.data.guess import is_missing
+from polyhead.data.guess_kind import is_missing
 from polyhead.engine.answers import AnswerColumn, AnswerTable
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, input_types_of, reads_in_words
 from polyhead.errors import BadValue

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from polyhead.api.given import every_input_of, frame_of, values_of_rows
-from polyhead.data.guess import kind_of_labels, plain, separator_between
+from polyhead.data.guess_kind import kind_of_labels, plain, separator_between
 from polyhead.data.tables.memory import ADDRESS, in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read

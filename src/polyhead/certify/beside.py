@@ -12,7 +12,7 @@ from polyhead.bundle.seen import Seen
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.certify.certificate import Certificate
 from polyhead.certify.proof import certified
-from polyhead.engine.pinned import ProbeRunner
+from polyhead.engine.probes import ProbeRunner
 from polyhead.errors import BundleError, IsolationError
 from polyhead.tasks.calibration import Calibration
 from polyhead.values import Value

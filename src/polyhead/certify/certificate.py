@@ -14,7 +14,7 @@ import msgspec
 from polyhead.bundle.files import check_no_links, read_inside
 from polyhead.bundle.format import BUNDLE, CERTIFICATES, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded
-from polyhead.engine.pinned import AnswerChange, ProbeAnswers
+from polyhead.engine.probes import AnswerChange, ProbeAnswers
 from polyhead.errors import CorruptFile, PolyheadError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.progress import counted

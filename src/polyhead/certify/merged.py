@@ -11,7 +11,7 @@ from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash
 from polyhead.certify.proof import locked
-from polyhead.engine.pinned import (
+from polyhead.engine.probes import (
     ProbeAnswers,
     ProbeRunner,
     backend_here,

@@ -19,7 +19,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import all_on_disk
 from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash, versions_of
 from polyhead.certify.prover import Prover
-from polyhead.engine.pinned import ProbeAnswers, ProbeRunner, changes, numerics_label, readable_probes
+from polyhead.engine.probes import ProbeAnswers, ProbeRunner, changes, numerics_label, readable_probes
 from polyhead.errors import BundleError, IsolationError, LockError, PolyheadError
 from polyhead.files import make_folder
 from polyhead.values import Value

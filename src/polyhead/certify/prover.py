@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyhead.bundle.read import Bundle
-from polyhead.engine.pinned import ProbeRunner
+from polyhead.engine.probes import ProbeRunner
 
 KEPT_BYTES = 512 * 2**20  # of hidden states of probes
 

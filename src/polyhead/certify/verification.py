@@ -18,7 +18,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import families_on_disk, on_disk
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash, versions_of
 from polyhead.certify.proof import locked
-from polyhead.engine.pinned import ProbeAnswers, ProbeRunner, numerics_label
+from polyhead.engine.probes import ProbeAnswers, ProbeRunner, numerics_label
 from polyhead.errors import BackendError, PolyheadError
 from polyhead.values import Value
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from polyhead.check.part import Finding, SplitRows, names_text
-from polyhead.data.guess import is_number, looks_like_labels
-from polyhead.data.guess_table import LABELS, LIKE_LABELS, Table
+from polyhead.data.guess_columns import LABELS, LIKE_LABELS, Table
+from polyhead.data.guess_kind import is_number, looks_like_labels
 from polyhead.data.guess_texts import may_hold_data
 
 FEW = 20  # rows with a value

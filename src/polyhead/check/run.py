@@ -7,7 +7,7 @@ from pathlib import Path
 
 from polyhead.check import column, duplicates, label, shift, text
 from polyhead.check.part import TRAIN, Finding, SplitRows, by_task
-from polyhead.data.guess_table import Table, table_of
+from polyhead.data.guess_columns import Table, table_of
 from polyhead.data.read import read_each
 from polyhead.errors import BadValue, DataError, MissingColumn
 from polyhead.project.tables import DataFile, TaskEntry

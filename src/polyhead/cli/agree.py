@@ -22,7 +22,7 @@ def command(bundle: Folder, *, how: BackendOptions, printer: Printer) -> Any:
     agreements.json, which no digest covers; `polyhead inspect` shows it.
     """
     from polyhead.certify import ProbeRunner
-    from polyhead.engine.pinned import keep_agreements, numerics_of, on_probes, training_backend_here
+    from polyhead.engine.probes import keep_agreements, numerics_of, on_probes, training_backend_here
 
     session = how.open(bundle)
     trained = ProbeRunner(session.bundle, backend=training_backend_here())

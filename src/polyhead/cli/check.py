@@ -157,7 +157,7 @@ def _of_files(data: Sequence[str], columns: dict[str, str | None]) -> Checked:
 
 def _entry(files: dict[str, Any], columns: dict[str, Any], stem: str) -> TaskEntry:
     """The task that files make, its columns guessed from the rows that can be read."""
-    from polyhead.data.guess_table import table_of
+    from polyhead.data.guess_columns import table_of
     from polyhead.project.declare import InitOptions, clean_name, outlined
     from polyhead.project.init import guessed
 

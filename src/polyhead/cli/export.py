@@ -33,7 +33,7 @@ def command(
     Before OUT gets its name, the files answer the tasks' pinned probes. If their answers differ from the bundle's on
     --backend in float32, nothing is written and the command ends with an error.
     """
-    from polyhead.engine.pinned import training_backend_here
+    from polyhead.engine.probes import training_backend_here
 
     try:
         from polyhead.engine.export.write import export_bundle

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from polyhead.bundle.models import ModelRecord, Models
     from polyhead.bundle.read import Bundle
     from polyhead.encoder.shape import Architecture
-    from polyhead.engine.pinned import Numerics
+    from polyhead.engine.probes import Numerics
     from polyhead.plan.cost import Cost
 
 
@@ -37,7 +37,7 @@ def command(
     """
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.pinned import read_agreements
+    from polyhead.engine.probes import read_agreements
     from polyhead.engine.scale_files import read_calibration
 
     opened, models = Bundle.open(bundle), Models(bundle)

@@ -17,7 +17,7 @@ import numpy as np
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.options import Column, File, OptionalFolder, Output
 from polyhead.cli.output import Printer, check_apart, counted, number, stoppable, writing_file
-from polyhead.data.guess import SINGLE_LABEL
+from polyhead.data.guess_kind import SINGLE_LABEL
 from polyhead.data.guess_texts import TEXTS
 from polyhead.data.rows import first_columns
 from polyhead.errors import ConfigError, EmptyData

@@ -114,7 +114,7 @@ def _source(argument: str) -> MergeSource:
 def _proofs(
     merged: Bundle, sources: Sequence[MergeSource], taken: Sequence[ChosenTasks], certificate: Certificate
 ) -> list[MergeProof]:
-    from polyhead.engine.pinned import backend_here, precision_here, recorded_precision
+    from polyhead.engine.probes import backend_here, precision_here, recorded_precision
 
     proofs, backend = [], backend_here()
     for source, choice in zip(sources, taken, strict=True):

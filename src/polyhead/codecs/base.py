@@ -28,7 +28,7 @@ class Constants(Protocol):
 
     @property
     def arrays(self) -> str:
-        """The digest of a table (`store.codecs.tables`); empty where the codec has none."""
+        """The digest of a table (`codecs.tables`); empty where the codec has none."""
 
 
 class Affine(Value, eq=False):

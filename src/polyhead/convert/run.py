@@ -34,7 +34,7 @@ from polyhead.convert.task import (
 )
 from polyhead.encoder.data import TrunkData
 from polyhead.engine.backends import TRAINING_BACKEND
-from polyhead.engine.pinned import recorded_precision
+from polyhead.engine.probes import recorded_precision
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, ConfigError, WrongTrunk
 from polyhead.plan import Path

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
-from polyhead.data.guess import looks_like_labels
+from polyhead.data.guess_kind import looks_like_labels
 from polyhead.data.rows import Rows
 from polyhead.data.tables import Row
 from polyhead.files import open_plain

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from polyhead.data.guess import SPAN, is_number, looks_like_labels
+from polyhead.data.guess_kind import SPAN, is_number, looks_like_labels
 from polyhead.errors import ConfigError
 
 TEXTS: tuple[str, ...] = ("text", "sentence", "message", "content", "body", "review", "utterance", "comment")

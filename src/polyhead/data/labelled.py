@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from polyhead.data.columns import Columns, Source, no_column
-from polyhead.data.guess_table import Table, layout_of, table_of
+from polyhead.data.guess_columns import Table, layout_of, table_of
 from polyhead.data.rows import first_columns
 from polyhead.errors import ConfigError
 from polyhead.tasks.kinds.base import other_spelling, spelled

@@ -1,4 +1,4 @@
-"""The tasks that a session answers at one moment, and how they come and go."""
+"""The tasks that a session answers at one moment, and how two states of a bundle differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature vectors encoded and decoded as a plan's `Codec` node says (`store.codecs`)."""
+"""Feature vectors encoded and decoded as a plan's `Codec` node says (`codecs`)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def calibrate(
     """The codec with its constants fixed from training features (..., width), of all values or of each dimension.
 
     A `TokenCodec` needs `tokens` as `encode` does, and the trunk's word vectors, `words` (vocabulary, any). Arrays of a
-    codec that has some are known to this process from then on (`store.codecs.tables`).
+    codec that has some are known to this process from then on (`codecs.tables`).
     Raises StoreError where there are no values, or values that are not finite.
     """
     codec = Codec(name=name, before_mean=before_mean)

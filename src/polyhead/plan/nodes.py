@@ -93,11 +93,11 @@ ADDED: tuple[DeltaKind, ...] = ("projected_attention", "low_rank", "feed_forward
 
 
 class Codec(Value):
-    """How a stored feature is written: the name of a codec in `store.codecs`, and its constants.
+    """How a stored feature is written: the name of a codec in `codecs`, and its constants.
 
     `scale` and `zero` hold one number (per tensor) or one a dimension, fixed from training features; they are
     part of the digest, so features written under other constants are other features. `arrays` is the digest of a table
-    that lies in a file (`store.codecs.tables`), of codecs that have one.
+    that lies in a file (`codecs.tables`), of codecs that have one.
     """
 
     name: str = HALF

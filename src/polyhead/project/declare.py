@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polyhead.data.columns import Columns, no_column
-from polyhead.data.guess import is_numeric
+from polyhead.data.guess_kind import is_numeric
 from polyhead.data.read import ReadReport, read
 from polyhead.data.rows import Rows, no_rows
 from polyhead.data.shares import parsed

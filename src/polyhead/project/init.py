@@ -12,8 +12,8 @@ import msgspec
 
 from polyhead.data import foreign
 from polyhead.data.columns import Columns, no_column
-from polyhead.data.guess import SINGLE_LABEL, Guess, kind_of_labels, separator_of
-from polyhead.data.guess_table import Layout, Table, layout_of, table_of
+from polyhead.data.guess_columns import Layout, Table, layout_of, table_of
+from polyhead.data.guess_kind import SINGLE_LABEL, Guess, kind_of_labels, separator_of
 from polyhead.data.rows import Rows, no_rows
 from polyhead.data.tables import is_address
 from polyhead.errors import ConfigError, PolyheadError, reworded

@@ -15,7 +15,7 @@ from polyhead.certify.certificate import Ledger
 from polyhead.engine.answers import AnswerTable
 from polyhead.engine.inputs import input_type_of, input_types_of
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.pinned import backend_here, precision_here, readable_probes
+from polyhead.engine.probes import backend_here, precision_here, readable_probes
 from polyhead.engine.request import Request
 from polyhead.engine.summaries import missing
 from polyhead.errors import BackendError, IsolationError, PolyheadError

@@ -25,6 +25,7 @@ from polyhead.plan import Path
 from polyhead.progress import duration
 from polyhead.project.recipes import Training
 from polyhead.project.tables import strategy_of
+from polyhead.train.candidates import baseline_path, with_columns
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepare import donor_task, wanted
 from polyhead.train.data.prepared import Prepared
@@ -32,7 +33,6 @@ from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource
 from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.data.units import check_readers, prepared_units, units_of
 from polyhead.train.events import Events
-from polyhead.train.heads import baseline_path, with_columns
 from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, rivals, unit_is_better
 from polyhead.train.record.decided import (
     VersionDecisions,

@@ -10,19 +10,19 @@ import msgspec
 
 from polyhead.deep.examples import module_outputs
 from polyhead.deep.features import examples_of
-from polyhead.deep.heads.choice import choosing_score
-from polyhead.deep.heads.select import Trial, Trials, best_linear
+from polyhead.deep.heads.rule import choosing_score
+from polyhead.deep.heads.trials import Trial, Trials, best_linear
 from polyhead.deep.nn.runtime import single_thread
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.project.strategies.pooled import baseline_of
 from polyhead.tasks.kinds import kind_of
+from polyhead.train.candidates import baseline_path, candidates, constant_scores, feature_paths, left_out
 from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.events import Events
-from polyhead.train.heads import baseline_path, candidates, constant_scores, feature_paths, left_out
 from polyhead.train.job import Trainer
 from polyhead.train.record.draft import Baselines, HeldRows, Trained
 

@@ -35,9 +35,9 @@ from polyhead.project.recipes import FineTune, Joint, SearchPoint
 from polyhead.project.tables import Project
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
+from polyhead.train.candidates import constant_scores
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.events import Events
-from polyhead.train.heads import constant_scores
 from polyhead.train.record.draft import HeldRows, Trained, task_card, validation_probes
 from polyhead.train.record.held import keep_held, with_seen_by
 from polyhead.train.record.lines import scores_shown, warnings_of

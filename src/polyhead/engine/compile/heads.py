@@ -161,7 +161,7 @@ def said_by(pool: Pool) -> Callable[[np.ndarray], np.ndarray] | None:
 
 
 def _coded(ops: Ops, x: Tensor, pool: Pool) -> Tensor:
-    """The values as a reader of the store gets them (see `store.codecs`); NaN where they are not finite."""
+    """The values as a reader of the store gets them (see `codecs`); NaN where they are not finite."""
     codec, say = pool.codec, said_by(pool)
     if codec.format.is_exact:
         return x

@@ -45,7 +45,7 @@ from polyhead.engine.export.record import (
 )
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.loaded import loaded
-from polyhead.engine.pinned import readable_probes
+from polyhead.engine.probes import readable_probes
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError
 from polyhead.files import TEMPORARY, sync_folder, write_file

@@ -53,7 +53,7 @@ from polyhead.store.corpus.base import (
     checked_schema,
 )
 from polyhead.store.corpus.ids import ID_BYTES, IdIndex
-from polyhead.store.corpus.versions import (
+from polyhead.store.corpus.plain_files import (
     Stored,
     check_content,
     damaged,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from polyhead.data.tables.base import Survey
-from polyhead.engine.pinned import Numerics
+from polyhead.engine.probes import Numerics
 from polyhead.errors import ConfigError, DataError
 from polyhead.files import held, open_plain, replace_file, replacing
 from polyhead.folders import WorkFolder, claim, dissolve, sweep

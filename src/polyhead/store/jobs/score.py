@@ -13,7 +13,7 @@ from polyhead._version import __version__
 from polyhead.arguments import check_arguments, check_fields
 from polyhead.data.rows import Rows, Show, open_file
 from polyhead.data.tables import TABLES, Chunk, Writer, file_endings
-from polyhead.engine.pinned import numerics_of
+from polyhead.engine.probes import numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
 from polyhead.progress import counted, progress_line, stopped_with

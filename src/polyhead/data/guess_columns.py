@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from polyhead.data.columns import Columns
-from polyhead.data.guess import (
+from polyhead.data.guess_kind import (
     DATE,
     MULTI_LABEL,
     SINGLE_LABEL,

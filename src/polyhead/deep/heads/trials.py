@@ -19,7 +19,7 @@ from polyhead.data.read import Examples
 from polyhead.data.split import folds
 from polyhead.deep.examples import FeatureExamples, module_outputs, tell_unread
 from polyhead.deep.features import examples_of
-from polyhead.deep.heads import choice
+from polyhead.deep.heads import rule
 from polyhead.deep.heads.folds import FoldRun, rounds_of
 from polyhead.deep.heads.label_words import STRENGTHS, applies, prior_of
 from polyhead.deep.heads.linear import PENALTIES, Inputs, Solution, Swept, inputs_of, solution_of, swept
@@ -98,7 +98,7 @@ class Trials:
         linear = best_linear(self._linear)
         if linear is None or candidate.solver == "linear":
             return False
-        return choice.choosing_score(self._prepared.task, self.held, linear.outputs) >= PERFECT
+        return rule.choosing_score(self._prepared.task, self.held, linear.outputs) >= PERFECT
 
     def tried(self, candidate: HeadCandidate, path: Path) -> Trial:
         """The candidate, fitted without the rows that choose."""
@@ -114,7 +114,7 @@ class Trials:
         linear = best_linear(several)
         rest = [trial for trial in several if trial.losses is None]
         ranked = [*([] if linear is None else [linear]), *rest]
-        return ranked[choice.best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
+        return ranked[rule.best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
 
     def learns_all(self, trial: Trial) -> bool:
         """Whether the kept part learns from all labelled rows: where validation is a share of them."""
@@ -142,7 +142,7 @@ class Trials:
             with torch.no_grad():
                 module.head.output.bias.data.add_(torch.from_numpy(trial.offset))
         return module, msgspec.structs.replace(
-            fitted, score=choice.choosing_score(self._prepared.task, self.held, trial.outputs)
+            fitted, score=rule.choosing_score(self._prepared.task, self.held, trial.outputs)
         )
 
     def _shifted(self, trial: Trial) -> Trial:
@@ -157,7 +157,7 @@ class Trials:
         task, targets = self._prepared.task, self._prepared.train.examples.targets
         offsets = [None, *kind_of(task).offsets(task, targets)]
         several = [outputs if offset is None else [row + offset for row in outputs] for offset in offsets]
-        scores = [choice.choosing_score(task, held, shifted) for shifted in several]
+        scores = [rule.choosing_score(task, held, shifted) for shifted in several]
         best = int(np.argmax(scores))
         return scores[best], several[best], offsets[best]
 
@@ -196,9 +196,9 @@ class Trials:
                     least.append(step)
         progress.finish()
         assert first is not None
-        if module.separate and not choice.clearly_less(least[0].losses, first.losses):
+        if module.separate and not rule.clearly_less(least[0].losses, first.losses):
             least = [first]  # the cosine alone
-        best = least[choice.best_penalty(self._prepared.task, self.held, least)]
+        best = least[rule.best_penalty(self._prepared.task, self.held, least)]
         outputs: list[np.ndarray] = []
         for solution, (_, held) in zip(best.heads, pairs, strict=True):
             _set(module, solution)
@@ -281,7 +281,7 @@ class Trials:
                 score = self._best_shift(outputs, self.held)[0]
                 if score > best_score:
                     best_score, best_round, best_outputs = score, number, outputs
-                if len(self.held.targets) < choice.FEW:
+                if len(self.held.targets) < rule.FEW:
                     rounds.append(outputs)
                 note = f"validation {score:.4f}, best {best_score:.4f}"
                 progress.update(number, most, note)
@@ -290,7 +290,7 @@ class Trials:
                     break
         seconds, fitted = progress.finish(), runs[0].course.finish()
         if rounds:  # of few rows the best of many rounds is better than chance by chance
-            best_outputs = choice.of_best_rounds(task, self.held, rounds, [run.held.count for run in runs])
+            best_outputs = rule.of_best_rounds(task, self.held, rounds, [run.held.count for run in runs])
         return Trial(
             candidate=candidate,
             path=path,
@@ -306,9 +306,9 @@ class Trials:
         linear, task = best_linear(self._linear), self._prepared.task
         if linear is None:
             return False
-        lost = choice.choosing_score(task, self.held, linear.outputs) - best
+        lost = rule.choosing_score(task, self.held, linear.outputs) - best
         shifted = self._best_shift(outputs, self.held)[1]
-        return lost > 0 and lost > FAR * choice.paired_error(task, self.held, shifted, linear.outputs)
+        return lost > 0 and lost > FAR * rule.paired_error(task, self.held, shifted, linear.outputs)
 
     def _again(self, trial: Trial, everything: Split) -> tuple[PooledPart, Fitted]:
         """Trained on all rows for as many updates as were best."""
@@ -380,6 +380,6 @@ def best_linear(several: Sequence[Trial]) -> Trial | None:
         if best is None or best.losses is None:
             best = trial
             continue
-        if choice.clearly_less(trial.losses, best.losses):
+        if rule.clearly_less(trial.losses, best.losses):
             best = trial
     return best
