@@ -327,7 +327,9 @@ def _(folder: Path, n: int) -> Work:
     places = iter(range(10**6))
 
     def work() -> None:
-        receiver = Receiver(folder / f"{next(places)}", "mood", most=2**30)
+        place = folder / f"{next(places)}"
+        place.mkdir()
+        receiver = Receiver(place, "mood", most=2**30)
         try:
             for start in range(0, len(content), 100):
                 receiver.feed(content[start : start + 100])
@@ -339,8 +341,19 @@ def _(folder: Path, n: int) -> Work:
 
 @reader("an upload: its end, all at once", 2_000_000)
 def _(folder: Path, n: int) -> Work:
-    content = bytes(n - n % 512)
-    return lambda: Receiver(folder, "mood", most=2**30).feed(content)
+    content, places = bytes(n - n % 512), iter(range(10**6))
+
+    def work() -> None:
+        place = folder / f"e{next(places)}"
+        place.mkdir()
+        receiver = Receiver(place, "mood", most=2**30)
+        try:
+            receiver.feed(content)
+            receiver.end()
+        finally:
+            receiver.close()
+
+    return work
 
 
 @reader("an upload: probes", 500)
@@ -352,8 +365,11 @@ def _(folder: Path, n: int) -> Work:
         place = folder / f"u{next(places)}"
         place.mkdir()
         receiver = Receiver(place, "mood", most=2**30)
-        receiver.feed(content)
-        receiver.end()
+        try:
+            receiver.feed(content)
+            receiver.end()
+        finally:
+            receiver.close()
         staged(place, "mood", root)
 
     return work

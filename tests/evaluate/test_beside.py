@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
@@ -130,12 +129,6 @@ def test_outputs_that_change_put_the_bundle_back(root, monkeypatch):
         kept(root)
     assert Bundle.open(root).version("mood") == "v0001"
     assert Bundle.open(root).versions("mood") == ["v0001"]
-
-
-def test_a_record_without_calibration_is_written_as_before(root):
-    record = json.loads((root / "tasks" / "mood" / "v0001" / "task.json").read_text())
-    assert "calibration" not in record
-    assert set(TaskRecord.__struct_fields__) - set(record) == {"calibration", "needs", "plugins"}
 
 
 def test_a_calibration_of_another_task_is_refused(root):

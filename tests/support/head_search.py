@@ -10,14 +10,14 @@ _known, _own = {}, {}
 
 def shorten(monkeypatch):
     """Linear heads are tried with three penalties in place of all, in two folds in place of five, in few steps each."""
-    from polyhead.deep.heads import linear, select
+    from polyhead.deep.heads import linear, trials
 
     few = linear.PENALTIES[2:8:2]
 
     def short(inputs, penalties=linear.PENALTIES):
         return _remembered(inputs, few if penalties == linear.PENALTIES else penalties)
 
-    monkeypatch.setattr(select, "FOLDS", 2)
+    monkeypatch.setattr(trials, "FOLDS", 2)
     monkeypatch.setattr(linear, "ITERATIONS", 8)
     _replace(monkeypatch, short)
 

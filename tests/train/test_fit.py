@@ -221,7 +221,7 @@ def test_resumed_after_some_epochs_is_the_uninterrupted_run(tmp_path, monkeypatc
 def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch, epoch, updates):
     """Its loss, which is a mean over the epoch, too; dropout goes on where it was."""
     heard, update = [], Meter.update
-    monkeypatch.setattr(Meter, "update", lambda this, done: (heard.append(done), update(this, done))[1])
+    monkeypatch.setattr(Meter, "update", lambda this, **done: (heard.append(done), update(this, **done))[1])
     whole, wanted = run()
     straight, saved = list(heard), fitting.Curriculum.save_inside
 

@@ -33,7 +33,7 @@ from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
 from polyhead.train.data.prepare import wanted
-from polyhead.train.data.prepared import TRAINER, Prepared, Split
+from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -339,12 +339,3 @@ def test_labels_that_change_inside_a_token_are_told(long_texts):
     tell_unread(prepared, text_examples(examples, task, TOKENISER), SIZE, Events(say=told.append))
     (line,) = told
     assert line.startswith("names: in 1 of 3 training texts a label changes inside a token of the encoder")
-
-
-def test_a_task_that_reads_windows_is_trained_anew_and_no_other():
-    for name, task in TASKS.items():
-        one, other = (
-            prepared_of(msgspec.structs.replace(task, long_texts=how)).fingerprint()["trainer"]
-            for how in ("windows", "cut")
-        )
-        assert one != other == TRAINER, name
