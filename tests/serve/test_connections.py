@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from polyhead.serve.connections import Connection
 from polyhead.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
 from support.loopback_server import (
     Clock,
@@ -255,8 +256,15 @@ def test_a_body_is_cut_off_while_it_streams(port, service):
 
 
 @pytest.mark.parametrize("part", [65536 * 100, 1024], ids=["steadily", "in drips"])
-def test_a_large_body_that_comes_steadily_has_its_time(tmp_path, part):
+def test_a_large_body_that_comes_steadily_has_its_time(tmp_path, monkeypatch, part):
     """Parts with pauses take longer than the limit for a body that drips; 64 KiB buy a second."""
+    arrived, receive = [0], Connection.data_received
+
+    def counted(connection, data):
+        receive(connection, data)
+        arrived[0] += len(data)
+
+    monkeypatch.setattr(Connection, "data_received", counted)
     limits, clock = ConnectionLimits(body_seconds=150), Clock()
     settings = ServeSettings(limits=RequestLimits(body_bytes=10 * part))
     service = service_of(tiny_root(tmp_path / "b"), settings)
@@ -268,6 +276,7 @@ def test_a_large_body_that_comes_steadily_has_its_time(tmp_path, part):
             if is_readable(own):
                 break
             own.sendall(content[start : start + part])
+            until(lambda sent=start + part: arrived[0] >= sent)  # the clock waits for the server
         assert status(read_answer(own)) == (408 if part == 1024 else 200)
 
 

@@ -60,7 +60,7 @@ async def asked(app, method, sent, path):
     return statuses[0]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def service():
     with tempfile.TemporaryDirectory() as folder:
         yield service_of(
