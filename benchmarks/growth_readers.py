@@ -12,7 +12,8 @@ import gzip
 import io
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -319,39 +320,39 @@ def _(folder: Path, n: int) -> Work:
     return lambda: read_attempts(root)
 
 
+@contextmanager
+def received(folder: Path, *parts: bytes) -> Iterator[tuple[Path, Receiver]]:
+    """A new place in the folder, and a receiver there that took these parts of an upload."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    receiver = Receiver(place, "mood", most=2**30)
+    try:
+        for part in parts:
+            receiver.feed(part)
+        yield place, receiver
+    finally:
+        receiver.close()
+
+
 @reader("an upload: its bytes, a few at a time", 200_000)
 def _(folder: Path, n: int) -> Work:
     from polyhead.bundle.packed import tar_header
 
     content = tar_header("part.safetensors", n) + bytes(n) + bytes(-n % 512) + bytes(1024)
-    places = iter(range(10**6))
 
     def work() -> None:
-        place = folder / f"{next(places)}"
-        place.mkdir()
-        receiver = Receiver(place, "mood", most=2**30)
-        try:
-            for start in range(0, len(content), 100):
-                receiver.feed(content[start : start + 100])
-        finally:
-            receiver.close()
+        with received(folder, *(content[start : start + 100] for start in range(0, len(content), 100))):
+            pass
 
     return work
 
 
 @reader("an upload: its end, all at once", 2_000_000)
 def _(folder: Path, n: int) -> Work:
-    content, places = bytes(n - n % 512), iter(range(10**6))
+    content = bytes(n - n % 512)
 
     def work() -> None:
-        place = folder / f"e{next(places)}"
-        place.mkdir()
-        receiver = Receiver(place, "mood", most=2**30)
-        try:
-            receiver.feed(content)
+        with received(folder, content) as (_, receiver):
             receiver.end()
-        finally:
-            receiver.close()
 
     return work
 
@@ -359,17 +360,11 @@ def _(folder: Path, n: int) -> Work:
 @reader("an upload: probes", 500)
 def _(folder: Path, n: int) -> Work:
     root = bundle(folder, draft("mood", probes=n))
-    content, places = b"".join(upload_bytes(Bundle.open(root), "mood")), iter(range(10**6))
+    content = b"".join(upload_bytes(Bundle.open(root), "mood"))
 
     def work() -> None:
-        place = folder / f"u{next(places)}"
-        place.mkdir()
-        receiver = Receiver(place, "mood", most=2**30)
-        try:
-            receiver.feed(content)
+        with received(folder, content) as (place, receiver):
             receiver.end()
-        finally:
-            receiver.close()
         staged(place, "mood", root)
 
     return work

@@ -118,7 +118,7 @@ class Trace:
 
 
 def is_known(file: str) -> bool:
-    """Whether a file is of what a reader takes as known."""
+    """True for files that every reader knows: the ground, plan, text, tasks and backends."""
     return "/" not in file or file.startswith(KNOWN) or "backend" in file
 
 
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def files_of(tree: Path) -> dict[str, dict[str, list[str]]]:
-    """What is crossed and entered in a tree, by what was done."""
+    """Files crossed and entered in a source tree, by call."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         write_material(work)

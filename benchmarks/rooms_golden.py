@@ -28,7 +28,7 @@ PREFIXES = ("infinity-", "classify-")
 
 
 def recorded(tree: Path, file: Path, parts: tuple[str, ...]) -> dict[str, Any]:
-    """What the recorder of this tree finds over the source of `tree`."""
+    """Runs the recorder of this tree over the source of `tree`, and gives its record."""
     paths = os.pathsep.join([str(tree / "src"), str(ROOT)])
     own = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     words = [sys.executable, "-m", "benchmarks.rooms_record", str(file), *parts]
