@@ -1,7 +1,7 @@
 """Files that are there whole or not at all, also after a kill or a power cut, and locks between processes.
 
-A file that is being written has an unpredictable name, is always newly made, and lies in a folder that was opened
-first: a planted link cannot lead the writer elsewhere.
+A file that is being written has an unpredictable name and is always newly made, so a planted link cannot lead the
+writer elsewhere. Folders are looked at once, before they are used: `refuse_links` and `make_folder`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ HOLES = 2**30  # bytes; a file of this size or more must not consist of holes
 LONGEST = 200  # bytes of a name that a temporary name repeats; file systems allow 255
 
 _MADE = re.compile(r"\.new-[0-9a-f]{16}-(?P<name>.+)", re.DOTALL)
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would otherwise wait for its writer
 _UNUSABLE = (errno.ELOOP, errno.EISDIR, errno.EROFS, errno.ENXIO)
 
 
@@ -53,113 +51,72 @@ def is_temporary(name: str, *, of: str | None = None) -> bool:
     return match is not None and (of is None or match["name"] == _short(of))
 
 
-@contextmanager
-def opened_folder(folder: Path, *, root: Path | None = None) -> Iterator[int]:
-    """A handle of the folder. No step below `root` may be a link; `root`, by default the folder itself, may be one.
-
-    Raises an OSError that names the step.
-    """
-    root = folder if root is None else root
-    handle, path = os.open(root, _FOLDER), root
-    try:
-        for step in folder.relative_to(root).parts:
-            path, above = path / step, handle
-            handle = _below(above, step, path)
-            os.close(above)
-        yield handle
-    finally:
-        os.close(handle)
+def refuse_links(path: Path, *, root: Path) -> None:
+    """Raises an OSError that names the first step below `root` that is a link; `root` itself may be one."""
+    step = root
+    for name in path.relative_to(root).parts:
+        step /= name
+        if step.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link, and none is followed there", str(step))
 
 
 def make_folder(folder: Path, *, root: Path) -> None:
-    """Makes the folder and its parents below `root`, which exists; none of them may be a link."""
-    path = root
-    for step in folder.relative_to(root).parts:
-        with opened_folder(path, root=root) as above, suppress(FileExistsError):
-            os.mkdir(step, dir_fd=above)
-        path /= step
-    with opened_folder(folder, root=root):
-        pass
+    """Makes the folder and those above it, where they are missing; no step below `root` may be a link."""
+    refuse_links(folder, root=root)
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
-    """Writes and flushes a new file, and gives its SHA-256 in hex. Neither it nor its folder may be a link."""
+    """Writes and flushes a new file, and gives its SHA-256 in hex; raises OSError where anything has its name."""
     total = hashlib.sha256()
-    with opened_folder(path.parent, root=_above(path.parent)) as folder, _new(folder, path.name) as file:
+    with open(path, "xb") as file:
         for chunk in chunks:
             file.write(chunk)
             total.update(chunk)
-        file.flush()
-        os.fsync(file.fileno())
+        _flush(file)
     return total.hexdigest()
 
 
 @contextmanager
-def replacing(path: Path, *, root: Path | None = None, within: Path | None = None) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, within: Path | None = None) -> Iterator[IO[bytes]]:
     """A file to write, which replaces the old one once it is whole; if the block fails, it is removed.
 
-    No step below `root` may be a link; a link under the name itself is replaced. Until it is whole, the file lies
-    `within` a folder on the same disk, by default that of `path`.
+    A link under the name is replaced, not followed. Until it is whole, the file lies `within` a folder on the same
+    disk, by default that of `path`.
     """
-    with opened_folder(path.parent, root=root) as folder, opened_folder(within or path.parent, root=root) as place:
-        temporary = temporary_name(path.name)
-        try:
-            with _new(place, temporary) as file:
-                _mark_as_used(file)
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(temporary, path.name, src_dir_fd=place, dst_dir_fd=folder)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=place)
-            raise
-        os.fsync(folder)
+    with _naming(path, within or path.parent, os.replace) as file:
+        yield file
 
 
-def replace_file(path: Path, content: bytes, *, root: Path | None = None) -> None:
-    """Replaces the content of a file, so that a reader sees the old or the new one; links as in `replacing`."""
-    with replacing(path, root=root) as file:
+def replace_file(path: Path, content: bytes) -> None:
+    """Replaces the content of a file, so that a reader sees the old or the new one; a link is replaced too."""
+    with replacing(path) as file:
         file.write(content)
 
 
-def put_if_absent(path: Path, content: bytes, *, root: Path | None = None) -> None:
-    """Makes a file that is there whole or not at all; raises FileExistsError where another has the name already.
-
-    No step below `root` may be a link.
-    """
-    with opened_folder(path.parent, root=root) as folder:
-        temporary = temporary_name(path.name)
-        try:
-            with _new(folder, temporary) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-        finally:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=folder)
-        os.fsync(folder)
+def put_if_absent(path: Path, content: bytes) -> None:
+    """Makes a file that is there whole or not at all; raises FileExistsError where another has the name already."""
+    with _naming(path, path.parent, os.link) as file:
+        file.write(content)
 
 
-def open_plain(
-    path: Path | str, *, root: Path | None = None, flags: int = 0, limit: int | None = None
-) -> BufferedReader:
+def open_plain(path: Path | str, *, root: Path | None = None, limit: int | None = None) -> BufferedReader:
     """A regular file, open for reading; raises OSError, and NotPlain for any other kind, without waiting or reading.
 
     With `root`, no step below it may be a link. `limit`: the most bytes that the file may have. A file of a gigabyte or
     more that hardly takes room on its disk is refused too: reading its zeros would take hours.
     """
-    path = Path(path)
-    if root is None:
-        return _checked(os.open(path, _READ | flags), path, limit)
-    with opened_folder(path.parent, root=root) as folder:
-        return plain_in(folder, path.name, limit=limit)
-
-
-def plain_in(folder: int, name: str, *, limit: int | None = None) -> BufferedReader:
-    """`open_plain` for a file of an open folder; the file may not be a link."""
-    return _checked(os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder), Path(name), limit)
+    path, flags = Path(path), os.O_RDONLY | os.O_NONBLOCK  # a pipe would otherwise wait for its writer
+    if root is not None:
+        refuse_links(path, root=root)
+        flags |= os.O_NOFOLLOW
+    handle = os.open(path, flags)
+    try:
+        _check_plain(handle, path, limit)
+    except BaseException:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, "rb")
 
 
 def read_plain(path: Path | str, *, limit: int) -> bytes:
@@ -171,47 +128,34 @@ def read_plain(path: Path | str, *, limit: int) -> bytes:
     return content
 
 
-def rename_inside(folder: Path, old: str, new: str, *, root: Path | None = None) -> None:
-    """Renames a file or folder inside `folder`, and flushes both names; no step below `root` may be a link."""
-    with opened_folder(folder, root=root) as handle:
-        os.rename(old, new, src_dir_fd=handle, dst_dir_fd=handle)
-        os.fsync(handle)
-
-
-def remove_tree(folder: Path, *, root: Path) -> None:
-    """Removes a folder of ours and its content as far as possible; nothing if a step below `root` is a link."""
-    with suppress(OSError), opened_folder(folder.parent, root=root) as above:
-        shutil.rmtree(folder.name, ignore_errors=True, dir_fd=above)
-
-
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Removes these files of a folder, then the folder if it is empty; other content stays."""
-    with suppress(OSError), opened_folder(folder, root=_above(folder)) as handle:
-        for name in names:
-            with suppress(OSError):
-                os.unlink(name, dir_fd=handle)
+    """Removes these files of a folder, unless it is a link, then the folder if it is empty; other content stays."""
+    if folder.is_symlink():
+        return
+    for name in names:
+        with suppress(OSError):
+            (folder / name).unlink()
     with suppress(OSError):
         folder.rmdir()
 
 
-def remove_leftovers(folder: Path, *, of: str | None = None, root: Path | None = None) -> bool:
+def remove_leftovers(folder: Path, *, of: str | None = None) -> bool:
     """Removes what killed writers left in a folder, or only what they left `of` one name; links and targets stay.
 
     Gives whether no other process is writing a file there. Folders that are being filled are known by a lock alone,
-    which the caller holds. No step below `root` may be a link.
+    which the caller holds.
     """
-    is_quiet = True
-    with opened_folder(folder, root=root) as handle:
-        for name in os.listdir(handle):
-            if is_temporary(name, of=of):
-                is_quiet &= _remove_leftover(handle, name)
-    return is_quiet
+    left = [folder / name for name in os.listdir(folder) if is_temporary(name, of=of)]
+    return not [path for path in left if not _remove_leftover(path)]
 
 
 def sync_folder(folder: Path) -> None:
     """Flushes the names in a folder, as a rename alone does not."""
-    with opened_folder(folder) as handle:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -221,26 +165,51 @@ def held(path: Path, *, patience: float, busy: Exception) -> Iterator[None]:
     Raises `busy` if another process, or thread, holds it for `patience` seconds, and LockError if something else has
     its name or it may not be opened. The lock ends with the process, however that ends.
     """
-    handle = _locked(path, time.monotonic() + patience, busy)
+    until = time.monotonic() + patience
+    while True:
+        with os.fdopen(_lock_file(path), "rb") as file:  # closing it gives the lock back
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise busy from None
+            else:
+                if _is_at(file.fileno(), path):
+                    yield
+                    return
+        time.sleep(PAUSE)
+
+
+@contextmanager
+def _naming(path: Path, place: Path, name: Callable[[Path, Path], None]) -> Iterator[IO[bytes]]:
+    """A new file in `place` that `name` gives its name once it is whole."""
+    temporary = place / temporary_name(path.name)
     try:
-        yield
+        with open(temporary, "xb") as file:
+            with suppress(OSError):  # of disks without locks; it keeps `remove_leftovers` from removing the file
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield file
+            _flush(file)
+            name(temporary, path)
     finally:
-        os.close(handle)  # gives the lock back
+        with suppress(OSError):
+            temporary.unlink()
+    sync_folder(path.parent)
 
 
-def _checked(handle: int, path: Path, limit: int | None) -> BufferedReader:
-    try:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode):
-            raise NotPlain(path, "it is not a plain file")
-        if limit is not None and facts.st_size > limit:
-            raise NotPlain(path, f"it is too large: {facts.st_size:,} bytes, and {limit:,} are allowed")
-        if facts.st_size >= HOLES and 512 * facts.st_blocks < facts.st_size // 100 and _has_hole(handle):
-            raise NotPlain(path, f"it is made of holes: {facts.st_size:,} bytes that are hardly on the disk")
-    except BaseException:
-        os.close(handle)
-        raise
-    return os.fdopen(handle, "rb")
+def _flush(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _check_plain(handle: int, path: Path, limit: int | None) -> None:
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
+        raise NotPlain(path, "it is not a plain file")
+    if limit is not None and facts.st_size > limit:
+        raise NotPlain(path, f"it is too large: {facts.st_size:,} bytes, and {limit:,} are allowed")
+    if facts.st_size >= HOLES and 512 * facts.st_blocks < facts.st_size // 100 and _has_hole(handle):
+        raise NotPlain(path, f"it is made of holes: {facts.st_size:,} bytes that are hardly on the disk")
 
 
 def _has_hole(handle: int) -> bool:
@@ -255,101 +224,39 @@ def _short(name: str) -> str:
     return name if len(raw) <= LONGEST else hashlib.sha256(raw).hexdigest()
 
 
-def _above(folder: Path) -> Path:
-    """The parent of a folder; the folder itself if its path does not name one."""
-    return folder.parent if folder.name else folder
-
-
-def _below(above: int, step: str, path: Path) -> int:
-    try:
-        return os.open(step, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
-    except OSError as error:
-        if path.is_symlink():
-            message = "it is a link, and none is followed there"
-            raise OSError(errno.ELOOP, message, str(path)) from None
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def _new(folder: int, name: str) -> IO[bytes]:
-    return open(name, "xb", opener=_opener(folder))
-
-
-def _opener(folder: int) -> Callable[[str, int], int]:
-    return lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=folder)
-
-
-def _mark_as_used(file: IO[bytes]) -> None:
-    """Keeps `remove_leftovers` from removing the file until it is closed; does nothing on disks without locks."""
-    with suppress(OSError):
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _remove_leftover(folder: int, name: str) -> bool:
+def _remove_leftover(path: Path) -> bool:
     """Whether it was a leftover, or is gone by now."""
-    with suppress(OSError):
-        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-        if stat.S_ISDIR(mode):
-            shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
-        elif stat.S_ISREG(mode):
-            if _is_used(folder, name):
-                return False
-            os.unlink(name, dir_fd=folder)
+    try:
+        if path.is_symlink():
+            return True
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.is_file():
+            with open(path, "rb") as file:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
     return True
 
 
-def _is_used(folder: int, name: str) -> bool:
-    handle = os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
+def _lock_file(path: Path) -> int:
+    """A handle. Users of a shared folder may lock files that their umask keeps them from writing."""
+    flags, handle = os.O_NOFOLLOW | os.O_NONBLOCK, -1
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-
-
-def _locked(path: Path, until: float, busy: Exception) -> int:
-    while True:
-        handle = _handle(path)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(handle, path):
-                return handle
-        except BlockingIOError:
-            if time.monotonic() > until:
-                os.close(handle)
-                raise busy from None
-            time.sleep(PAUSE)
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
-
-
-def _handle(path: Path) -> int:
-    """A handle of the lock file. Users of a shared folder may lock files that their umask keeps them from writing."""
-    try:
-        handle = _open_lock(path)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
     except OSError as error:
-        if error.errno in _UNUSABLE or isinstance(error, PermissionError):
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            with suppress(OSError):
+                handle = os.open(path, os.O_RDONLY | flags)
+        if handle < 0 and error.errno not in _UNUSABLE and not isinstance(error, PermissionError):
+            raise
+        if handle < 0:
             raise _unusable(path, error.strerror) from None
-        raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise _unusable(path, "no plain file")
     return handle
-
-
-def _open_lock(path: Path) -> int:
-    flags = os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
-    except OSError as error:
-        if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
-            raise
-        with suppress(FileNotFoundError):
-            return os.open(path, os.O_RDONLY | flags)
-        raise
 
 
 def _unusable(path: Path, got: object) -> LockError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from polyhead.errors import ConfigError
-from polyhead.files import is_temporary, opened_folder, plain_in, temporary_name, write_file
+from polyhead.files import is_temporary, open_plain, temporary_name, write_file
 
 MARKER = "made-by-polyhead.txt"
 RACES = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # another process was faster
@@ -42,16 +41,15 @@ def claim(folder: Path, working: WorkFolder) -> None:
     Raises ConfigError, and changes nothing, if something else has its name: a link, a file, an unmarked folder.
     """
     while not is_claimed(folder, working):
-        with opened_folder(folder.parent) as parent:
-            made = temporary_name(folder.name)
-            os.mkdir(made, dir_fd=parent)
-            try:
-                write_file(folder.with_name(made) / MARKER, [working.marker])
-                os.rename(made, folder.name, src_dir_fd=parent, dst_dir_fd=parent)
-            except OSError as error:
-                _clear(parent, made, working)
-                if error.errno not in RACES:
-                    raise
+        made = folder.with_name(temporary_name(folder.name))
+        made.mkdir()
+        try:
+            write_file(made / MARKER, [working.marker])
+            made.rename(folder)
+        except OSError as error:
+            _clear(made, working)
+            if error.errno not in RACES:
+                raise
 
 
 def is_claimed(folder: Path, working: WorkFolder) -> bool:
@@ -60,79 +58,74 @@ def is_claimed(folder: Path, working: WorkFolder) -> bool:
         return False
     if folder.is_symlink() or not folder.is_dir():
         raise _taken(folder, working, "a link" if folder.is_symlink() else "a file")
-    with suppress(FileNotFoundError), opened_folder(folder, root=folder.parent) as handle:
-        if _marker(handle, working) == working.marker:
+    with suppress(FileNotFoundError):
+        if _marker(folder, working) == working.marker:
             return True
-        if exists := sorted(os.listdir(handle)):
+        if exists := sorted(os.listdir(folder)):
             raise _taken(folder, working, f"a folder of {', '.join(exists[:5])}, without {MARKER}")
     return False
 
 
 def dissolve(folder: Path, working: WorkFolder) -> None:
     """Removes a claimed folder; if it holds something that is not ours, that and the marker stay."""
-    with suppress(OSError), opened_folder(folder.parent) as parent:
-        with opened_folder(folder, root=folder.parent) as handle:
-            names = [name for name in os.listdir(handle) if name != MARKER]
-            if not all(_is_ours(handle, name, working) for name in names):
-                for name in names:
-                    _remove(handle, name, working)
-                return
-        gone = temporary_name(folder.name)
+    if folder.is_symlink():
+        return
+    with suppress(OSError):
+        inside = [path for path in folder.iterdir() if path.name != MARKER]
+        if not all(_is_ours(path, working) for path in inside):
+            for path in inside:
+                _remove(path, working)
+            return
+        gone = folder.with_name(temporary_name(folder.name))
         try:
-            os.rename(folder.name, gone, src_dir_fd=parent, dst_dir_fd=parent)
+            folder.rename(gone)
         except OSError:
-            gone = folder.name
-        _clear(parent, gone, working)
+            gone = folder
+        _clear(gone, working)
 
 
 def sweep(folder: Path, working: WorkFolder) -> None:
     """Removes what killed processes left beside the folder: folders not yet renamed, or renamed to be removed."""
-    with suppress(OSError), opened_folder(folder.parent) as parent:
-        for name in os.listdir(parent):
-            if is_temporary(name, of=folder.name):
-                _clear(parent, name, working)
+    with suppress(OSError):
+        for path in folder.parent.iterdir():
+            if is_temporary(path.name, of=folder.name):
+                _clear(path, working)
 
 
-def _marker(handle: int, working: WorkFolder) -> bytes | None:
+def _marker(folder: Path, working: WorkFolder) -> bytes | None:
     try:
-        with plain_in(handle, MARKER) as file:
+        with open_plain(folder / MARKER, root=folder.parent) as file:
             return file.read(len(working.marker) + 1)
     except OSError:
         return None
 
 
-def _clear(parent: int, name: str, working: WorkFolder) -> None:
+def _clear(folder: Path, working: WorkFolder) -> None:
     """Removes our content of a marked folder, the marker last, then the folder; nothing of other folders."""
     with suppress(OSError):
-        handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-        try:
-            content = _marker(handle, working)  # a kill may have cut it short before the folder had its name
-            if content is not None and working.marker.startswith(content):
-                for inside in os.listdir(handle):
-                    _remove(handle, inside, working)
-                if os.listdir(handle) == [MARKER]:
-                    os.unlink(MARKER, dir_fd=handle)
-        finally:
-            os.close(handle)
-        os.rmdir(name, dir_fd=parent)
+        content = _marker(folder, working)  # a kill may have cut it short before the folder had its name
+        if content is not None and working.marker.startswith(content):
+            for path in folder.iterdir():
+                _remove(path, working)
+            if os.listdir(folder) == [MARKER]:
+                (folder / MARKER).unlink()
+        folder.rmdir()
 
 
-def _is_ours(handle: int, name: str, working: WorkFolder) -> bool:
-    mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
-    if stat.S_ISDIR(mode):
-        return name in working.trees
-    return name != MARKER and (working.is_ours(name) or is_temporary(name))
+def _is_ours(path: Path, working: WorkFolder) -> bool:
+    if path.is_dir() and not path.is_symlink():
+        return path.name in working.trees
+    return path.name != MARKER and (working.is_ours(path.name) or is_temporary(path.name))
 
 
-def _remove(handle: int, name: str, working: WorkFolder) -> None:
+def _remove(path: Path, working: WorkFolder) -> None:
     """Removes a file, a link or a folder of ours; the target of a link stays."""
     with suppress(OSError):
-        if not _is_ours(handle, name, working):
-            return
-        if name in working.trees:
-            shutil.rmtree(name, ignore_errors=True, dir_fd=handle)
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=handle)
+        if _is_ours(path, working):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def _taken(folder: Path, working: WorkFolder, got: str) -> ConfigError:

@@ -530,13 +530,13 @@ def test_a_writer_that_slept_through_many_versions_loses_nothing(tmp_path, monke
     monkeypatch.setattr(plain, "PATIENCE", 0.0)
     put, slept = plain.put_if_absent, []
 
-    def sleep_once(path, content, *, root):
+    def sleep_once(path, content):
         if not slept:
             slept.append(path)
             other = PlainStore.open(str(tmp_path / "store"))
             for number in range(10, 30):
                 other.append(*documents([number]))
-        put(path, content, root=root)
+        put(path, content)
 
     monkeypatch.setattr(plain, "put_if_absent", sleep_once)
     assert sleeper.append(*documents([5])) == 1 and slept

@@ -24,7 +24,6 @@ class FullDisk:
         self.each, self.alike = each, Counter()
         for owner, name in ((os, "fsync"), (os, "replace"), (os, "rename"), (Path, "mkdir")):
             patch.setattr(owner, name, self.counted(getattr(owner, name)))
-        patch.setattr(os, "mkdir", self.mkdir(os.mkdir))
         patch.setattr(files, "open", self.open, raising=False)
 
     def tick(self, name, path):
@@ -46,16 +45,6 @@ class FullDisk:
         def call(*args, **options):
             self.tick(function.__name__, args[1 if function.__name__ in ("replace", "rename") else 0])
             return function(*args, **options)
-
-        return call
-
-    def mkdir(self, function):
-        """Calls of `Path.mkdir` were counted already; those relative to an open folder are made by name."""
-
-        def call(path, mode=0o777, *, dir_fd=None):
-            if dir_fd is not None:
-                self.tick("mkdir", path)
-            return function(path, mode, dir_fd=dir_fd)
 
         return call
 

@@ -100,7 +100,7 @@ def test_a_checkpoint_of_another_trunk_is_never_resumed(home, tmp_path, monkeypa
     folder = copied(home, tmp_path)
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     kept = []
-    monkeypatch.setattr(running, "remove_tree", lambda place, *, root: kept.append(place))
+    monkeypatch.setattr(running.shutil, "rmtree", lambda place, **_: kept.append(place))
     project = tiny_project.project(folder, "mood")
     train_project(project, folder=folder)
     shorter = msgspec.structs.replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -19,7 +20,7 @@ from polyhead.deep.rates import rates_of
 from polyhead.deep.recipes.learned import load_any_trunk
 from polyhead.engine.inputs import AnyInput
 from polyhead.errors import ConfigError, TrainError
-from polyhead.files import remove_tree, replace_file
+from polyhead.files import replace_file
 from polyhead.machine import Clock, processor
 from polyhead.progress import counted, duration
 from polyhead.project.tables import Project, bundles_of
@@ -205,8 +206,9 @@ class Comparing:
         if self.known_costs(way) is None:
             self.keep_costs(way, roots)
         self.kept.keep(row)
-        if not self.settings.keep_bundles:
-            remove_tree(Path(run.project.bundle), root=self.folder.resolve())
+        bundle = Path(run.project.bundle)
+        if not self.settings.keep_bundles and bundle.is_relative_to(self.folder.resolve()):
+            shutil.rmtree(bundle, ignore_errors=True)
         return row
 
     def time_again(self) -> None:

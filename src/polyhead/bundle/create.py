@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path as FilePath
 
 from polyhead.bundle.files import write_arrays, writing_bundle
@@ -14,8 +15,6 @@ from polyhead.files import (
     is_temporary,
     remove_files,
     remove_leftovers,
-    remove_tree,
-    rename_inside,
     replace_file,
     sync_folder,
     temporary_name,
@@ -75,8 +74,9 @@ def _write_trunk(root: FilePath, trunk: TrunkData) -> str:
         )
         write_file(temporary / TRUNK_RECORD, [to_json(record)])
         sync_folder(temporary)
-        rename_inside(root, temporary.name, TRUNK)
+        temporary.rename(root / TRUNK)
+        sync_folder(root)
     except BaseException:
-        remove_tree(temporary, root=root)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     return trunk_digest(record.architecture, record.arrays, trunk.tokenizer, record.settings)

@@ -21,7 +21,7 @@ import numpy as np
 
 from polyhead.bundle.format import LARGEST_JSON, LOCK, MOST_ARRAYS
 from polyhead.errors import BundleError, CorruptFile
-from polyhead.files import held, open_plain, write_file
+from polyhead.files import held, open_plain, refuse_links, write_file
 
 
 def open_inside(root: FilePath, *names: str) -> BufferedReader:
@@ -29,7 +29,7 @@ def open_inside(root: FilePath, *names: str) -> BufferedReader:
     check_no_links(root, *names)
     path = root.joinpath(*names)
     try:
-        return open_plain(path, flags=os.O_NOFOLLOW)
+        return open_plain(path, root=root)
     except OSError as error:
         raise CorruptFile(
             f"{path} cannot be read",
@@ -41,13 +41,13 @@ def open_inside(root: FilePath, *names: str) -> BufferedReader:
 
 def check_no_links(root: FilePath, *names: str) -> None:
     """Raises CorruptFile when a step below `root` is a link, which could lead out of the bundle."""
-    path = root
-    for name in names:
-        path = path / name
-        if path.is_symlink():
-            raise CorruptFile(
-                f"{path} is a link", allowed="plain files and folders", do="copy what it points to", path=path
-            )
+    try:
+        refuse_links(root.joinpath(*names), root=root)
+    except OSError as error:
+        path = FilePath(error.filename)
+        raise CorruptFile(
+            f"{path} is a link", allowed="plain files and folders", do="copy what it points to", path=path
+        ) from None
 
 
 def read_inside(root: FilePath, *names: str, limit: int) -> bytes:
@@ -115,7 +115,7 @@ def write_shared(path: FilePath, content: bytes) -> str:
     """
     for twin in sorted(path.parents[2].glob(f"*/*/{path.name}")):
         with suppress(OSError):
-            with open_plain(twin, flags=os.O_NOFOLLOW) as file:
+            with open_plain(twin, root=path.parents[2]) as file:
                 is_same = file.read(len(content) + 1) == content
             if is_same:
                 os.link(twin, path, follow_symlinks=False)

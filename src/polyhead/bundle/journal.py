@@ -54,7 +54,7 @@ def start_operation(
     before = {name: lines[name] for name in versions if name in lines}
     started = StartedOperation(operation=operation, arguments=tuple(arguments), before=before, wanted=versions)
     with writing_bundle(root, f"'{operation}' on {root} failed, and nothing was changed"):
-        replace_file(root / BEGUN, to_json(started), root=root)
+        replace_file(root / BEGUN, to_json(started))
     return started
 
 

@@ -7,6 +7,7 @@ renamed; the list of live versions is replaced last. A reader, or a kill at any 
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
@@ -27,16 +28,7 @@ from polyhead.bundle.owners import (
     unread,
 )
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
-from polyhead.files import (
-    is_temporary,
-    make_folder,
-    remove_leftovers,
-    remove_tree,
-    rename_inside,
-    replace_file,
-    sync_folder,
-    temporary_name,
-)
+from polyhead.files import is_temporary, make_folder, remove_leftovers, replace_file, sync_folder, temporary_name
 from polyhead.values import to_json
 
 Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; returns the SHA-256 of its record
@@ -91,7 +83,8 @@ def add_versions(
         # All versions are complete before the first gets its name: only a kill between these names and the list of
         # live versions leaves a version that was never live.
         for owner, folder in folders.items():
-            rename_inside(folder, temporary[owner], versions[owner], root=folder.parent)
+            (folder / temporary[owner]).rename(folder / versions[owner])
+            sync_folder(folder)
         for section in dict.fromkeys(folder.parent for folder in folders.values()):
             sync_folder(section)
         sync_folder(root)
@@ -104,9 +97,10 @@ def add_versions(
 
 def remove_folder(folder: FilePath, name: str) -> None:
     """Removes a folder inside another; renamed first, so that a kill leaves no half of it under its name."""
-    remove_leftovers(folder, root=folder.parent)
-    rename_inside(folder, name, temporary_name(name), root=folder.parent)
-    remove_leftovers(folder, root=folder.parent)
+    remove_leftovers(folder)
+    (folder / name).rename(folder / temporary_name(name))
+    sync_folder(folder)
+    remove_leftovers(folder)
 
 
 def sweep_section(root: FilePath, section: str, is_kept: Callable[[str], bool]) -> None:
@@ -140,7 +134,7 @@ def _prepare(root: FilePath, owner: str) -> FilePath:
         check_no_links(root, section.name)
         for path in (section, *section.iterdir()) if section.is_dir() else ():
             if path.is_dir() and not path.is_symlink():
-                remove_leftovers(path, root=root)
+                remove_leftovers(path)
     return folder
 
 
@@ -153,9 +147,9 @@ def _undo(root: FilePath, versions: Mapping[str, str], read_live: Callable[[], M
     for owner, version in versions.items():
         folder, live = root.joinpath(*place_of(owner)), lines.get(owner)
         with suppress(OSError):
-            remove_leftovers(folder, root=folder.parent)
+            remove_leftovers(folder)
         if live is None or live.version != version:
-            remove_tree(folder / version, root=folder.parent)
+            shutil.rmtree(folder / version, ignore_errors=True)
         if live is None:
             with suppress(OSError):
                 folder.rmdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path as FilePath
@@ -9,7 +10,7 @@ from pathlib import Path as FilePath
 from polyhead.bundle.files import writing_bundle
 from polyhead.bundle.format import LOCK, TEMPORARY
 from polyhead.errors import BundleError, ConfigError, LockError
-from polyhead.files import held, remove_tree, sync_folder
+from polyhead.files import held, sync_folder
 from polyhead.folders import WorkFolder, claim, dissolve, is_claimed, sweep
 
 MADE = "bundle"  # what is being written, inside the folder that is renamed away or removed
@@ -64,7 +65,7 @@ def workspace(folder: FilePath, what: str) -> Iterator[FilePath]:
     with writing_bundle(folder, what, patience=PATIENCE):
         try:
             sweep(folder, BUILDING)
-            remove_tree(folder / MADE, root=folder.parent)
+            shutil.rmtree(folder / MADE, ignore_errors=True)
             yield folder / MADE
         finally:
             dissolve(folder, BUILDING)

@@ -153,10 +153,10 @@ class Ledger:
         )
         certificate = msgspec.structs.replace(certificate, sha256=hashlib.sha256(to_json(certificate)).hexdigest())
         folder = self.root / CERTIFICATES
-        remove_leftovers(folder, root=self.root)
+        remove_leftovers(folder)
         path = folder / certificate.name
         try:
-            replace_file(path, to_json(certificate), root=self.root)
+            replace_file(path, to_json(certificate))
         except BaseException:
             path.unlink(missing_ok=True)  # its last flush failed: who asked for it is told that it is not there
             raise

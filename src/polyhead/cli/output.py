@@ -226,7 +226,7 @@ def _keep(file: IO[bytes], path: Path) -> None:
         for number in itertools.count(1):
             partial = path.with_name(f"{path.name}{f'.{number}' if number > 1 else ''}.partial")
             with suppress(FileExistsError):
-                os.link(path.with_name(file.name), partial)
+                os.link(file.name, partial)
                 note(f"what was written before is in {partial}")
                 return
 

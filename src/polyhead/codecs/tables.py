@@ -90,7 +90,7 @@ def write_tables(root: Path, digests: Iterable[str]) -> None:
     for digest in set(digests) - {""}:
         make_folder(root / FOLDER, root=root)
         with suppress(FileExistsError):
-            put_if_absent(root / FOLDER / f"{digest}.safetensors", table_bytes(digest), root=root)
+            put_if_absent(root / FOLDER / f"{digest}.safetensors", table_bytes(digest))
 
 
 def read_tables(root: Path, digests: Iterable[str]) -> None:

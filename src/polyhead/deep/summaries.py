@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,7 +30,6 @@ from polyhead.deep.loop.loss import UNLABELLED, token_cross_entropy
 from polyhead.deep.nn.runtime import numerics, precision_of
 from polyhead.deep.summarizer import Seq2Seq, load_seq2seq
 from polyhead.encoder.summarizer import Seq2SeqData, Summarizer
-from polyhead.files import remove_tree
 from polyhead.progress import counted, duration
 from polyhead.project.tables import TaskEntry, TrunkChoice
 from polyhead.tasks.kinds import kind_of
@@ -119,7 +119,7 @@ def _train(run: TrainingRun, prepared: Prepared, entry: TaskEntry) -> TrainingRe
         return outcome(left={task.name: reason}, compared={task.name: compared})
     keep_held(run.cache, task.name, trained.data.arrays, trained.held, numerics("float32"))
     add_model(root, _draft(prepared, trained, fingerprint), replace=is_live)
-    remove_tree(kept, root=run.cache)
+    shutil.rmtree(kept, ignore_errors=True)
     events.line(_score_line(prepared, trained))
     if compared is not None:
         events.line(f"{task.name}: {compared.line()}")

@@ -19,7 +19,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.encoder.data import check_finite
 from polyhead.engine.scales import Scale, Scales
 from polyhead.errors import BackendError, PolyheadError
-from polyhead.files import make_folder, remove_leftovers, rename_inside, replace_file, temporary_name
+from polyhead.files import make_folder, remove_leftovers, replace_file, sync_folder, temporary_name
 from polyhead.machine import processor
 from polyhead.tasks.agreement import Agreement
 from polyhead.values import Value, from_json, to_json
@@ -151,14 +151,15 @@ def write_scales(
     folder = bundle.root / CACHE
     with writing_bundle(bundle.root, "the scales cannot be kept"):
         make_folder(folder, root=bundle.root)
-        remove_leftovers(folder, root=bundle.root)
+        remove_leftovers(folder)
         temporary = folder / temporary_name("scales")
         digest = write_arrays(temporary, _arrays(scales))
         record = ScalesRecord(
             trunk=bundle.digest, scales=digest, texts=texts, measurements=(_measured(bundle, backend, changes),)
         )
-        rename_inside(folder, temporary.name, _name(digest), root=bundle.root)
-        replace_file(folder / RECORD, to_json(record), root=bundle.root)
+        temporary.rename(folder / _name(digest))
+        sync_folder(folder)
+        replace_file(folder / RECORD, to_json(record))
         for other in folder.glob("int8-*.safetensors"):
             if other.name != _name(digest):
                 with suppress(OSError):

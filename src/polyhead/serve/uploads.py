@@ -44,7 +44,7 @@ from polyhead.bundle.packed import BLOCK, FAMILY_LIMITS, LIMITS, NEEDED, check_a
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.seen import seen_of
 from polyhead.errors import BundleError, CorruptFile, LockError, WrongTrunk
-from polyhead.files import held, remove_tree
+from polyhead.files import held
 from polyhead.serve.http import HttpError
 from polyhead.tasks.task import Task, check_name
 from polyhead.text.prefix import LONGEST_TEXT
@@ -192,7 +192,7 @@ class Staging:
             busy = BundleError("the folder of an upload is in use")
             self._held.enter_context(held(self.root / LOCK, patience=0.0, busy=busy))
         except OSError as error:
-            remove_tree(self.root, root=self.root.parent)
+            shutil.rmtree(self.root, ignore_errors=True)
             raise HttpError(
                 507,
                 "there is no place for an upload beside the bundle",
@@ -202,7 +202,7 @@ class Staging:
 
     def close(self) -> None:
         """Removes it; blocks while files are deleted."""
-        remove_tree(self.root, root=self.root.parent)
+        shutil.rmtree(self.root, ignore_errors=True)
         self._held.close()
 
 
@@ -212,7 +212,7 @@ def sweep_uploads(bundle: FilePath) -> None:
         for folder in _left_beside(bundle.resolve()):
             busy = BundleError("in use")
             with contextlib.suppress(OSError, BundleError, LockError), held(folder / LOCK, patience=0.0, busy=busy):
-                remove_tree(folder, root=folder.parent)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _left_beside(bundle: FilePath) -> Iterator[FilePath]:

@@ -75,7 +75,6 @@ class FeatureStore:
         check_column_name(digest, "features")
         folder = Path(root) / digest
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
             make_folder(folder, root=folder.parent)
         except OSError as error:
             do = "give a folder that can be written"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.certify import certified
 from polyhead.encoder.data import TrunkData, TrunkFacts
 from polyhead.errors import ConfigError, TrainError, UnknownTask, WrongTrunk
-from polyhead.files import remove_files, remove_tree
+from polyhead.files import remove_files
 from polyhead.plan import Path
 from polyhead.progress import duration
 from polyhead.project.recipes import Training
@@ -188,7 +189,7 @@ class TrainingJob:
                 )
             self.events.event("task", task=name, scores=trained.scores, history=trained.fitted.history)
         if checkpoints is not None:
-            remove_tree(checkpoints, root=self.cache)
+            shutil.rmtree(checkpoints, ignore_errors=True)
 
     def _write(self, bundle: Bundle, drafts: list[Draft], families: Sequence[FamilyDraft]) -> None:
         names = [draft.record.task.name for draft in drafts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from polyhead.errors import ConfigError, TrainError
-from polyhead.files import opened_folder
+from polyhead.files import refuse_links
 from polyhead.values import Value
 
 SUFFIX = ".checkpoint"
@@ -79,8 +80,8 @@ def cache_folder(cache: Path, *names: str) -> Path:
     """A folder of the cache; raises TrainError where it, or a folder above it in the cache, is a link."""
     folder = cache.joinpath(*names)
     try:
-        with opened_folder(folder, root=cache):
-            pass
+        refuse_links(folder, root=cache)
+        os.listdir(folder)
     except FileNotFoundError:
         pass
     except OSError as error:

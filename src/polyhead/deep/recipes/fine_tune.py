@@ -7,6 +7,7 @@ the head is a fresh one or the one that pre-finetuning left. The trunk becomes t
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
@@ -23,7 +24,6 @@ from polyhead.deep.recipes.learned import LearnedTrunk
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
 from polyhead.encoder.data import TrunkData, arrays_digest
 from polyhead.errors import ConfigError, NotFinite, TrainError
-from polyhead.files import remove_tree
 from polyhead.progress import counted
 from polyhead.project.recipes import ONE_TASK, FineTune, Joint, SearchGrid, SearchPoint, Training
 from polyhead.project.tables import Project
@@ -77,7 +77,7 @@ class TunedTrunk(LearnedTrunk):
 
     def clean(self) -> None:
         """Removes the search's checkpoints."""
-        remove_tree(self.checkpoints, root=self.run.cache)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def _fingerprint(self, prepared: Prepared) -> str:
         """A short digest of what decides the task's trunk; learning rate and dropout are those of the search."""

@@ -67,7 +67,7 @@ class Lineage(Value):
 
 def write_lineage(root: FilePath, lineage: Lineage) -> None:
     """Writes it beside the trunk of the bundle at `root`."""
-    replace_file(root / TRUNK / LINEAGE, to_json(lineage), root=root)
+    replace_file(root / TRUNK / LINEAGE, to_json(lineage))
 
 
 def lineage_of(root: FilePath) -> Lineage | None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,11 +34,10 @@ from polyhead.errors import NoStore, StoreError
 from polyhead.files import (
     is_temporary,
     make_folder,
-    opened_folder,
     put_if_absent,
     read_plain,
+    refuse_links,
     remove_files,
-    remove_tree,
     sync_folder,
     write_file,
 )
@@ -107,6 +107,9 @@ class PlainStore(CorpusStore):
         if not path.exists():
             do = "give the folder of a store, or make one: polyhead features extract"
             raise NoStore(f"there is no store at {location}", do=do)
+        with disk_errors(path.parent, "the store cannot be opened"):
+            for name in FOLDERS:
+                refuse_links(path.parent / name, root=path.parent)
         return cls(Path(location), read_schema(path))
 
     @property
@@ -165,19 +168,14 @@ class PlainStore(CorpusStore):
         """Adds a column of results to a fragment, or replaces it."""
         stored = self._record(fragment)
         check_results(column, results, stored.rows)
-        file = f"{fragment}-{secrets.token_hex(4)}.safetensors"
-        content = save({name: np.ascontiguousarray(array) for name, array in results.items()})
-        path = self._folder / "results" / column / file
-        with disk_errors(path, f"results of {stored.rows} rows cannot be written", needed=len(content)):
-            make_folder(path.parent, root=self._folder)
-            digest = write_file(path, [content])
-            sync_folder(path.parent)
+        written = self._write_results(stored, column, results)
 
         def added() -> tuple[list[Stored], None]:
             self._record(fragment)  # still there
-            results = {column: (file, digest)}
             return [
-                msgspec.structs.replace(each, results=each.results | results) if each.name == fragment else each
+                msgspec.structs.replace(each, results=each.results | {column: written})
+                if each.name == fragment
+                else each
                 for each in self._records
             ], None
 
@@ -220,12 +218,8 @@ class PlainStore(CorpusStore):
     def sweep(self, *, age: float) -> int:
         """Removes files that no version needs and that are older than `age` seconds; returns their bytes."""
         self.refresh()
-        for name in FOLDERS:
-            path = self._folder / name
-            with disk_errors(path, "nothing is removed"), opened_folder(path, root=self._folder):
-                pass
         paths = list(map(self._path, numbers_in(self._folder)))
-        forget(paths, age, root=self._folder)
+        forget(paths, age)
         versions = [read_version(path) for path in paths if not is_forgotten(path)]
         stored = [each for version in versions for each in version]
         fragments = {each.name for each in stored}
@@ -234,7 +228,7 @@ class PlainStore(CorpusStore):
         for entry in os.scandir(self._folder / "fragments"):
             if entry.name not in fragments and entry.is_dir(follow_symlinks=False) and is_older(entry, now - age):
                 freed += sum(file.stat(follow_symlinks=False).st_size for file in os.scandir(entry.path))
-                remove_tree(Path(entry.path), root=self._folder)
+                shutil.rmtree(entry.path, ignore_errors=True)
         for column in os.scandir(self._folder / "results"):
             if not column.is_dir(follow_symlinks=False):
                 continue
@@ -277,14 +271,24 @@ class PlainStore(CorpusStore):
                 files = {file: write_file(folder / file, map(memory, arrays)) for file, arrays in contents.items()}
                 sync_folder(folder)
         except StoreError:
-            remove_tree(folder, root=self._folder)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         tokens = {digest: len(rows.data) for digest, rows in features.items()}
         return Stored(name=name, rows=len(ids), tokens=tokens, files=files)
 
+    def _write_results(self, stored: Stored, column: str, results: Mapping[str, np.ndarray]) -> tuple[str, str]:
+        """Writes a file that no version names yet; its name and SHA-256."""
+        content = save({name: np.ascontiguousarray(array) for name, array in results.items()})
+        path = self._folder / "results" / column / f"{stored.name}-{secrets.token_hex(4)}.safetensors"
+        with disk_errors(path, f"results of {stored.rows} rows cannot be written", needed=len(content)):
+            make_folder(path.parent, root=self._folder)
+            digest = write_file(path, [content])
+            sync_folder(path.parent)
+        return path.name, digest
+
     def _discard(self, record: Stored) -> None:
         """Removes a fragment that no version names."""
-        remove_tree(self._folder / "fragments" / record.name, root=self._folder)
+        shutil.rmtree(self._folder / "fragments" / record.name, ignore_errors=True)
 
     def _join(self, group: Sequence[Stored]) -> Stored:
         """One fragment of all rows of several, with their results."""
@@ -298,12 +302,8 @@ class PlainStore(CorpusStore):
         results = {}
         for column_name in group[0].results:
             arrays = [self.results(each.name, column_name) or {} for each in group]
-            content = save({name: np.concatenate([part[name] for part in arrays]) for name in arrays[0]})
-            file = f"{joined.name}-{secrets.token_hex(4)}.safetensors"
-            folder = self._folder / "results" / column_name
-            with disk_errors(folder, f"results of {len(ids)} rows cannot be written", needed=len(content)):
-                results[column_name] = (file, write_file(folder / file, [content]))
-                sync_folder(folder)
+            whole = {name: np.concatenate([part[name] for part in arrays]) for name in arrays[0]}
+            results[column_name] = self._write_results(joined, column_name, whole)
         return msgspec.structs.replace(joined, results=results)
 
     def _commit(self, records: Sequence[Stored], about: None = None) -> bool:
@@ -311,12 +311,12 @@ class PlainStore(CorpusStore):
         number, content = self._number + 1, sealed(records)
         with disk_errors(self._folder, "a version cannot be written", needed=len(content)):
             try:
-                put_if_absent(self._path(number), content, root=self._folder)
+                put_if_absent(self._path(number), content)
             except FileExistsError:
                 return False
         self._number, self._records = number, tuple(records)
         if number % FORGETTING == 0:
-            forget(list(map(self._path, numbers_in(self._folder))), PATIENCE, root=self._folder)
+            forget(list(map(self._path, numbers_in(self._folder))), PATIENCE)
         return True
 
     def _mapped(self, stored: Stored, name: str, kind: type | np.dtype, shape: tuple[int, ...]) -> np.ndarray:

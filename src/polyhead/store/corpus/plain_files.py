@@ -57,7 +57,7 @@ def put_schema(folder: Path, schema: Schema) -> None:
     write_tables(folder, (column.codec.arrays for column in schema.features))
     with suppress(FileExistsError):
         content = sealed(StoreFile(format=FORMAT, schema=schema))
-        put_if_absent(folder / "store.json", content, root=folder)
+        put_if_absent(folder / "store.json", content)
 
 
 def read_schema(path: Path) -> Schema:
@@ -111,7 +111,7 @@ def put_facts(folder: Path, column: str, facts: ResultFacts) -> None:
     check_column_name(column, "a column of results")
     path = folder / "results" / f"{column}.json"
     with disk_errors(path, "facts about a column cannot be written"):
-        replace_file(path, sealed(facts), root=folder)
+        replace_file(path, sealed(facts))
 
 
 def results_facts(folder: Path) -> dict[str, ResultFacts]:
@@ -126,7 +126,7 @@ def is_forgotten(path: Path) -> bool:
     return path.lstat().st_size == 0
 
 
-def forget(versions: Sequence[Path], age: float, *, root: Path) -> None:
+def forget(versions: Sequence[Path], age: float) -> None:
     """Empties versions, oldest first, that were replaced more than `age` seconds ago; their numbers stay taken.
 
     A number that came free could be taken by a writer that had read the version before it long ago. What it wrote there
@@ -135,7 +135,7 @@ def forget(versions: Sequence[Path], age: float, *, root: Path) -> None:
     for path, following in zip(versions, versions[1:], strict=False):
         if not is_forgotten(path) and following.lstat().st_mtime <= time.time() - age:
             with disk_errors(path, "an old version cannot be emptied"):
-                replace_file(path, b"", root=root)
+                replace_file(path, b"")
 
 
 def is_older(entry: os.DirEntry[str], before: float) -> bool:

@@ -219,7 +219,7 @@ class Pieces:
                 allowed=f"{self._total:,}, as counted at the start",
                 do="start anew with --fresh",
             )
-        with replacing(self.target, root=self.target.parent, within=self.folder) as file:
+        with replacing(self.target, within=self.folder) as file:
             for block in content:
                 file.write(block)
         self.forget()
@@ -266,7 +266,7 @@ class Pieces:
     def _write(self, name: str, content: bytes) -> None:
         path = self.folder / name
         try:
-            replace_file(path, content, root=self.target.parent)
+            replace_file(path, content)
         except IsADirectoryError:
             do = "remove it, or write another file"
             raise ConfigError(f"{path} cannot be written", got="a folder of that name", do=do) from None

@@ -45,10 +45,9 @@ def keep_held(
     content = held_of(held.examples, held.outputs, folds=held.folds, computed=how).content()
     cache_folder(cache, file.parent.parent.name, task)
     try:
-        cache.mkdir(parents=True, exist_ok=True)
         make_folder(file.parent, root=cache)
         remove_leftovers(file.parent, of=file.name)
-        replace_file(file, content, root=cache)
+        replace_file(file, content)
     except OSError as error:
         raise TrainError(
             f"task '{task}': answers to rows held out cannot be kept in {file.parent}",
