@@ -52,8 +52,7 @@ def test_copies_answer_as_the_tasks_that_they_copy(name):
     plain = open_backend("reference", trunk, tasks)
     expected = plain.run(merge({n: task.path for n, task in tasks.items()}), read)
     twice = copies(records, 2)
-    ordered = [tasks[record.task.name] for record in records]
-    loaded = copied_arrays(twice, [t.arrays for t in ordered], [t.others for t in ordered], trunk.architecture)
+    loaded = copied_arrays(twice, [tasks[record.task.name] for record in records], trunk.architecture)
     copied = open_backend("reference", trunk, loaded).run(merge({n: t.path for n, t in loaded.items()}), read)
     for number, record in enumerate(records):
         np.testing.assert_allclose(copied[f"copy-{number}"], expected[record.task.name], atol=1e-6)
@@ -66,14 +65,14 @@ def test_copies_answer_as_the_tasks_that_they_copy(name):
 def test_five_copies_run_the_layers_of_five_tasks(name, layers):
     """The trunk has two layers: shared once, or one private layer each above the first, or all anew for each task."""
     trunk, records, _ = made(STRATEGIES[name])
-    plan = merge({n: copied.record.path for n, copied in copies(records, 5).items()})
+    plan = merge({n: record.path for n, record in copies(records, 5).items()})
     assert cost.layer_evaluations(plan) == layers
 
 
 def test_a_group_of_copies_has_the_prompts_of_all_and_the_shared_rows_once():
     _, records, _ = made(STRATEGIES["group"])
     for copied in copies(records, 3).values():
-        parts = [prompt.part for prompt in copied.record.path.embed.prompts]
+        parts = [prompt.part for prompt in copied.path.embed.prompts]
         own = ["task:copy-0", "task:copy-1", "task:copy-2"]
         assert [part for part in parts if part.startswith("task:")] == own
         assert len(parts) == 4

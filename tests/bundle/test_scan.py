@@ -23,7 +23,7 @@ from polyhead.convert.scan import (
 )
 from polyhead.errors import TrunkError
 from polyhead.evaluate.report.tree import tree
-from polyhead.plan import Head, Layers
+from polyhead.plan import Head, Layers, Pool
 from polyhead.testing import tiny_tokenizer, tiny_trunk
 from support.cases import cases
 
@@ -45,7 +45,7 @@ def encoder(name, *, changed=(), layers=4, base=BASE, **fields):
 
 def model(name, **changes):
     head = Head(kind="single_label", width=2, part=owner_named(name))
-    return scanned(encoder(name, **changes), head=head)
+    return scanned(encoder(name, **changes), ends=(Pool(), head))
 
 
 def after(name, tap, **changes):
@@ -55,7 +55,7 @@ def after(name, tap, **changes):
     data = encoder(name, **changes)
     own = {k: other.arrays[k] for k in data.arrays if k.startswith("layers.") and int(k.split(".")[1]) >= tap}
     head = Head(kind="single_label", width=2, part=owner_named(name))
-    return scanned(msgspec.structs.replace(data, arrays=data.arrays | own), head=head)
+    return scanned(msgspec.structs.replace(data, arrays=data.arrays | own), ends=(Pool(), head))
 
 
 @pytest.mark.parametrize("tap", range(5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,14 +14,6 @@ from polyhead.bundle.owners import TASK_OF, owner_named
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.plan import TRUNK, Embed, Path, Prompt, cost, owners_of
-from polyhead.values import Value
-
-
-class Copied(Value, eq=False):
-    """A copy of a task: the number of the task that it copies, its record and its path."""
-
-    base: int
-    record: TaskRecord
 
 
 def copy_name(number: int) -> str:
@@ -28,7 +21,7 @@ def copy_name(number: int) -> str:
     return f"copy-{number}"
 
 
-def copies(records: Sequence[TaskRecord], count: int) -> dict[str, Copied]:
+def copies(records: Sequence[TaskRecord], count: int) -> dict[str, TaskRecord]:
     """So many tasks by name, which copy the given ones in turn; each owns arrays of its own.
 
     Prompts of a group stand in one input: so do those of all copies.
@@ -39,31 +32,25 @@ def copies(records: Sequence[TaskRecord], count: int) -> dict[str, Copied]:
         record, name = records[base], copy_name(number)
         path = _path_of(records, base, number, count)
         task = msgspec.structs.replace(record.task, name=name)
-        made[name] = Copied(
-            base=base, record=msgspec.structs.replace(record, task=task, path=path, owner=owner_named(name))
-        )
+        made[name] = msgspec.structs.replace(record, task=task, path=path, owner=owner_named(name))
     return made
 
 
 def copied_arrays(
-    made: Mapping[str, Copied],
-    arrays: Sequence[Mapping[str, np.ndarray]],
-    others: Sequence[Mapping[str, Mapping[str, np.ndarray]]],
-    shape: Architecture,
+    made: Mapping[str, TaskRecord], tasks: Sequence[LoadedTask], shape: Architecture
 ) -> dict[str, LoadedTask]:
-    """The copies with their arrays; `arrays` and `others` are those of the copied tasks, in order."""
-    loaded = {}
-    for name, copied in made.items():
-        path, read = copied.record.path, dict[str, dict[str, np.ndarray]]()
+    """The copies with their arrays; `tasks` are those that were copied, in order."""
+    copied, arrays = dict(zip(made, itertools.cycle(tasks), strict=False)), dict[str, LoadedTask]()
+    for name, record in made.items():
+        path, read = record.path, dict[str, dict[str, np.ndarray]]()
         for owner in set(owners_of(path)) - {TRUNK, path.head.part}:
             if owner.startswith(TASK_OF):
-                base = made[owner.removeprefix(TASK_OF)].base
-                names = cost.part_arrays(path, shape, owner)
-                read[owner] = {leaf: arrays[base][leaf] for leaf in names}
+                own = copied[owner.removeprefix(TASK_OF)].arrays
+                read[owner] = {leaf: own[leaf] for leaf in cost.part_arrays(path, shape, owner)}
             else:
-                read[owner] = dict(others[copied.base][owner])
-        loaded[name] = LoadedTask(path=path, arrays=dict(arrays[copied.base]), others=read)
-    return loaded
+                read[owner] = dict(copied[name].others[owner])
+        arrays[name] = LoadedTask(path=path, arrays=dict(copied[name].arrays), others=read)
+    return arrays
 
 
 def _path_of(records: Sequence[TaskRecord], base: int, number: int, count: int) -> Path:

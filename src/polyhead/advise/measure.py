@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from polyhead.advise.copies import Copied, copied_arrays, copies, is_group
+from polyhead.advise.copies import copied_arrays, copies, is_group
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.encoder.shape import Architecture
@@ -84,7 +84,7 @@ def counted_costs(
     added = sum(owner.parameters for each in costs for owner in each.owners if apart or owner.owner != TRUNK)
     of_counts = {}
     for count in counts:
-        made = [copied.record for copied in copies(records, count).values()]
+        made = list(copies(records, count).values())
         groups = [[record] for record in made] if apart else [made]
         of_counts[str(count)] = _counted([_plan_cost(group, shape, tokens) for group in groups])
     return WayCosts(
@@ -138,12 +138,10 @@ def _measured(
     if any(is_group(record.path) for record in records):  # a group's prompts are those of all its tasks
         records = [record for record in records if is_group(record.path)]
         base = [task for task in base if is_group(task.path)]
-    made: dict[str, Copied] = copies(records, count)
-    size = sum(array.nbytes for copied in made.values() for array in base[copied.base].arrays.values())
-    if size > MOST_BYTES:
+    made, shape, trunk = copies(records, count), bundle.architecture, bundle.trunk()
+    arrays = copied_arrays(made, base, shape)
+    if sum(array.nbytes for task in arrays.values() for array in task.arrays.values()) > MOST_BYTES:
         return None
-    shape, trunk = bundle.architecture, bundle.trunk()
-    arrays = copied_arrays(made, [task.arrays for task in base], [task.others for task in base], shape)
     opened = open_backend(
         backend,
         trunk,
@@ -153,7 +151,7 @@ def _measured(
         scales=partial(scales_for, bundle),
     )
     now = LoadedTasks(
-        {name: copied.record for name, copied in made.items()},
+        made,
         SummaryTasks(bundle),
         runner_of(opened),
         Tokenizer(trunk.tokenizer, trunk.settings),

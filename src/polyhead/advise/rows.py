@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -64,7 +63,8 @@ class Kept:
 
     def rows(self) -> list[FinishedRun]:
         """All that are there; raises ConfigError for a file that is none."""
-        return list(self._all(ROWS, FinishedRun))
+        files = sorted((self.folder / ROWS).glob("*.json"))
+        return [from_json(file.read_bytes(), FinishedRun, source=str(file)) for file in files]
 
     def row(self, way: str, seed: int, key: str) -> FinishedRun | None:
         """The row of this run over this data, if it has ended."""
@@ -87,10 +87,6 @@ class Kept:
 
     def _file(self, section: str, name: str) -> Path:
         return self.folder / section / f"{name}.json"
-
-    def _all(self, section: str, kind: type[FinishedRun]) -> Iterator[FinishedRun]:
-        for file in sorted((self.folder / section).glob("*.json")):
-            yield from_json(file.read_bytes(), kind, source=str(file))
 
 
 def data_digest(tasks: TaskSet) -> str:

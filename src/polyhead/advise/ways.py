@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from polyhead.project.recipes import FineTune, Frozen, Joint, Recipe, SearchGrid
 from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from polyhead.project.tables import AllocationRule, Project, TaskEntry, read_project, training_of
 from polyhead.tasks.kinds import kind_of
-from polyhead.values import Value
+from polyhead.values import Value, digested
 
 ALONE, GROUP = "the new task alone", "every task of the group"
 ALL, OWN = "the trunk and every task", "the new task, with a trunk of its own"
@@ -190,16 +190,16 @@ def _entry(tasks: TaskSet, way: Way, entry: TaskEntry) -> TaskEntry:
 
 def project_file(project: Project, home: Path) -> str:
     """The project as TOML that may lie anywhere; paths of data, relative to `home`, become absolute."""
-    plain = _without_defaults(project)
+    plain = _without_none(digested(project))
     for table in plain["tasks"]:
-        for key in ("train", "validation", "test"):
-            table[key] = _placed(table.get(key), home)
+        for key in {"train", "validation", "test"} & table.keys():
+            table[key] = _placed(table[key], home)
         table |= {key: table.pop(key) for key in ("strategy", "training") if key in table}  # sub-tables come last
-    tables = [_compact(table) for table in plain.pop("tasks")]
+    tables = plain.pop("tasks")
     trunk = home / project.trunk.name
     if project.trunk.name != "minilm" and trunk.is_dir():
         plain["trunk"] = {**plain.get("trunk", {}), "name": str(trunk.resolve())}
-    head: str = tomli_w.dumps(_compact(plain))
+    head: str = tomli_w.dumps(plain)
     return head + "".join(f"\n[[tasks]]\n{_task_text(table)}" for table in tables)
 
 
@@ -220,25 +220,8 @@ def _placed(file: Any, home: Path) -> Any:
     return file
 
 
-def _compact(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if value is not None}
-
-
-def _without_defaults(value: Any) -> Any:
-    """As `msgspec.to_builtins`, without fields at their default; tags stay."""
-    if isinstance(value, msgspec.Struct):
-        fields = {}
-        config = value.__struct_config__
-        if config.tag_field is not None:
-            fields[config.tag_field] = config.tag
-        for field in msgspec.structs.fields(type(value)):
-            own = getattr(value, field.name)
-            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-            if own != default and own is not None:
-                fields[field.name] = _without_defaults(own)
-        return fields
+def _without_none(value: Any) -> Any:
+    """TOML has no word for it."""
     if isinstance(value, dict):
-        return {key: _without_defaults(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_defaults(item) for item in value]
-    return value
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value

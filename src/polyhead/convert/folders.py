@@ -10,16 +10,8 @@ import msgspec
 
 from polyhead.bundle.owners import owner_named
 from polyhead.convert.difference import EncoderDifference, encoder_difference
-from polyhead.convert.hugging_face import (
-    ForeignHead,
-    adapter_base,
-    read_adapted_head,
-    read_adapter,
-    read_base,
-    read_encoder,
-    read_head,
-)
-from polyhead.convert.peft import Lora, adapter_line, is_adapter
+from polyhead.convert.hugging_face import ForeignHead, read_adapted_head, read_base, read_encoder, read_head
+from polyhead.convert.peft import Lora, adapter_line, base_named, is_adapter, read_lora
 from polyhead.convert.scan import (
     Group,
     ScannedEncoder,
@@ -133,7 +125,7 @@ class BaseEncoders:
 
     def folder(self, adapter: str) -> Path:
         """The folder of the adapter's base; raises TrunkNotFound if it does not exist and no base is given."""
-        named = adapter_base(adapter)
+        named = base_named(adapter)
         place = os.path.expanduser(named or "")
         if os.path.isdir(place):
             return Path(place)
@@ -154,18 +146,13 @@ class BaseEncoders:
 
     def adapted(self, adapter: str) -> AdaptedEncoder:
         """The adapter with its base; raises TrunkError, naming the folder, for what cannot be imported."""
-        folder, encoder = self.folder(adapter), self.encoder(adapter)
+        folder, encoder, owner = self.folder(adapter), self.encoder(adapter), owner_named(adapter)
         _check_tokenizer(adapter, encoder)
-        lora = read_adapter(adapter, folder, encoder.architecture)
+        lora = read_lora(adapter, folder, encoder.architecture)
         head = read_adapted_head(adapter, lora)
-        pool, node = head.ends(owner_named(adapter))
-        return AdaptedEncoder(
-            lora=lora,
-            head=head,
-            scanned=msgspec.structs.replace(
-                encoder, pool=pool, head=node, base=str(folder), adapted=lora.nodes(owner_named(adapter))
-            ),
-        )
+        pool, node = head.ends(owner)
+        own = msgspec.structs.replace(encoder, pool=pool, head=node, base=str(folder), adapted=lora.nodes(owner))
+        return AdaptedEncoder(lora=lora, head=head, scanned=own)
 
 
 def check_distinct(folders: Sequence[str]) -> None:
@@ -178,10 +165,7 @@ def check_distinct(folders: Sequence[str]) -> None:
 
 def scanned_with(data: TrunkData, head: ForeignHead | None) -> ScannedEncoder:
     """An encoder's digests with the end of its path."""
-    if head is None:
-        return scanned(data)
-    pool, node = head.ends(owner_named(data.name))
-    return scanned(data, pool=pool, head=node)
+    return scanned(data) if head is None else scanned(data, head.ends(owner_named(data.name)))
 
 
 def _read_folder(folder: str, origin: TrunkData | None, base: ScannedEncoder | None, show: Show) -> FoundFolder:

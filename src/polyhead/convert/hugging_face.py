@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from polyhead.convert.peft import MERGE, WEIGHTS, Lora, base_named, check_ends, is_adapter, read_lora
+from polyhead.convert.peft import MERGE, WEIGHTS, Lora, check_ends, is_adapter, naming
 from polyhead.deep.nn.load import WeightFiles, load_trunk, open_checkpoint
 from polyhead.encoder.data import TrunkData, check_arrays
-from polyhead.encoder.shape import Architecture, linear
+from polyhead.encoder.shape import linear
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.plan import Activation, Head, Pool
@@ -108,13 +107,13 @@ def read_encoder(folder: Path | str, *, max_tokens: int | None = None) -> TrunkD
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise TrunkNotFound("there is no such folder", got=folder, do="give a folder saved by `save_pretrained`")
-    with _naming(folder):
+    with naming(folder):
         return msgspec.structs.replace(load_trunk(str(path.resolve()), max_tokens=max_tokens), name=str(folder))
 
 
 def read_base(name: str, *, max_tokens: int | None = None) -> TrunkData:
     """The encoder that `load_trunk` reads under this name; every error names it."""
-    with _naming(f"base {name}"):
+    with naming(f"base {name}"):
         return load_trunk(name, max_tokens=max_tokens)
 
 
@@ -125,22 +124,10 @@ def read_head(folder: Path | str) -> ForeignHead:
     not belong together; every error names the folder.
     """
     path = Path(folder).expanduser()
-    with _naming(folder):
+    with naming(folder):
         config = _config(path)
         _, form = _form(config)
         return _head(config, _arrays(open_checkpoint(path), form.names))
-
-
-def read_adapter(folder: Path | str, base: Path, shape: Architecture) -> Lora:
-    """The adapter that PEFT wrote, over the encoder in `base`; see `read_lora`. Every error names the folder."""
-    with _naming(folder):
-        return read_lora(Path(folder).expanduser(), base, shape)
-
-
-def adapter_base(folder: Path | str) -> str | None:
-    """The encoder that the folder's adapter was trained on, as it is called there."""
-    with _naming(folder):
-        return base_named(Path(folder).expanduser())
 
 
 def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
@@ -150,7 +137,7 @@ def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
     none. Raises TrunkError, naming the folder, for arrays that are neither the head's nor low-rank matrices in layers.
     """
     path = Path(folder).expanduser()
-    with _naming(folder):
+    with naming(folder):
         base = _config(lora.base)
         named, form = _form(_with_class(base, lora.model_class))
         _check_whole(lora, form)
@@ -187,16 +174,6 @@ def weights_digests(folder: Path | str) -> dict[str, str]:
         with file.open("rb") as opened:
             digests[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
     return digests
-
-
-@contextmanager
-def _naming(folder: Path | str) -> Iterator[None]:
-    """Inside, every TrunkError names the folder."""
-    try:
-        yield
-    except TrunkError as error:
-        what = error.what if str(folder) in error.what else f"{folder}: {error.what}"
-        raise type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from error
 
 
 def _config(path: Path) -> _Config:

@@ -9,7 +9,8 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -120,18 +121,35 @@ def is_adapter(folder: Path | str) -> bool:
     return (Path(folder).expanduser() / CONFIG).is_file()
 
 
-def base_named(folder: Path) -> str | None:
+@contextmanager
+def naming(folder: Path | str) -> Iterator[None]:
+    """Inside, every TrunkError names the folder."""
+    try:
+        yield
+    except TrunkError as error:
+        what = error.what if str(folder) in error.what else f"{folder}: {error.what}"
+        raise type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from error
+
+
+def base_named(folder: Path | str) -> str | None:
     """The encoder that the adapter was trained on, as its config calls it: a folder, or a hub id."""
-    named = _decoded(folder).get("base_model_name_or_path")
+    with naming(folder):
+        named = _decoded(Path(folder).expanduser()).get("base_model_name_or_path")
     return named if isinstance(named, str) and named else None
 
 
-def read_lora(folder: Path, base: Path, shape: Architecture) -> Lora:
+def read_lora(folder: Path | str, base: Path, shape: Architecture) -> Lora:
     """The adapter of a folder that PEFT's `save_pretrained` wrote, over the encoder of this shape in the folder `base`.
 
     Raises TrunkError for settings that mean more than low-rank matrices on dense maps, or several ranks or scales
-    inside one layer; WeightsMismatch for matrices that do not fit; TrunkNotFound without a safetensors file.
+    inside one layer; WeightsMismatch for matrices that do not fit; TrunkNotFound without a safetensors file. Every
+    error names the folder.
     """
+    with naming(folder):
+        return _lora(Path(folder).expanduser(), base, shape)
+
+
+def _lora(folder: Path, base: Path, shape: Architecture) -> Lora:
     raw = _decoded(folder)
     _check_settings(raw)
     settings = _settings(raw)

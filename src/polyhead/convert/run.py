@@ -94,7 +94,8 @@ def import_folders(
     digest = trunk.digest
     paths = {model.folder: foreign_path(model, digest, group.taps[model.folder]) for model in models}
     what = f"the import into {out} cannot be proven"
-    with workspace(_nearest(out) / f"{PROOF}{out.resolve().name}", what) as place:
+    nearest = next(parent for parent in out.resolve().parents if parent.is_dir())  # on the disk of the bundle
+    with workspace(nearest / f"{PROOF}{out.resolve().name}", what) as place:
         trial = _trial(place, trunk, models, paths, texts, tell)
         session = Session(trial, backend=TRAINING_BACKEND, precision="float32")
         proofs = {
@@ -137,11 +138,6 @@ def _existing(out: FilePath) -> Bundle | None:
         return Bundle.open(out)
     check_absent(out)
     return None
-
-
-def _nearest(out: FilePath) -> FilePath:
-    """A folder on the disk that the bundle will be on."""
-    return next(parent for parent in out.resolve().parents if parent.is_dir())
 
 
 def _trial(
@@ -192,14 +188,10 @@ def _commit(
     ]
     names = [model.task.name for model in models]
     if not is_new:
-        return certified(out, "import", lambda: _added(out, drafts), changing=names, actor=actor)
+        return certified(out, "import", lambda: add_tasks(out, drafts), changing=names, actor=actor)
     with whole_bundle(out) as building:
         write_bundle(building, trunk)
-        return certified(building, "import", lambda: _added(building, drafts), changing=names, actor=actor)
-
-
-def _added(root: FilePath, drafts: Sequence[Draft]) -> None:
-    add_tasks(root, drafts)
+        return certified(building, "import", lambda: add_tasks(building, drafts), changing=names, actor=actor)
 
 
 def _check_texts(texts: Sequence[Input], wanted: ImportRequest) -> None:

@@ -13,7 +13,7 @@ from polyhead.encoder.data import TrunkData, arrays_digest
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import TrunkError, WrongTrunk
 from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool, Step, merge
-from polyhead.plan.cost import Cost, cost_of
+from polyhead.plan.cost import cost_of
 from polyhead.text.tokenizer_file import open_tokenizer
 from polyhead.values import Value, digested
 
@@ -84,19 +84,13 @@ class Group(Value):
 class ScanTotals(Value):
     """What some models cost together on one text, and the bytes of their arrays in float32."""
 
-    layers: int = 0
-    flops: int = 0
-    bytes: int = 0
-
-    def plus(self, cost: Cost) -> ScanTotals:
-        """With the cost of one more plan."""
-        return ScanTotals(
-            layers=self.layers + cost.layer_evaluations, flops=self.flops + cost.flops, bytes=self.bytes + cost.bytes
-        )
+    layers: int
+    flops: int
+    bytes: int
 
 
-def scanned(data: TrunkData, *, pool: Pool | None = None, head: Head | None = None) -> ScannedEncoder:
-    """The digests of an encoder, with what reads its last layer where that is known."""
+def scanned(data: TrunkData, ends: tuple[Pool, Head | None] = (Pool(), None)) -> ScannedEncoder:
+    """The digests of an encoder; `ends` are what reads its last layer, where that is known."""
     shape = data.architecture
     return ScannedEncoder(
         name=data.name,
@@ -104,8 +98,8 @@ def scanned(data: TrunkData, *, pool: Pool | None = None, head: Head | None = No
         tokenizer=tokenizer_digest(data.tokenizer),
         embeddings=_block(data.arrays, "embeddings."),
         layers=tuple(_block(data.arrays, f"layers.{i}.") for i in range(shape.layers)),
-        pool=pool or Pool(),
-        head=head,
+        pool=ends[0],
+        head=ends[1],
     )
 
 
@@ -190,21 +184,26 @@ def merged(group: Group, models: Mapping[str, ScannedEncoder], *, trunk: str = "
 
 def separate_cost(models: Sequence[ScannedEncoder], tokens: int) -> ScanTotals:
     """Cost of the models when each runs its own encoder."""
-    total = ScanTotals()
-    for model in models:
-        plan = merge({model.name: model.path(len(model.layers), trunk=model.root)})
-        total = total.plus(cost_of(plan, model.architecture, tokens))
-    return total
+    plans = [(merge({each.name: each.path(len(each.layers), trunk=each.root)}), each.architecture) for each in models]
+    return _totals(plans, tokens)
 
 
 def together(grouped: Sequence[Group], models: Mapping[str, ScannedEncoder], tokens: int) -> ScanTotals:
     """Cost of the models when every group is merged over its trunk."""
-    total = ScanTotals()
+    plans = []
     for group in grouped:
         any_of_them = models[next(iter(group.taps))]
-        shape = msgspec.structs.replace(any_of_them.architecture, layers=group.depth)
-        total = total.plus(cost_of(merged(group, models), shape, tokens))
-    return total
+        plans.append((merged(group, models), msgspec.structs.replace(any_of_them.architecture, layers=group.depth)))
+    return _totals(plans, tokens)
+
+
+def _totals(plans: Sequence[tuple[Plan, Architecture]], tokens: int) -> ScanTotals:
+    costs = [cost_of(plan, shape, tokens) for plan, shape in plans]
+    return ScanTotals(
+        layers=sum(cost.layer_evaluations for cost in costs),
+        flops=sum(cost.flops for cost in costs),
+        bytes=sum(cost.bytes for cost in costs),
+    )
 
 
 def sharing(models: Sequence[ScannedEncoder], names: Mapping[str, str]) -> Plan:

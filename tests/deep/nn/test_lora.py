@@ -6,8 +6,8 @@ import torch
 
 pytest.importorskip("transformers")
 
-from polyhead.convert.hugging_face import adapter_base, read_adapted_head, read_adapter
-from polyhead.convert.peft import is_adapter
+from polyhead.convert.hugging_face import read_adapted_head
+from polyhead.convert.peft import base_named, is_adapter, read_lora
 from polyhead.deep.nn.load import load_trunk
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.plan import Layers
@@ -19,7 +19,7 @@ QUERY = "bert.encoder.layer.1.attention.self.query"
 def read(folder, family="Bert"):
     """The adapter and its head, over the family's base."""
     base = checkpoints.base(family)
-    lora = read_adapter(folder, base, load_trunk(str(base)).architecture)
+    lora = read_lora(folder, base, load_trunk(str(base)).architecture)
     return lora, read_adapted_head(folder, lora)
 
 
@@ -81,8 +81,8 @@ def test_half_precision_is_read_as_float32(written):
 def test_only_folders_with_an_adapter_config_are_adapters(written):
     assert is_adapter(written()) and is_adapter(str(written()))
     assert not is_adapter(checkpoints.base())
-    assert adapter_base(written()) == str(checkpoints.base())
-    assert adapter_base(written(base_model_name_or_path=None)) is None
+    assert base_named(written()) == str(checkpoints.base())
+    assert base_named(written(base_model_name_or_path=None)) is None
 
 
 SETTINGS = {
@@ -201,7 +201,7 @@ def test_files_that_cannot_be_read_are_named(written):
     with pytest.raises(WeightsMismatch, match=r"adapter_model\.safetensors cannot be read"):
         read(folder)
     (folder / "adapter_config.json").write_bytes(b"\xff{")
-    for reader in (read, adapter_base):
+    for reader in (read, base_named):
         with pytest.raises(TrunkError, match=f"{folder}.*adapter_config.json cannot be understood"):
             reader(folder)
 
