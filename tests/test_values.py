@@ -77,7 +77,7 @@ WRONG_KEYS = {
     ),
     "one-of-a-kind": ('only = { kind = "frozen", epoch = 2 }', "only", "epochs", "$.only"),
     "kind-itself": ('only = { knd = "frozen" }', "only", "kind", "$.only"),
-    "in-a-table": ('[files.x]\nname = "a"\nlabel = []', "files[...]", "labels", "$.files[...]"),
+    "in-a-table": ('[files.x]\nname = "a"\nlabel = []', "files.x", "labels", "$.files.x"),
 }
 
 
@@ -248,7 +248,7 @@ WRONG_CHOICES = {
     "number": ({"several": [{"kind": "steps", "count": 3}]}, "$.several[0].count", [1, 2], None),
     "in-a-table": (
         {"by_name": {"x": {"kind": "steps", "how": "all"}, "y": {"kind": "waves", "how": "all"}}},
-        "$.by_name[...].how",
+        "$.by_name.y.how",
         ["annealed", "even"],
         None,
     ),

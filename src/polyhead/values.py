@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,11 +63,8 @@ def to_value(data: object, kind: type[ValueT], *, source: str) -> ValueT:
     """Plain data as a checked `kind`; `source` names where the data came from in errors, with the path to the value."""
     try:
         return msgspec.convert(data, kind, strict=True, dec_hook=_registered)
-    except msgspec.ValidationError as error:
-        raise _config_error(str(error), data, kind, source) from None
-    except PolyheadError as error:  # of the value's own check
-        path = _refused(data, kind)
-        raise error.at(f"{source}, {path.removeprefix('.')}" if path else source, path=f"${path}") from None
+    except (msgspec.ValidationError, PolyheadError) as error:
+        raise _told(error, data, kind, _Place(source=source, kind=kind)) from None
 
 
 def _registered(kind: type[Open], data: object) -> object:
@@ -133,10 +129,6 @@ def check_unused(table: str, value: msgspec.Struct, why: Mapping[str, str]) -> N
             raise ConfigError(what, got=getattr(value, name), do="leave it out")
 
 
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*?)`(?: - at `(?P<path>.*)`)?$")
-_CHOICE = re.compile(r"Invalid (?:enum )?value (?P<value>.*) - at `(?P<path>.*?)`(?: in `(?P<table>.*?)`)?$", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<key>.*?)`(?: - at `(?P<path>.*)`)?$")
-_TYPE = re.compile(r"Expected `(?P<wanted>.*?)`, got `(?P<got>.*?)`(?: - at `(?P<path>.*)`)?$")
 _WORDS = {
     "str": "a string",
     "int": "a whole number",
@@ -145,56 +137,60 @@ _WORDS = {
     "array": "a list",
     "object": "a table",
 }
-_INNER = re.compile(r" - at `\$([^`]*)` - at `([^`]*)`$")  # of a value in an open union, and of that value
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
-def _config_error(message: str, data: object, kind: type, source: str) -> ConfigError:
-    message = _INNER.sub(r" - at `\2\1`", message)
-    if match := _UNKNOWN.match(message):
-        return _unknown_key(match["key"], match["path"] or "$", data, kind, source)
-    if match := _CHOICE.match(message):
-        return _wrong_choice(match["value"], match["path"], match["table"], data, kind, source)
-    if match := _MISSING.match(message):
-        where = _where(match["path"] or "$", data)
-        key = match["key"]
-        return ConfigError(f"{source}: key '{key}' is missing in {where}", do=f"add the key '{key}'", key=key)
-    if match := _TYPE.match(message):
-        path, values = match["path"] or "$", [value for _, value in _at(kind, match["path"] or "$", data)]
-        return ConfigError(
-            f"{source}: wrong type at {_where(path, data)}",
-            got=_written(values[0]) if len(values) == 1 else _in_words(match["got"]),
-            allowed=_in_words(match["wanted"]),
-            do="write such a value",
-            path=path,
-        )
-    return ConfigError(f"{source}: {message}", do="fix that value")
+class _Place(msgspec.Struct, frozen=True):
+    """Where a value stands: the data's source and kind, its path, and the path with the names of entries."""
+
+    source: str
+    kind: Any
+    path: str = ""  # such as .tasks[0].labels
+    named: str = ""  # such as .tasks[0] ('mood').labels
+
+    def __str__(self) -> str:
+        return self.named.removeprefix(".") or "the top level"
+
+    def below(self, step: str, part: object) -> _Place:
+        name = part.get("name") if isinstance(part, dict) and step.startswith("[") else None
+        shown = f" ('{name}')" if isinstance(name, str) else ""
+        return _Place(self.source, self.kind, self.path + step, self.named + step + shown)
+
+
+def _told(error: Exception, data: object, kind: Any, place: _Place) -> PolyheadError:
+    """The error of the innermost part of the data that does not fit its kind."""
+    for step, part, of in _parts(data, kind):
+        try:
+            msgspec.convert(part, of, strict=True, dec_hook=_registered)
+        except (msgspec.ValidationError, PolyheadError) as inner:
+            return _told(inner, part, of, place.below(step, part))
+    if isinstance(error, PolyheadError):  # of the value's own check
+        where = f"{place.source}, {place.path.removeprefix('.')}" if place.path else place.source
+        return error.at(where, path=f"${place.path}")
+    message, kinds = str(error), _options(kind)
+    if message.startswith("Object contains unknown field") and isinstance(data, dict):
+        return _unknown_key(data, _chosen(_structs(kinds), data), place)
+    if message.startswith("Object missing required field"):
+        key = message.split("`")[1]
+        do = f"add the key '{key}'"
+        return ConfigError(f"{place.source}: key '{key}' is missing in {place}", do=do, key=key)
+    if message.startswith("Invalid"):
+        return _wrong_choice(data, kinds, place)
+    if not message.startswith("Expected `") or "`, got `" not in message:
+        return ConfigError(f"{place.source}: {message} at {place}", do="fix that value", path=f"${place.path}")
+    words = [word for word in message.split("`")[1].split(" | ") if word != "null"]
+    return ConfigError(
+        f"{place.source}: wrong type at {place}",
+        got=_written(data),
+        allowed=" or ".join(_WORDS.get(word, word) for word in words or ["null"]),
+        do="write such a value",
+        path=f"${place.path}",
+    )
 
 
 def _written(value: Any) -> str:
     """A value nearly as its file has it; JSON cannot write numbers that are not finite."""
     is_number = isinstance(value, float) and not math.isfinite(value)
     return str(value) if is_number else msgspec.json.encode(value).decode()
-
-
-def _in_words(types: str) -> str:
-    """Types as msgspec writes them, such as `str | object`, in words of TOML."""
-    return " or ".join(_WORDS.get(word, word) for word in types.split(" | ") if word != "null" or types == "null")
-
-
-def _where(path: str, data: object) -> str:
-    """A msgspec path with the names of the entries that have one: `tasks[0] ('mood').labels`."""
-    text, here, rest = "", data, _STEP.findall(path)
-    for name, index in rest:
-        if name:
-            here = here.get(name) if isinstance(here, dict) else None
-            text += f".{name}"
-        else:
-            is_there = isinstance(here, list) and index.isdigit() and int(index) < len(here)
-            here = here[int(index)] if isinstance(here, list) and is_there else None
-            named = isinstance(here, dict) and isinstance(here.get("name"), str)
-            text += f"[{index}]" + (f" ('{here['name']}')" if isinstance(here, dict) and named else "")
-    return text.removeprefix(".") or "the top level"
 
 
 def _its_table(key: str, structs: Iterable[Any], above: str = "") -> str | None:
@@ -210,33 +206,31 @@ def _its_table(key: str, structs: Iterable[Any], above: str = "") -> str | None:
     return f"put it into the table {' or '.join(tables)}" if tables else None
 
 
-def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> ConfigError:
-    structs = [struct for kinds, value in _at(kind, path, data) for struct in _chosen(_structs(kinds), value)]
-    keys_by_struct = [_keys(struct) for struct in structs]
-    names = {name for keys in keys_by_struct if key not in keys for name in keys}
-    where = path.removeprefix("$").removeprefix(".") or "the top level"
+def _unknown_key(data: Mapping[str, object], structs: list[Any], place: _Place) -> ConfigError:
+    names, path, kind = _keys(structs[0]), place.path, place.kind
+    key = next(str(key) for key in data if key not in names)
+    where = path.removeprefix(".") or "the top level"
     return ConfigError(
-        f"{source}: unknown key '{key}' in {where}",
+        f"{place.source}: unknown key '{key}' in {where}",
         allowed=sorted(names),
         do=_meant(key, path, names, kind)
-        or (_its_table(key, structs, "" if path == "$" else f"{where}.") if "[" not in path else None)
+        or (_its_table(key, structs, f"{where}." if path else "") if "[" not in path else None)
         or _its_table(key, _structs(_options(kind)))
         or suggestion(key, names)
         or "remove the key",
         key=key,
-        path=path,
+        path=f"${path}",
     )
 
 
-def _meant(key: str, path: str, names: set[str], kind: type) -> str | None:
+def _meant(key: str, path: str, names: tuple[str, ...], kind: type) -> str | None:
     """What to do with a key that is called otherwise here; None for one that is not known by another name."""
     meant = getattr(kind, "meant", {}).get(key.lower().replace("-", "_"))
     if meant is None:
         return None
     table, _, name = meant.rpartition(".")
-    steps = [step for step, _ in _STEP.findall(path) if step]
     # A task's name is not that of a trunk; any other key of this table is what is meant.
-    if name in names and (name != "name" or table in steps[-1:]):
+    if name in names and (name != "name" or table == path.rpartition(".")[2].partition("[")[0]):
         return f"write '{name}': {name} is meant by {key}"
     if not table:
         return f"write '{name}' at the top level: {name} is meant by {key}"
@@ -250,22 +244,18 @@ def _is_list(kind: Any, table: str) -> bool:
     return any(typing.get_origin(option) in (list, tuple) for option in options)
 
 
-def _wrong_choice(shown: str, path: str, table: str | None, data: object, kind: type, source: str) -> ConfigError:
-    """`shown` is the value as msgspec writes it; `table` is the path if the key of a table is wrong."""
-    path = table or path
-    allowed: dict[object, None] = {}
-    for kinds, value in _at(kind, path, data):
-        if table is not None:
-            tables = [kind for kind in kinds if typing.get_origin(kind) is dict]
-            kinds = [key for table in tables for key in _options(typing.get_args(table)[0])]
-        choices = _choices(kinds)
-        if table is not None or (value is not None and value not in choices):  # else another entry of its table
-            allowed |= dict.fromkeys(choices)
+def _wrong_choice(data: object, kinds: Iterable[Any], place: _Place) -> ConfigError:
+    """Of a value, or of a key of a table."""
+    what, allowed = "value", _choices(kinds)
+    if isinstance(data, dict):
+        tables = [kind for kind in kinds if typing.get_origin(kind) is dict]
+        what, allowed = "key", _choices(key for table in tables for key in _options(typing.get_args(table)[0]))
+        data = next((key for key in data if key not in allowed), "")
     return ConfigError(
-        f"{source}: wrong {'value' if table is None else 'key'} {shown} at `{path}`",
-        allowed=list(allowed),
-        do=suggestion(shown.strip("'\""), map(str, allowed)) or "give one of these",
-        path=path,
+        f"{place.source}: wrong {what} {data!r} at `${place.path}`",
+        allowed=allowed,
+        do=suggestion(str(data), map(str, allowed)) or "give one of these",
+        path=f"${place.path}",
     )
 
 
@@ -276,23 +266,17 @@ def _choices(kinds: Iterable[Any]) -> list[object]:
     return values + [f"a value of type {kind.__name__}" for kind in kinds if kind in (bool, int, float, str)]
 
 
-def _refused(data: object, kind: Any) -> str:
-    """The path, such as `.tasks[0].strategy`, to the innermost value whose own check fails; "" for the data itself."""
-    for step, part, of in _parts(data, kind):
-        try:
-            msgspec.convert(part, of, strict=True, dec_hook=_registered)
-        except PolyheadError:
-            return step + _refused(part, of)
-    return ""
-
-
 def _parts(data: object, kind: Any) -> Iterator[tuple[str, object, Any]]:
     """The parts of data of this kind, in order: the step to each part, the part, and its kind."""
+    kinds = _options(kind)
     if isinstance(data, dict):
-        for struct in _chosen(_structs(_options(kind)), data):
-            hints = typing.get_type_hints(struct)
-            yield from ((f".{key}", part, hints[key]) for key, part in data.items() if key in hints)
-    for option in _options(kind):
+        configs = [struct.__struct_config__ for struct in _structs(kinds)]
+        tags = {config.tag_field: Literal[tuple(each.tag for each in configs)] for config in configs if config.tag}
+        structs = _chosen(_structs(kinds), data)
+        known = _fields_of(structs[0]) if len(structs) == 1 else {}
+        hints = {**known, **tags}
+        yield from ((f".{key}", part, hints[key]) for key, part in data.items() if key in hints)
+    for option in kinds:
         if isinstance(data, dict) and typing.get_origin(option) is dict:
             yield from ((f".{key}", part, typing.get_args(option)[1]) for key, part in data.items())
         if isinstance(data, list):
@@ -300,35 +284,11 @@ def _parts(data: object, kind: Any) -> Iterator[tuple[str, object, Any]]:
             yield from ((f"[{number}]", part, of) for number, part, of in items if of is not None)
 
 
-def _at(kind: Any, path: str, data: object) -> Iterator[tuple[list[Any], object]]:
-    """The kinds allowed at a msgspec path such as `$.tasks[0].strategy`, with unions taken apart, and the value there.
-
-    After `[...]`, which means any entry of a table, there is one such pair for each entry.
-    """
-    places = [(_options(kind), data)]
-    for name, index in _STEP.findall(path):
-        below = []
-        for kinds, value in places:
-            if index == "...":
-                of = [typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is dict]
-                below += [(of, entry) for entry in (value.values() if isinstance(value, dict) else ())]
-            elif name:
-                of = [_hint(struct, name) for struct in _chosen(_structs(kinds), value)]
-                below.append((of, value.get(name) if isinstance(value, dict) else None))
-            else:
-                of = [_item(kind, int(index)) for kind in kinds]
-                below.append((of, value[int(index)] if isinstance(value, list) else None))
-        places = [
-            (tuple(option for kind in of if kind is not None for option in _options(kind)), value)
-            for of, value in below
-        ]
-    return ((list(kinds), value) for kinds, value in places)
-
-
-def _hint(struct: Any, name: str) -> Any:
-    """The kind of a field, or of the tag, which is a choice too; None for any other key."""
-    config = struct.__struct_config__
-    return Literal[config.tag] if name == config.tag_field else typing.get_type_hints(struct).get(name)
+@functools.cache
+def _fields_of(struct: Any) -> dict[str, Any]:
+    """The kind of each field, by its key."""
+    hints = typing.get_type_hints(struct, include_extras=True)
+    return {field.encode_name: hints[field.name] for field in _fields(struct)}
 
 
 def _item(kind: Any, number: int) -> Any:
@@ -345,6 +305,7 @@ def _keys(struct: Any) -> tuple[str, ...]:
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
+    kind = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
     kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     return tuple(option for kind in kinds for option in (kind.registered.values() if _is_open(kind) else (kind,)))
 
