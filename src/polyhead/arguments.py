@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
+import itertools
 import numbers
 import reprlib
 import types
@@ -70,64 +71,41 @@ def twice_in(items: Iterable[Item]) -> list[Item]:
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Whether a value is of an annotated type, the items of collections too."""
-    return type(value) is hint or _check_of(hint)(value)
+    """Whether a value is of an annotated type, the items of collections too.
+
+    A list fits a tuple, numpy's numbers fit numbers, and a bool is none. An iterator is not read, since it can be read
+    only once. Annotations that are not classes accept every value.
+    """
+    if type(value) is hint:
+        return True
+    origin, of = _taken_apart(hint)
+    if origin is typing.Union:
+        return type(value) in of or any(fits(value, option) for option in of)
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in of)
+    if origin is tuple and of:
+        if not isinstance(value, tuple | list):
+            return False
+        kinds = of[:1] * len(value) if of[-1] is ... else of
+        return len(kinds) == len(value) and all(map(fits, value, kinds))
+    if of and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(fits(key, of[0]) and fits(item, of[1]) for key, item in value.items())
+    if of and issubclass(origin, Iterable):
+        if not isinstance(value, origin) or isinstance(value, str | bytes | bytearray | Mapping):
+            return False
+        return not isinstance(value, collections.abc.Collection) or all(map(fits, value, itertools.repeat(of[0])))
+    return isinstance(value, origin) and not (isinstance(value, bool) and origin in _NUMBERS.values())
 
 
 @functools.cache
-def _check_of(hint: Any) -> Callable[[Any], bool]:
-    """The function that tells whether a value is of this type, made once for each type."""
-    origin, of = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        options = tuple(map(_check_of, of))
-        return lambda value: type(value) in of or any(option(value) for option in options)
-    if origin is Literal:
-        return lambda value: any(type(value) is type(option) and value == option for option in of)
-    if origin is tuple:
-        return _check_of_tuple(of)
-    if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
-        key, item = map(_check_of, of)
-        return lambda value: (
-            isinstance(value, collections.abc.Mapping) and all(key(name) and item(kept) for name, kept in value.items())
-        )
-    if isinstance(origin, type) and issubclass(origin, collections.abc.Iterable):
-        return _check_of_several(origin, _check_of(of[0]))
-    if origin is collections.abc.Callable:
-        return callable
-    return _check_of_class(hint, origin or hint)
-
-
-def _check_of_tuple(of: tuple[Any, ...]) -> Callable[[Any], bool]:
-    """A list fits the annotation of a tuple too."""
-    checks = tuple(_check_of(hint) for hint in of if hint is not ...)
-    if of[-1] is ...:
-        return lambda value: isinstance(value, tuple | list) and all(map(checks[0], value))
-    return lambda value: (
-        isinstance(value, tuple | list)
-        and len(value) == len(checks)
-        and all(check(item) for check, item in zip(checks, value, strict=True))
-    )
-
-
-def _check_of_several(kind: type, check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Checks the items of a collection; an iterator is not read, since it can be read only once."""
-
-    def holds(value: object) -> bool:
-        if not isinstance(value, kind) or isinstance(value, str | bytes | bytearray | Mapping):
-            return False
-        return all(map(check, value)) if isinstance(value, collections.abc.Collection) else True
-
-    return holds
-
-
-def _check_of_class(hint: Any, known: Any) -> Callable[[Any], bool]:
-    """Annotations that are not classes accept every value; a bool is no number."""
-    kind = _NUMBERS.get(known, known)
-    if hint is Any or not isinstance(kind, type):
-        return lambda value: True
-    if kind in _NUMBERS.values():
-        return lambda value: type(value) is hint or (isinstance(value, kind) and not isinstance(value, bool))
-    return lambda value: isinstance(value, kind)
+def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The class or form of an annotation, and what stands in its brackets."""
+    origin, of = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is types.UnionType:
+        origin = typing.Union
+    if isinstance(origin, type) and origin is not Any:
+        return _NUMBERS.get(origin, origin), of
+    return (origin, of) if origin in (typing.Union, Literal) else (object, ())
 
 
 @functools.cache
