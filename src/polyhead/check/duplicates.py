@@ -239,7 +239,8 @@ def of_tasks(tasks: Sequence[Sequence[SplitRows]]) -> Iterator[Finding]:
         return
     for number, parts in enumerate(tasks):
         for other, keys in enumerate(trained):
-            if other == number or _are_parallel(trained[number], keys):
+            own = trained[number]
+            if other == number or (own and keys and len(own & keys) >= PARALLEL * min(len(own), len(keys))):
                 continue
             for part in parts:
                 if part.is_train:
@@ -252,21 +253,14 @@ def of_tasks(tasks: Sequence[Sequence[SplitRows]]) -> Iterator[Finding]:
                     yield part.found("shared_text", "hint", what, do=do, indices=same)
 
 
-def _are_parallel(first: set[str], second: set[str]) -> bool:
-    return len(first & second) >= PARALLEL * min(len(first), len(second)) if first and second else False
-
-
 def within(parts: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows whose own texts are the same: options of a question, or both texts of a pair."""
     for part in parts:
-        options = [i for i, v in enumerate(part.inputs) if isinstance(v, Question) and _repeats(v.options)]
+        questions = [(i, v.options) for i, v in enumerate(part.inputs) if isinstance(v, Question)]
+        options = [i for i, several in questions if len({o.casefold().strip() for o in several}) < len(several)]
         if options:
             what = f"{counted(len(options), 'question')} with two equal options"
             yield part.found("same_options", "fault", what, do="make the options differ", indices=options)
-
-
-def _repeats(options: Sequence[str]) -> bool:
-    return len({option.casefold().strip() for option in options}) < len(options)
 
 
 def equal_pairs(parts: Sequence[SplitRows]) -> Iterator[Finding]:

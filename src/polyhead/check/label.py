@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from polyhead.check.part import WORD, Finding, RowRef, SplitRows, counted, names_text
+from polyhead.check.part import WORD, Finding, SplitRows, counted, names_text, spaced
 from polyhead.errors import BadValue, UnknownLabel
 from polyhead.tasks.gold import widened
 from polyhead.text.letters import letters_of
@@ -31,11 +31,11 @@ FEW_CLASSES = 5
 
 def unknown(part: SplitRows) -> Iterator[Finding]:
     """Labels that the task does not declare, and rows that cannot be read."""
-    wrong: dict[str, list[BadValue]] = {}
+    wrong: dict[str, list[int]] = {}
     unread = list[BadValue]()
     for error in part.reading.wrong:
         if isinstance(error, UnknownLabel):
-            wrong.setdefault(str(error.facts["label"]), []).append(error)
+            wrong.setdefault(str(error.facts["label"]), []).append(_row(error))
         else:
             unread.append(error)
     known = {_folded(label): label for label in part.task.labels}
@@ -43,27 +43,21 @@ def unknown(part: SplitRows) -> Iterator[Finding]:
     if variants:
         pairs = [f"'{label}' for '{meant}'" for label, meant in variants.items()]
         what = f"labels differ from declared ones in case or spaces alone: {', '.join(pairs[:5])}"
-        places = [place for label, meant in variants.items() for place in _places(part, wrong[label], label, meant)]
+        places = [
+            place for label, meant in variants.items() for place in part.at(wrong[label], label=label, other=meant)
+        ]
         yield part.found("label_variant", "fault", what, do="write each label in one way", places=places)
     if others := [label for label in wrong if label not in variants]:
         near = {label: difflib.get_close_matches(label, part.task.labels, n=1, cutoff=0.8) for label in others[:50]}
         meant = "; ".join(f"'{label}' may be '{names[0]}'" for label, names in near.items() if names)
         what = f"labels that the task does not declare: {names_text(others)}" + (f" ({meant})" if meant else "")
         do = "add them to the task's labels, or fix the rows"
-        places = [place for label in others for place in _places(part, wrong[label], label, "")]
+        places = [place for label in others for place in part.at(wrong[label], label=label)]
         yield part.found("unknown_label", "fault", what, do=do, places=places)
     if unread:
         what = f"{counted(len(unread), 'row')} cannot be used; the first: {unread[0].what}"
-        places = [
-            RowRef(split=part.split, file=part.source.path, row=_row(error), other=error.what) for error in unread
-        ]
+        places = [place for error in unread for place in part.at([_row(error)], other=error.what)]
         yield part.found("unreadable", "fault", what, do=unread[0].do or "fix the rows", places=places)
-
-
-def _places(part: SplitRows, errors: Sequence[BadValue], label: str, other: str) -> list[RowRef]:
-    return [
-        RowRef(split=part.split, file=part.source.path, row=_row(error), label=label, other=other) for error in errors
-    ]
 
 
 def _row(error: BadValue) -> int:
@@ -179,11 +173,7 @@ def given_away(part: SplitRows) -> Iterator[Finding]:
     """Words that stand in nearly every text of a class and in nearly no other: the label may have got into the text."""
     if not part.has_classes or not part.is_train or part.kind.label_is_list or len(part.task.labels) < 2:
         return
-    rows = (
-        np.unique(np.linspace(0, len(part) - 1, min(SAMPLE, len(part))).round().astype(int)).tolist()
-        if len(part)
-        else []
-    )
+    rows = spaced(len(part), SAMPLE)
     words = [set(WORD.findall(part.texts[row].casefold())[:FIRST_WORDS]) for row in rows]
     of_label: dict[int, Counter[str]] = {}
     sizes, everywhere = Counter[int](), Counter[str]()

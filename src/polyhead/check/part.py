@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from polyhead.data.columns import Source
@@ -155,18 +156,12 @@ class SplitRows:
     def place(self, index: int, *, other: str = "") -> RowRef:
         """Where an example stands, with its text and label."""
         text = short(" | ".join(texts_of(self.inputs[index])))
-        return RowRef(
-            split=self.split,
-            file=self.source.path,
-            row=self.rows[index],
-            text=text,
-            label=self.label_of(index),
-            other=other,
-        )
+        (place,) = self.at([self.rows[index]], label=self.label_of(index), other=other)
+        return msgspec.structs.replace(place, text=text)
 
-    def at(self, rows: Iterable[int]) -> tuple[RowRef, ...]:
+    def at(self, rows: Iterable[int], *, label: str = "", other: str = "") -> tuple[RowRef, ...]:
         """Places of rows by their number in the file."""
-        return tuple(RowRef(split=self.split, file=self.source.path, row=row) for row in rows)
+        return tuple(RowRef(split=self.split, file=self.source.path, row=r, label=label, other=other) for r in rows)
 
     def found(
         self,
@@ -196,6 +191,12 @@ class SplitRows:
     def file(self) -> str:
         """The file's name without its folder."""
         return Path(self.source.path).name
+
+
+def spaced(count: int, most: int) -> list[int]:
+    """Up to `most` of the numbers below `count`, evenly spaced."""
+    numbers: list[int] = np.unique(np.linspace(0, max(0, count - 1), min(most, count)).round().astype(int)).tolist()
+    return numbers
 
 
 def by_task(parts: Sequence[SplitRows]) -> list[list[SplitRows]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from polyhead.check import column, duplicates, label, shift, text
 from polyhead.check.part import TRAIN, Finding, SplitRows, by_task
-from polyhead.data.guess_columns import Table, table_of
+from polyhead.data.guess_columns import table_of
 from polyhead.data.read import read_each
 from polyhead.errors import BadValue, DataError, MissingColumn
 from polyhead.project.tables import DataFile, TaskEntry
@@ -37,16 +38,13 @@ def read_parts(
             try:
                 parts.append(SplitRows(task, split, source, read_each(source, task)))
             except DataError as error:
-                kind = "missing_column" if isinstance(error, MissingColumn) else "unreadable"
-                do = error.do or "correct the file"
-                what = error.what + (f" (it has {_columns(error)})" if kind == "missing_column" else "")
+                kind, what, do = "unreadable", error.what, error.do or "correct the file"
+                if isinstance(error, MissingColumn):
+                    allowed = error.allowed
+                    has = ", ".join(map(str, allowed)) if isinstance(allowed, list | tuple) else str(allowed)
+                    kind, what = "missing_column", f"{what} (it has {has})"
                 findings.append(Finding(kind=kind, level="fault", what=what, do=do, task=entry.name, split=split))
     return parts, findings
-
-
-def _columns(error: DataError) -> str:
-    allowed = error.allowed
-    return ", ".join(map(str, allowed)) if isinstance(allowed, list | tuple) else str(allowed)
 
 
 def findings_in(parts: Sequence[SplitRows], *, limit: int, show: Show = _silent) -> list[Finding]:
@@ -92,16 +90,6 @@ def _of_files(parts: Sequence[SplitRows], show: Show) -> Iterator[Finding]:
             first.setdefault(source.path, part)
     for path, part in first.items():
         show(f"looking at the columns of {part.file}")
-        table = _table(path, part)
-        if table is not None:
-            yield from column.columns(part, table, declared[path])
-
-
-def _table(path: str, part: SplitRows) -> Table | None:
-    """Rows of the file to look at its columns; None where a row cannot be read, which is told already."""
-    if len(part.reading.columns) < 3 and not path.lower().endswith(".parquet"):
-        return None
-    try:
-        return table_of(path)
-    except BadValue:
-        return None
+        if len(part.reading.columns) >= 3 or path.lower().endswith(".parquet"):
+            with suppress(BadValue):  # a row that cannot be read is told already
+                yield from column.columns(part, table_of(path), declared[path])

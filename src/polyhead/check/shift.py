@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from polyhead.check.part import WORD, Finding, SplitRows, counted
+from polyhead.check.part import WORD, Finding, SplitRows, counted, spaced
 
 FEW = 50  # rows: of fewer nothing is said of shares, and a score is hardly one
 LABELS_APART, BY_CHANCE = 0.2, 3.0  # half the sum of differences of shares, and how far above what chance makes
@@ -57,7 +57,7 @@ def texts(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
     if _distance(train.lengths, part.lengths) >= LENGTHS_APART:
         lengths = [np.median(each.lengths) for each in (part, train)]
         reasons.append(f"texts have {lengths[0]:,.0f} characters in the middle, in train {lengths[1]:,.0f}")
-    samples = [_sample(train.texts), _sample(part.texts)]
+    samples = [[each.texts[index] for index in spaced(len(each), SAMPLE)] for each in (train, part)]
     for name, trait in _TRAITS.items():
         own, other = (sum(map(trait, texts)) / len(texts) for texts in samples)
         if abs(own - other) >= WRITING_APART:
@@ -76,11 +76,6 @@ _TRAITS = {
     "end with a mark": lambda text: text.rstrip()[-1:] in tuple(".!?"),
     "have letters beyond ASCII": lambda text: not text.isascii() and any(c.isalpha() and c > "\x7f" for c in text),
 }
-
-
-def _sample(texts: Sequence[str]) -> list[str]:
-    spaced = np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts))).round().astype(int)
-    return [texts[index] for index in np.unique(spaced)]
 
 
 def _unseen(train: Sequence[str], other: Sequence[str]) -> tuple[float, float]:
