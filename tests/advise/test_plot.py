@@ -2,13 +2,30 @@
 
 import pytest
 
-from polyhead.advise.plot import Point, name_points
+from polyhead.advise.compare import Compared
+from polyhead.advise.measure import Counted, WayCosts
+from polyhead.advise.plot import name_points
 
 pytest.importorskip("matplotlib")
 
 
-def point(cost, quality, number):
-    return Point(name=f"way-{number}", group="a", cost=cost, quality=quality, spread=0.2, on_frontier=number == 0)
+def point(gflop, quality, number):
+    """A way of this cost."""
+    whole = Counted(layers=1, flops=int(1e9 * gflop), parameters=1)
+    return Compared(
+        name=f"way-{number}",
+        title="",
+        kind="a",
+        quality=quality,
+        spread=0.2,
+        seeds=1,
+        validation=quality,
+        tasks={},
+        seconds=1.0,
+        retrained="",
+        costs=WayCosts(added_parameters=0.0, stored_bytes=0, tokens=8, tasks=1, of_set=whole),
+        on_frontier=number == 0,
+    )
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.1, 3.0])

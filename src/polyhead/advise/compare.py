@@ -65,6 +65,17 @@ class Compared(Value):
     on_frontier: bool = False
     stood_in: dict[str, str] = {}
 
+    @property
+    def gflop(self) -> float:
+        """Of `AT` tasks on one text; infinite where costs are not counted."""
+        return float("inf") if self.costs is None else (self.costs.counted_for(AT) or self.costs.of_set).flops / 1e9
+
+    @property
+    def group(self) -> str:
+        """What has one colour and mark in the plot."""
+        joint = self.name.endswith("-joint")
+        return "the trunk learns too" if joint else "a trunk a task" if self.kind == "fine_tune" else self.kind
+
 
 class WayComparison(Value):
     """All ways that have a row, by cost."""
@@ -311,21 +322,14 @@ def compare_ways(way: Way, rows: Sequence[FinishedRun], costs: WayCosts | None) 
     )
 
 
-def with_frontier(ways: Sequence[Compared], at: int = AT) -> tuple[Compared, ...]:
-    """The ways by cost, those marked that no cheaper way equals; the cost is FLOPs of `at` tasks on one text."""
-    ordered = sorted(ways, key=lambda way: (cost_at(way, at), -way.quality, way.name))
+def with_frontier(ways: Sequence[Compared]) -> tuple[Compared, ...]:
+    """The ways by cost, those marked that no cheaper way equals."""
+    ordered = sorted(ways, key=lambda way: (way.gflop, -way.quality, way.name))
     best, marked = -float("inf"), []
     for way in ordered:
         marked.append(msgspec.structs.replace(way, on_frontier=way.costs is not None and way.quality > best))
         best = max(best, way.quality)
     return tuple(marked)
-
-
-def cost_at(way: Compared, at: int = AT) -> float:
-    """FLOPs of so many tasks on one text; infinite where they are not counted."""
-    if way.costs is None:
-        return float("inf")
-    return float((way.costs.counted_for(at) or way.costs.of_set).flops)
 
 
 def _inputs(prepared: Prepared) -> list[AnyInput]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from polyhead.advise.compare import AT, Compared, WayComparison
 from polyhead.errors import MissingExtra
-from polyhead.values import Value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,32 +27,22 @@ PLACES = (
 )
 
 
-class Point(Value):
-    """One way in the plot."""
-
-    name: str
-    group: str  # of one colour and mark
-    cost: float
-    quality: float
-    spread: float
-    on_frontier: bool
-
-
-def plot_points(points: Sequence[Point], path: Path | str | None, *, cost: str, quality: str, title: str = "") -> str:
-    """Draws into `path` (.svg, .png or .pdf); gives the drawing as SVG text. Raises MissingExtra without matplotlib."""
+def plot_svg(comparison: WayComparison, path: Path | str | None = None) -> str:
+    """The plot as SVG text, drawn into `path` (.svg, .png or .pdf) too; raises MissingExtra without matplotlib."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("matplotlib", "plots", "drawing quality against cost") from None
+    points = [way for way in comparison.ways if way.costs is not None]
     figure = Figure(figsize=(9, 5.4), layout="constrained")
     axes = figure.subplots()
-    best = sorted((p for p in points if p.on_frontier), key=lambda p: p.cost)
-    axes.step([p.cost for p in best], [p.quality for p in best], where="post", color="#999999", zorder=1)
+    best = sorted((p for p in points if p.on_frontier), key=lambda p: p.gflop)
+    axes.step([p.gflop for p in best], [p.quality for p in best], where="post", color="#999999", zorder=1)
     for number, group in enumerate(dict.fromkeys(p.group for p in points)):
         several = [p for p in points if p.group == group]
         axes.errorbar(
-            [p.cost for p in several],
+            [p.gflop for p in several],
             [p.quality for p in several],
             yerr=[p.spread for p in several],
             fmt=MARKS[number % len(MARKS)],
@@ -66,7 +56,7 @@ def plot_points(points: Sequence[Point], path: Path | str | None, *, cost: str, 
     axes.set_xscale("log")
     for set_form in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         set_form("{x:g}")
-    axes.set(xlabel=cost, ylabel=quality, title=title)
+    axes.set(xlabel=f"GFLOP for one text, {AT} tasks", ylabel="points, mean over the tasks", title=comparison.project)
     axes.margins(x=0.12, y=0.1)
     axes.grid(alpha=0.3, which="both")
     figure.legend(fontsize="small", loc="outside right upper")
@@ -80,17 +70,19 @@ def plot_points(points: Sequence[Point], path: Path | str | None, *, cost: str, 
     return text.getvalue()
 
 
-def name_points(figure: Figure, axes: Axes, points: Sequence[Point]) -> list[Bbox]:
+def name_points(figure: Figure, axes: Axes, points: Sequence[Compared]) -> list[Bbox]:
     """Writes each point's name beside it, where it covers other names and marks the least; gives the names' boxes."""
     from matplotlib.transforms import Bbox, offset_copy
 
     pixels = figure.dpi / 72
-    ends = [axes.transData.transform([(p.cost, p.quality - p.spread), (p.cost, p.quality + p.spread)]) for p in points]
+    ends = [
+        axes.transData.transform([(p.gflop, p.quality - p.spread), (p.gflop, p.quality + p.spread)]) for p in points
+    ]
     marks = [Bbox([low - 4 * pixels, high + 4 * pixels]) for low, high in ends]
     names = list[Bbox]()
-    for p in sorted(points, key=lambda p: (not p.on_frontier, p.cost, -p.quality)):
+    for p in sorted(points, key=lambda p: (not p.on_frontier, p.gflop, -p.quality)):
         size, colour = ("small", "#000000") if p.on_frontier else ("x-small", "#777777")
-        text = axes.text(p.cost, p.quality, p.name, fontsize=size, color=colour)
+        text = axes.text(p.gflop, p.quality, p.name, fontsize=size, color=colour)
         text.set_in_layout(False)
         best = None
         for number, (aligned, right, up) in enumerate(PLACES):
@@ -107,7 +99,7 @@ def name_points(figure: Figure, axes: Axes, points: Sequence[Point]) -> list[Bbo
         if number >= len(PLACES) - len(FAR):
             line = {"arrowstyle": "-", "color": "#aaaaaa", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
             across, up = axes.transData.inverted().transform((box.x0, (box.y0 + box.y1) / 2))
-            axes.annotate("", (p.cost, p.quality), xytext=(across, up), arrowprops=line).set_in_layout(False)
+            axes.annotate("", (p.gflop, p.quality), xytext=(across, up), arrowprops=line).set_in_layout(False)
         names.append(box)
     return names
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from polyhead.advise.compare import AT, Compared, WayComparison, cost_at
+from polyhead.advise.compare import AT, Compared, WayComparison
 from polyhead.advise.measure import Counted
-from polyhead.advise.plot import Point, plot_points
+from polyhead.advise.plot import plot_svg
 from polyhead.errors import MissingExtra
 from polyhead.progress import counted, duration
 
@@ -80,33 +80,6 @@ def notes(comparison: WayComparison) -> list[str]:
     return several
 
 
-def points_of(comparison: WayComparison) -> list[Point]:
-    """The points of the plot, in GFLOP."""
-    return [
-        Point(
-            name=way.name,
-            group=_group(way),
-            cost=cost_at(way) / 1e9,
-            quality=way.quality,
-            spread=way.spread,
-            on_frontier=way.on_frontier,
-        )
-        for way in comparison.ways
-        if way.costs is not None
-    ]
-
-
-def plot_svg(comparison: WayComparison, path: str | None = None) -> str:
-    """The plot as SVG, drawn into `path` too; raises MissingExtra without matplotlib."""
-    return plot_points(
-        points_of(comparison),
-        path,
-        cost=f"GFLOP for one text, {AT} tasks",
-        quality="points, mean over the tasks",
-        title=comparison.project,
-    )
-
-
 def comparison_page(comparison: WayComparison) -> str:
     """The comparison as one HTML file."""
     try:
@@ -129,11 +102,6 @@ def comparison_page(comparison: WayComparison) -> str:
         _table(speed_rows(comparison)),
     ]
     return f"{_HEAD}<title>{escape(comparison.project)}</title></head><body>{''.join(parts)}</body></html>\n"
-
-
-def _group(way: Compared) -> str:
-    joint = way.name.endswith("-joint")
-    return "the trunk learns too" if joint else "a trunk a task" if way.kind == "fine_tune" else way.kind
 
 
 def _cells(way: Compared) -> list[str]:

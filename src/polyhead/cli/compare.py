@@ -48,7 +48,8 @@ def command(
     folder, for `polyhead train`, and so are the page and the report.
     """
     from polyhead.advise.compare import Comparing, Settings
-    from polyhead.advise.tables import comparison_page, plot_svg
+    from polyhead.advise.plot import plot_svg
+    from polyhead.advise.tables import comparison_page
     from polyhead.advise.ways import read_task_set
     from polyhead.progress import duration
     from polyhead.train.events import Events
