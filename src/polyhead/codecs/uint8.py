@@ -59,7 +59,7 @@ class UInt8(FeatureCodec):
         return scale, np.rint(-low / scale)
 
     def graph(self, ops: Any, x: Any, constants: Constants) -> Any:
-        """Levels clipped to [-z, 255 - z] and not shifted by z, which would lose precision in low precision; times s."""
+        """Levels clipped to [-z, 255 - z], without the shift by z, which would lose precision; times s."""
         scale, zero = np.array(constants.scale, np.float32), np.array(constants.zero, np.float32)
         levels = ops.round(ops.divide(x, ops.constant(scale)))
         clipped = ops.minimum(ops.maximum(levels, ops.constant(-zero)), ops.constant(255 - zero))

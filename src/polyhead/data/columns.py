@@ -55,9 +55,7 @@ RULES = ("separator", "empty", "overlaps")  # fields that set how cells are read
 
 
 class Source(Columns, kw_only=True):
-    """A table and the columns that a task reads; the table is a file, a folder, or an address such as
-    `datasets:owner/name`.
-    """
+    """A table (a file, a folder, or an address such as `datasets:owner/name`) and the columns that a task reads."""
 
     path: str
     where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values

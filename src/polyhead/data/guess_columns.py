@@ -36,9 +36,7 @@ TOKENS = ("tokens", "words")
 
 
 class Layout(Columns):
-    """The columns of a task. `kind` is None if it must be guessed from the labels; `others` are other columns of
-    labels.
-    """
+    """The columns of a task. `kind` is None if the labels must decide it; `others` are other columns of labels."""
 
     kind: str | None = None
     whys: tuple[str, ...] = ()

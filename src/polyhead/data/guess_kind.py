@@ -132,9 +132,7 @@ def separator_of(cells: Sequence[str]) -> tuple[str, bool] | None:
 
 
 def separator_between(cells: Sequence[str], labels: Collection[str]) -> str | None:
-    """The separator that splits all cells into known `labels`; falls back to `separator_of` if none does or none are
-    known.
-    """
+    """The separator that splits all cells into known `labels`; falls back to `separator_of`."""
     known = set(labels)
     for mark in (None, *SEPARATORS) if known else ():
         if all(part.strip() in known for cell in cells for part in (cell.split(mark) if mark else [cell])):
@@ -173,9 +171,7 @@ def is_numeric(values: Sequence[object]) -> bool:
 
 
 def are_codes(values: Sequence[object], name: str = "") -> str | None:
-    """The reason why numeric values are names: they contain characters of codes, or the name of their column says
-    so.
-    """
+    """The reason why numeric values are names: their characters, or the name of their column."""
     cells = [value for value in values if isinstance(value, str)]
     if code := next((cell for cell in cells if CODE.fullmatch(cell)), None):
         return f"'{code}' is no number, but a code"

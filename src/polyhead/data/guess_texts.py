@@ -63,9 +63,7 @@ def _are_texts(values: Sequence[object]) -> bool:
 
 
 def pair_of(columns: Mapping[str, Sequence[Any]], names: Sequence[str]) -> tuple[str, ...]:
-    """Two columns with the names of a pair; unless these are names of texts, at least one must not look like a
-    label.
-    """
+    """Two columns with the names of a pair; unless these are names of texts, at least one is no label."""
     by_name = {name.strip().lower(): name for name in names}
     for first, second in [*PAIRS, *_numbered(by_name)]:
         if first in by_name and second in by_name:

@@ -25,8 +25,7 @@ def sources_of(
     *,
     say: Callable[[str], None],
 ) -> dict[str, Source]:
-    """The source of each task's labels: of the tasks in `names`, by default of all with a column that is named or
-    present.
+    """The source of each task's labels: of the tasks in `names`, by default of all whose column is named or present.
 
     `labels` maps tasks to columns; the key None holds the column that names no task. If a task's column has another
     name, it is guessed as `init` does, and reported. Raises ConfigError if no task has a column or two look alike,

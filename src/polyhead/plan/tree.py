@@ -141,7 +141,7 @@ def _continues(first: Layers, second: Layers) -> bool:
 
 @typed
 def merge(paths: Mapping[str, Path]) -> Plan:
-    """One plan for many tasks: layers are cut where others with the same weights start or stop; equal prefixes merge."""
+    """One plan for many tasks: layers are cut where others with the same weights start or stop; equal prefixes meet."""
     cuts: dict[str, set[int]] = {}
     for path in paths.values():
         for layers in path.layers:

@@ -131,8 +131,7 @@ def few(rows: int, positions: int) -> tuple[int, int]:
 
 
 def pack_texts(lengths: np.ndarray, *, width: int, line: int = 0) -> Packing:
-    """The cheapest packing of texts of these lengths (at least 1) into rows, for an encoder of this width; no text is
-    cut.
+    """The cheapest packing of texts of these lengths (at least 1) into rows, for an encoder of this width.
 
     Where texts leave much of a row free, rows of two and three times the length are tried too. Texts of at most `line`
     tokens in all share one row.

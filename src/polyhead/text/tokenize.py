@@ -254,9 +254,7 @@ class _Read(Value, eq=False):
 
 
 def _read(lengths: np.ndarray, more: np.ndarray, room: int, windows: Windows | None) -> _Read:
-    """The tokens to read of inputs with `lengths` encoded tokens and `more` tokens that are not encoded, (inputs,
-    texts).
-    """
+    """The tokens to read of inputs with `lengths` encoded and `more` other tokens, (inputs, texts)."""
     rows, nothing, zeros = np.arange(len(lengths)), np.zeros(len(lengths), np.int64), np.zeros_like(lengths)
     total, unread = lengths.sum(axis=1), more.sum(axis=1)
     beyond = np.maximum(0, total - room) + unread

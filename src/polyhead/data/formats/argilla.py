@@ -24,9 +24,7 @@ TIMES = ("inserted_at", "updated_at", "event_timestamp")
 
 
 class Argilla(RecordFormat):
-    """Reads the value that most submitted responses give, the first of equally frequent ones. Suggestions are not
-    labels.
-    """
+    """Reads the value that most submitted responses give, the first of equals. Suggestions are not labels."""
 
     name = "Argilla"
 
@@ -39,9 +37,7 @@ class Argilla(RecordFormat):
 
     @classmethod
     def knows(cls, head: Sequence[Any]) -> bool:
-        """True if each record has `fields` and `responses`, or a column of responses next to a column of their
-        users.
-        """
+        """True if each record has `fields` and `responses`, or a column of responses next to one of their users."""
         if not are_objects(head):
             return False
         if all(isinstance(record.get("fields"), dict) and "responses" in record for record in head):

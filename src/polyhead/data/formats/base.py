@@ -1,6 +1,4 @@
-"""The interface of annotation formats: a format recognizes its files by their content, and converts them to plain
-rows.
-"""
+"""The interface of annotation formats: a format knows its files by their content, and converts them to plain rows."""
 
 from __future__ import annotations
 

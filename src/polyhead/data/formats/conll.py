@@ -15,9 +15,7 @@ BREAK = "-DOCSTART-"
 
 
 class Conll(FileFormat):
-    """One row per sentence: `tokens` from the first column, `tags` from the last; from CoNLL-U, the forms and UPOS
-    tags.
-    """
+    """One row per sentence: `tokens` from the first column, `tags` from the last (CoNLL-U: forms and UPOS tags)."""
 
     name = "CoNLL"
 

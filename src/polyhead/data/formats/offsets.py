@@ -36,8 +36,7 @@ class Places:
         return None
 
     def of_edges(self, start: int, end: int) -> tuple[int, int]:
-        """The characters between two offsets, in the only unit (UTF-16's or Python's) in which both fall on edges of
-        words.
+        """The characters between two offsets, in the only unit (UTF-16's or Python's) in which both are edges of words.
 
         Raises BadValue if the units differ and both or neither fit, and if there are no such characters.
         """

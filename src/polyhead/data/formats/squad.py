@@ -24,9 +24,7 @@ class Squad(RecordFormat):
         return any(isinstance(each, dict) and QUESTIONS in each for record in head for each in record[PARAGRAPHS])
 
     def rows(self, record: Any) -> Iterator[dict[str, object]]:
-        """`id`, `title`, `question`, `context` and `answers`, a list of {text, start}; empty for an impossible
-        question.
-        """
+        """`id`, `title`, `question`, `context` and `answers`, a list of {text, start}, empty if impossible."""
         for paragraph in record.get(PARAGRAPHS) or ():
             questions = paragraph.get(QUESTIONS) if isinstance(paragraph, dict) else None
             if not isinstance(questions, list) or not all(isinstance(each, dict) for each in questions):

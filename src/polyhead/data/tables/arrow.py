@@ -1,6 +1,4 @@
-"""pyarrow values as plain Python values at any depth, so that no date, time or text stops a job. Needs the extra
-`store`.
-"""
+"""pyarrow values as plain Python values at any depth, so that no date, time or text stops a job (extra `store`)."""
 
 from __future__ import annotations
 

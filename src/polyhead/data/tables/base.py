@@ -86,9 +86,7 @@ class Writer(ABC):
         types: Mapping[str, Word] | None = None,
         schema: Any = None,
     ) -> None:
-        """Prepares to write; `types` and `schema` (pyarrow's, if the input table has one) are those of the kept
-        columns.
-        """
+        """Prepares to write; `types` and `schema` (pyarrow's, if the input table has one) describe the kept columns."""
         self.kept, self.columns, self.packed = tuple(kept), tuple(columns), packed
         self.types, self.kept_schema = dict(types or {}), schema
 

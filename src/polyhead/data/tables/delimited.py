@@ -37,9 +37,7 @@ class CsvWriter(LineWriter):
 
 
 class Delimited(TableFormat):
-    """Text between separators under a header; in TSV a quote is a plain character, as the media type's registration
-    says.
-    """
+    """Text between separators under a header; in TSV a quote is a plain character (as registered with IANA)."""
 
     name = "CSV"
     endings = (".csv", ".tsv")

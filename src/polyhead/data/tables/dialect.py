@@ -25,9 +25,7 @@ _BLOCK, _OVERLAP = 2**20, 4  # bytes
 
 
 def has_escapes(file: BinaryIO, *, tabs: bool = False) -> bool:
-    """Whether backslashes may be escapes in the table: a cell is NULL, or a backslash precedes a quote inside a
-    cell.
-    """
+    """Whether backslashes may be escapes in the table: a cell is NULL, or a backslash precedes a quote in a cell."""
     kept, block = b"\n", b"begin"
     while block:
         block = file.read(_BLOCK)
@@ -39,9 +37,7 @@ def has_escapes(file: BinaryIO, *, tabs: bool = False) -> bool:
 
 
 def with_plain_backslashes(line: str, *, tabs: bool = False) -> str:
-    """The line for a reader that treats backslashes as escapes, so that a backslash which escapes nothing is
-    preserved.
-    """
+    """The line for a reader that treats backslashes as escapes, so that a backslash which escapes nothing is kept."""
     return _PLAIN[tabs].sub(r"\\\\", line) if "\\" in line else line
 
 
