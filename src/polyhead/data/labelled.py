@@ -1,6 +1,4 @@
-"""Finds the columns of tasks' labels in a file: the named ones, those named after the task, or those that look like
-labels.
-"""
+"""Finds the columns of tasks' labels in a file: named ones, those named after a task, or those that look like labels."""
 
 from __future__ import annotations
 
