@@ -1,4 +1,4 @@
-"""Finds the columns of tasks' labels in a file: named ones, those named after a task, or those that look like labels."""
+"""Finds the columns of tasks' labels in a file: named ones, those named after tasks, or those that look so."""
 
 from __future__ import annotations
 
