@@ -130,7 +130,7 @@ class Said(Value):
     parts: tuple[Phrase, ...]
 
     def strongest(self, count: int) -> list[Phrase]:
-        """The parts with the largest effects in either direction, the largest first; parts without effect are omitted."""
+        """The parts with the largest effects in either direction, the largest first; none without effect."""
         ranked = sorted((part for part in self.parts if part.effect), key=lambda part: -abs(part.effect))
         return ranked[:count]
 
