@@ -141,7 +141,7 @@ class TrainingJob:
         return sorted(trainers, key=lambda trainer: trainer.order)
 
     def folder(self, kind: str, p: Prepared) -> FilePath:
-        """The folder for one way of training over exact paths, trunk digest included; only the same run resumes from it."""
+        """The folder for one way of training over exact paths, trunk included; only the same run resumes from it."""
         settings = {name: value for name, value in self.prints[p.task.name].items() if name != "allocation"}
         paths = [msgspec.to_builtins(path) for path in self.paths[p.task.name]]
         name = tag({**settings, "paths": paths, "precision": self.source.precision})

@@ -142,7 +142,7 @@ def _read(project: Project, only: tuple[str, ...]) -> Project:
 
 
 def _check(project: Project, place: ProcessRank, only: tuple[str, ...], options: TrainOptions) -> None:
-    """Raises ConfigError for options without use in the recipe, UnknownTask for names that the project does not have."""
+    """Raises ConfigError for options without use in the recipe, UnknownTask for names that are not in the project."""
     kind, names = str(project.recipe.__struct_config__.tag), [entry.name for entry in project.tasks]
     if place.world > 1 and kind != "joint":
         raise ConfigError(
