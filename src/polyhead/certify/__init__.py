@@ -9,7 +9,8 @@ from polyhead.certify.changes import BundleChange, Requester, add_from, remove_f
 from polyhead.certify.proof import certified
 from polyhead.certify.prover import Prover
 from polyhead.certify.verification import Discrepancy, Verification, checked, verify
-from polyhead.engine.probes import AnswerChange, ProbeAnswers, ProbeRunner, numerics_label
+from polyhead.engine.probes import ProbeAnswers, ProbeRunner, numerics_label
+from polyhead.tasks.agreement import AnswerChange
 
 __all__ = [
     "AnswerChange",

@@ -14,10 +14,11 @@ import msgspec
 from polyhead.bundle.files import check_no_links, read_inside
 from polyhead.bundle.format import BUNDLE, CERTIFICATES, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded
-from polyhead.engine.probes import AnswerChange, ProbeAnswers
+from polyhead.engine.probes import ProbeAnswers
 from polyhead.errors import CorruptFile, PolyheadError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.progress import counted
+from polyhead.tasks.agreement import AnswerChange
 from polyhead.values import Value, to_json
 
 Operation = Literal["add", "update", "remove", "rollback", "merge", "train", "import", "verify"]

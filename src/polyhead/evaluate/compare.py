@@ -12,7 +12,7 @@ from polyhead.bundle.versions import version_on_disk
 from polyhead.errors import BundleError, CorruptFile, DataError
 from polyhead.evaluate.details import shortened, texts_shown
 from polyhead.evaluate.scores import Interval, SplitOutputs, decoded_answers, differences, mcnemar
-from polyhead.tasks.agreement import same_answer
+from polyhead.tasks.agreement import AnswerChange, same_answer
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Kind, Mistake, Task
 from polyhead.text.question import TaskInput
@@ -23,18 +23,6 @@ MOST = 1000  # changed rows kept, newly wrong ones first
 
 JudgedRow = tuple[Any, Mistake | None]
 """What is answered, without scores, and what is wrong with it."""
-
-
-class AnswerDifference(Value):
-    """A row that two versions answer differently."""
-
-    row: int
-    texts: tuple[str, ...]
-    truth: Any  # None if both are right: a number that is close enough, or one of several right answers
-    before: Any
-    after: Any
-    was_right: bool
-    is_right: bool
 
 
 class Comparison(Value):
@@ -52,7 +40,7 @@ class Comparison(Value):
     got_right: int  # number that only this version has right; for numbers, that came closer to the truth
     got_wrong: int  # number that only the other one had right; for numbers, that moved away
     probability: float | None  # probability of such a split or a wider one by chance (McNemar, exact); None for numbers
-    changes: tuple[AnswerDifference, ...]
+    changes: tuple[AnswerChange, ...]
 
 
 def version_view(bundle: Bundle, task: str, version: str) -> Bundle:
@@ -122,9 +110,9 @@ def compare_versions(after: SplitOutputs, before: SplitOutputs, *, against: str)
     )
 
 
-def _change(row: int, entry: TaskInput, old: JudgedRow, new: JudgedRow) -> AnswerDifference:
+def _change(row: int, entry: TaskInput, old: JudgedRow, new: JudgedRow) -> AnswerChange:
     mistake = new[1] or old[1]
-    return AnswerDifference(
+    return AnswerChange(
         row=row,
         texts=texts_shown(entry),
         truth=None if mistake is None else shortened(mistake.truth),

@@ -32,6 +32,26 @@ class Agreement(Value):
     difference: float | None = None
 
 
+class AnswerChange(Value, omit_defaults=True):
+    """An input to which two sides give other answers: two versions of a task, a live task and a candidate, two stores.
+
+    Answers are without their scores, or as a cell of a table has them; None where a side gives none.
+    """
+
+    before: Any
+    after: Any
+    task: str = ""  # where changes of several tasks stand together
+    row: int | None = None  # of a file
+    id: str = ""  # of a document in a store, or SHA-256 of the texts, a zero byte between two; in hexadecimal
+    texts: tuple[str, ...] | None = None  # cut where they are long; None where they are not known or not shown
+    before_score: float | None = None
+    after_score: float | None = None
+    difference: float | None = None  # the largest of scores or numbers
+    truth: Any = None  # None too where both are right: a number that is near enough, or one of several right answers
+    was_right: bool | None = None  # None where no truth is known
+    is_right: bool | None = None
+
+
 def agreement_of(task: Task, pairs: Sequence[tuple[Answer, Answer]]) -> Agreement | None:
     """Agreement of a task's first and second answers to the same inputs; None without answers."""
     if not pairs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from polyhead.evaluate.compare import AnswerDifference, Comparison
+from polyhead.evaluate.compare import Comparison
 from polyhead.evaluate.details import ConfusionTable, Details, Differences, Reliability, ShownMistake, answer_text
 from polyhead.evaluate.explain import Explanation, Said
 from polyhead.evaluate.report.page import (
@@ -21,6 +21,7 @@ from polyhead.evaluate.report.page import (
     plot,
 )
 from polyhead.evaluate.scores import Interval, Sliced
+from polyhead.tasks.agreement import AnswerChange
 from polyhead.values import Value
 
 MOST_LABELS = 24  # labels of a drawn confusion table; with more, its largest mistakes are listed
@@ -258,12 +259,12 @@ def _compared(found: Comparison) -> str:
     chance = "" if found.probability is None else f" McNemar's exact test: p = {found.probability:.4g}."
     rows = [
         (
-            f"{change.row:,}",
+            answer_text(change.row),
             f'<span class="truth">{isolated(answer_text(change.truth))}</span>' if change.truth is not None else "",
             isolated(answer_text(change.before)),
             isolated(answer_text(change.after)),
             _verdict(change),
-            "<br>".join(map(isolated, change.texts)),
+            "<br>".join(map(isolated, change.texts or ())),
         )
         for change in found.changes[:MOST_CHANGES]
     ]
@@ -281,7 +282,7 @@ def _compared(found: Comparison) -> str:
     )
 
 
-def _verdict(change: AnswerDifference) -> str:
+def _verdict(change: AnswerChange) -> str:
     if change.is_right == change.was_right:
         return ""
     return '<span class="truth">got right</span>' if change.is_right else '<span class="answer">got wrong</span>'

@@ -50,10 +50,11 @@ class StoredFeatures(FeatureSource):
         """`folder` is for the copies; `precision` is assumed for features whose precision the store does not state."""
         self.location, self.facts, self.corpus = location, facts, open_corpus(location)
         source = self.corpus.schema.source
-        if source.get("trunk", facts.digest) != facts.digest:
+        trunk = source.get("trunk", "that it does not name")
+        if trunk != facts.digest:
             raise StoreError(
                 f"{location} holds features of another trunk than the tasks stand on",
-                got=f"trunk {source['trunk']}",
+                got=f"trunk {trunk}",
                 allowed=f"trunk {facts.digest} ({facts.name}, max_tokens {facts.settings.max_tokens})",
                 do="give the store's own trunk and max_tokens, or extract the features anew with this trunk",
             )
