@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import click
 import msgspec
 
-from polyhead.cli.actor import VARIABLE, checked_name
 from polyhead.cli.command import InputFile, OutputFile, option
 from polyhead.cli.output import check_writable
 from polyhead.engine.backends import BACKENDS
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from polyhead.engine.session import Session
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+VARIABLE = "POLYHEAD_ACTOR"
+LONGEST_NAME = 200  # characters
 DRAWN = (".svg", ".png", ".pdf")
 BY_DEFAULT = "the first of openvino (on x86), onnxruntime, torch and reference that is installed"
 
@@ -51,6 +53,22 @@ def names_of(context: click.Context, parameter: click.Parameter, values: tuple[s
     return names
 
 
+def _login_name() -> str:
+    """The name that the person of this process is logged in by; "" where it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the first before Python 3.13
+        return ""
+
+
+def _checked_name(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """The name of `--actor`, by default the login name."""
+    name = _login_name() if value is None else value.strip()
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise click.BadParameter(f"a name is at most {LONGEST_NAME} characters, each of which can be printed")
+    return name
+
+
 Folder = Annotated[str, click.Path(file_okay=False)]
 TaskArguments = Annotated[tuple[str, ...], option(callback=names_of)]
 Store = Annotated[str, option(metavar="STORE", type=store_place)]
@@ -79,7 +97,7 @@ Actor = Annotated[
         f"Who makes the change, for its certificate; '' names nobody. [default: {VARIABLE}, or the login name]",
         metavar="NAME",
         envvar=VARIABLE,
-        callback=checked_name,
+        callback=_checked_name,
     ),
 ]
 

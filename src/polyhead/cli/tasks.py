@@ -11,11 +11,9 @@ import click
 import msgspec
 
 from polyhead.cli.bundle_lines import answers_changed, end, model_row, owner_rows, removed_lines, task_row
-from polyhead.cli.certificate import certificate
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import Actor, Folder
-from polyhead.cli.output import Printer, counted
-from polyhead.cli.uploads import apply, pack
+from polyhead.cli.options import Actor, Folder, RequiredFile
+from polyhead.cli.output import Printer, counted, note
 
 if TYPE_CHECKING:
     from polyhead.bundle.manifest import Live
@@ -34,11 +32,6 @@ def command() -> None:
     with who made the change and when; `polyhead tasks certificate` puts it into words.
     Tasks that own their models need no certificate, since no other task reads their arrays.
     """
-
-
-command.add_command(pack)
-command.add_command(apply)
-command.add_command(certificate)
 
 
 @verb("list", group=command)
@@ -203,6 +196,65 @@ def verify_tasks(bundle: Folder, *, actor: Actor, printer: Printer) -> Any:
     printer.json({"bundle": bundle, **msgspec.to_builtins(verification)})
     if verification.findings:
         sys.exit(1)
+
+
+@verb("certificate", group=command)
+def certificate(
+    bundle: Folder,
+    number: int | None = option(ge=1, default=None),
+    *,
+    every: bool = option("Show all certificates, the newest first.", "--all"),
+    printer: Printer,
+) -> Any:
+    """Say in words what a certificate of BUNDLE proves: who changed what, when, and on how many probes the rest agreed.
+
+    By default it is the newest one; NUMBER is that in a certificate's name. Certificates are made by every change, and
+    by `polyhead tasks verify`, which also checks that they were not edited.
+    """
+    from polyhead.bundle.read import Bundle
+    from polyhead.certify.certificate import Ledger
+
+    if every and number is not None:
+        raise click.UsageError("--all and NUMBER contradict each other: give one of them")
+    Bundle.open(bundle, verify=False)
+    ledger = Ledger(Path(bundle))
+    chosen = ledger.chosen(number, every=every)
+    for place, found in enumerate(chosen):
+        printer.lines(["", found.paragraph] if place else [found.paragraph])
+        printer.line(f"(certificates/{found.name})")
+    if every and len(chosen) < len(ledger.files):
+        note(
+            f"{counted(len(ledger.files) - len(chosen), 'certificate')} cannot be trusted; see `polyhead tasks verify`"
+        )
+    shown = [{"file": found.name, "paragraph": found.paragraph, "certificate": found} for found in chosen]
+    return {"bundle": bundle, "certificates": shown}
+
+
+@verb("pack", group=command)
+def pack(
+    bundle: Folder,
+    name: str,
+    *,
+    output: RequiredFile = option("The tar to write; an old one is replaced.", "-o", "--output", required=True),
+    printer: Printer,
+) -> Any:
+    """Write the live version of NAME in BUNDLE to one file, which a server takes as an upload.
+
+    Send it with PUT /v1/tasks/NAME to a server that allows changes, or with PUT /v1/tasks/NAME/shadow to try it first.
+    """
+    from polyhead.bundle.packed import upload_bytes
+    from polyhead.bundle.read import Bundle
+    from polyhead.files import replacing
+
+    opened = Bundle.open(bundle, verify=False)
+    opened.part(name)  # hashed: a damaged one is not sent
+    size = 0
+    with replacing(Path(output)) as file:
+        for chunk in upload_bytes(opened, name):
+            size += file.write(chunk)
+    version = opened.version(name)
+    printer.line(f"packed {name} ({version}) into {output}: {counted(size, 'byte')}")
+    return {"bundle": bundle, "task": name, "version": version, "file": output, "bytes": size}
 
 
 def _pairs(values: Sequence[str], names: Sequence[str], option: str) -> dict[str, str]:
