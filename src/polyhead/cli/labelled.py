@@ -1,28 +1,20 @@
-"""Options that say which column of a labelled file is whose label, and what is written of wrong rows."""
+"""Options that say which column of a labelled file is whose label."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
 import click
-import msgspec
 
 from polyhead.cli.command import option
 from polyhead.cli.options import Column
-from polyhead.cli.output import note, writing_file
+from polyhead.cli.output import note
 from polyhead.data import labelled
 from polyhead.data.columns import Columns, Source
 from polyhead.errors import ConfigError
 from polyhead.tasks.task import Task
-from polyhead.text.question import Question, texts_of
 
-if TYPE_CHECKING:
-    from polyhead.evaluate.scores import WrongRow
-
-WRITTEN = (".csv", ".jsonl")
 Labels = Annotated[
     tuple[str, ...],
     option(
@@ -82,44 +74,3 @@ def labelled_sources(
         if "argument" in error.facts:
             raise click.BadParameter(f"{error.what}: {error.do}", param_hint="'--label'") from None
         raise
-
-
-def write_errors(path: str, errors: Iterable[WrongRow]) -> None:
-    """Writes wrong rows as CSV or JSON Lines, as the file's name says."""
-    rows = [_row(error) for error in errors]
-    with writing_file(path) as file:
-        if path.lower().endswith(".jsonl"):
-            file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
-            return
-        names = ["task", "row", *dict.fromkeys(key for row in rows for key in row if key not in _FACTS), *_FACTS[2:]]
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
-        file.write(text.getvalue().encode())
-
-
-_FACTS = ("task", "row", "truth", "answer", "score")
-
-
-def _row(error: WrongRow) -> dict[str, Any]:
-    given: dict[str, Any]
-    if isinstance(error.input, Question):
-        given = {"question": error.input.text, "context": error.input.context, "options": list(error.input.options)}
-    else:
-        given = dict(zip(("text", "text_b"), texts_of(error.input), strict=False))
-    return {
-        "task": error.task,
-        "row": error.row,
-        **given,
-        "truth": error.truth,
-        "answer": error.answer,
-        "score": error.score,
-    }
-
-
-def _cell(value: object) -> object:
-    """Nothing for null, JSON for lists; other values as they are."""
-    if value is None:
-        return ""
-    return msgspec.json.encode(value).decode() if isinstance(value, list | dict) else value
