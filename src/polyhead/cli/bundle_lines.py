@@ -23,13 +23,14 @@ SHOWN = 10  # changed answers that are printed; JSON and certificate hold all
 def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
     """The row of a task that reads the trunk."""
     from polyhead.plan import TRUNK
+    from polyhead.project.strategies.branch import tap_of
 
     record = bundle.tasks[name]
     own = [node for node in record.path.layers if node.weights != TRUNK]
     folder = bundle.root / "tasks" / name / bundle.version(name)
     return {
         **_row(bundle, name, record.task),
-        "tap": max((node.stop for node in record.path.layers if node.weights == TRUNK), default=0),
+        "tap": tap_of(record.path),
         "own_layers": sum(node.stop - node.start for node in own),
         "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
         "probes": len(bundle.probes(name)),

@@ -46,7 +46,7 @@ class Parent:
 
 
 def make_changes(orders: BinaryIO, replies: BinaryIO) -> None:
-    """Makes the changes of `orders`, lines of JSON of which the first is `ChangeSettings`, with a line of reply for each."""
+    """Replies with a line of JSON to each line of `orders`: first `ChangeSettings`, then changes to make."""
     settings = msgspec.json.decode(orders.readline(), type=ChangeSettings)
     parent = None if settings.alive is None else Parent(settings.alive)
     if parent is not None:
