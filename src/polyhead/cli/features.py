@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.near import near_command
-from polyhead.cli.options import BackendOptions, Column, Store, Tasks
-from polyhead.cli.output import Printer, counted, in_bytes, note
+from polyhead.cli.options import (
+    Backend,
+    BackendOptions,
+    Column,
+    File,
+    Folder,
+    Precision,
+    Store,
+    Tasks,
+    TextColumns,
+    TokenColumns,
+)
+from polyhead.cli.output import Printer, counted, in_bytes, indented, note
 from polyhead.errors import ConfigError, NoStore
 from polyhead.progress import duration, pace
 from polyhead.values import Value
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
     from polyhead.engine.backends.base import Backend
     from polyhead.plan import Path as TaskPath
     from polyhead.store.jobs.extract import ExtractSummary
+    from polyhead.store.jobs.near import NearDocuments
     from polyhead.store.jobs.stores import StoreInfo
     from polyhead.store.taps import Tap
 
@@ -48,9 +59,6 @@ def command() -> None:
     """
 
 
-command.add_command(near_command)
-
-
 @verb("extract", group=command, again="the same command goes on from there")
 def extract_command(
     encoder: str = option(metavar="BUNDLE"),
@@ -64,9 +72,7 @@ def extract_command(
         metavar="LAYERS[:CODEC]",
     ),
     tasks: Tasks = option("Keep what these tasks of BUNDLE read."),
-    text: Column = option("Column of the text [default: text, or text_a]."),
-    text_b: Column = option("Column of the second text of a pair [default: text_b]."),
-    tokens: Column = option("Column of the list of tokens, instead of a text [default: tokens]."),
+    columns: TokenColumns,
     separate: bool = option("Make the two texts of a pair two documents; else they are read as one."),
     long_texts: Literal["cut", "windows"] = option(
         "Read the beginning of a text that is too long, or make a document of each part that can be read.", "cut"
@@ -89,17 +95,12 @@ def extract_command(
     precision or codec.
     """
     from polyhead.store.jobs.extract import ExtractRequest, extract
+    from polyhead.store.taps import Tap
 
-    named = {"text": text, "text_b": text_b, "tokens": tokens}
-    wish = ExtractRequest(
-        columns={role: column for role, column in named.items() if column is not None},
-        separate=separate,
-        long_texts=long_texts,
-        per=per,
-        processes=processes,
-    )
+    wish = ExtractRequest(columns=columns.roles, separate=separate, long_texts=long_texts, per=per, processes=processes)
     printer.show(f"opening {encoder}")
-    trunk, runs, paths = _opened(encoder, _taps(taps, tasks), tasks, how, max_tokens=max_tokens)
+    kept = [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
+    trunk, runs, paths = _opened(encoder, kept, tasks, how, max_tokens=max_tokens)
     if not tasks and Path(encoder, "bundle.json").exists():
         _tell_answerable(encoder, store, paths)
     done = extract(store, source, paths, wish, trunk=trunk, backend=runs, show=printer.show)
@@ -161,10 +162,48 @@ def compact_command(
     return done
 
 
-def _taps(taps: tuple[str, ...], tasks: tuple[str, ...]) -> list[Tap]:
-    from polyhead.store.taps import Tap
+@verb("near", group=command)
+def near_command(
+    store: Store,
+    text: str,
+    text_b: str | None = option(metavar="[TEXT_B]", default=None),
+    *,
+    bundle: Folder = option("Bundle over the encoder of STORE.", required=True),
+    top: int = option("How many documents are shown.", 10, ge=1),
+    texts: File = option("Show the texts too: the file that STORE was extracted from."),
+    column: Column = option("Column of the text in --texts [default: text, or text_a].", "--text"),
+    column_b: Column = option("Column of the second text of a pair [default: text_b].", "--text-b"),
+    digest: str | None = option(
+        "Which features are compared, where STORE keeps several: the beginning of their digest [default: the first].",
+        metavar="DIGEST",
+    ),
+    backend: Backend = None,
+    precision: Precision = None,
+    printer: Printer,
+) -> Any:
+    """Show the documents of STORE that are nearest to TEXT, or to the pair of TEXT and TEXT_B.
 
-    return [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
+    TEXT is encoded as documents were, and compared with each of them: by the cosine of the means over tokens of what
+    STORE keeps. There is no index: documents that were added a moment ago are found too.
+    """
+    from polyhead.data.rows import open_rows
+    from polyhead.store.jobs.near import NearRequest, nearest_documents, neighbours_with_texts
+
+    if texts is not None:
+        open_rows(texts)  # fails before the work where there is none
+    wish = NearRequest(top=top, features=digest, backend=backend, precision=precision)
+    nearest = nearest_documents(store, bundle, (text,) if text_b is None else (text, text_b), wish, show=printer.show)
+    if texts is not None:
+        nearest = neighbours_with_texts(
+            nearest, texts, TextColumns(text=column, text_b=column_b).roles, show=printer.show
+        )
+    printer.lines(_near_lines(nearest))
+    if nearest.cut:
+        note(f"TEXT is longer than the encoder reads: {counted(nearest.cut, 'token')} were left out")
+    absent = sum(each.text is None for each in nearest.found)
+    if texts is not None and absent:
+        note(f"{texts} has no text for {counted(absent, 'document')} of these")
+    return nearest
 
 
 def _opened(
@@ -253,4 +292,12 @@ def _info_lines(info: StoreInfo) -> list[str]:
     for column in info.results:
         of = "" if column.task is None else f": task '{column.task}' {column.version}"
         lines.append(f"results {column.name}{of}, {column.documents:,} of {info.documents:,} documents")
+    return lines
+
+
+def _near_lines(nearest: NearDocuments) -> list[str]:
+    lines = [f"{nearest.store}: {counted(nearest.documents, 'document')} compared, by features {nearest.features[:12]}"]
+    for each in nearest.found:
+        lines.append(f"{each.cosine:.4f}  {each.id}")
+        lines += indented(each.text or ())
     return lines

@@ -8,17 +8,7 @@ import click
 import msgspec
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.options import (
-    Command,
-    File,
-    Folder,
-    OptionalFolder,
-    Output,
-    RequiredFile,
-    TaskArguments,
-    Tasks,
-    TextColumns,
-)
+from polyhead.cli.options import File, Folder, OptionalFolder, Output, RequiredFile, TaskArguments, Tasks, TextColumns
 from polyhead.cli.output import Printer, check_writable, counted, indented, note, number, text_table, writing_file
 from polyhead.errors import DataError
 from polyhead.values import to_json
@@ -38,13 +28,6 @@ def command() -> None:
     features extract`, train the tasks with `polyhead train --features NEW`, answer them with `polyhead backfill`,
     compare, and switch.
     """
-
-
-def _texts_options(command: Command) -> Command:
-    """Adds `--text` and `--text-b`: columns of the file of texts."""
-    second = click.option("--text-b", metavar="COLUMN", help="Column of the second text of a pair [default: text_b].")
-    first = click.option("--text", metavar="COLUMN", help="Column of the text [default: text, or text_a].")
-    return first(second(command))
 
 
 @verb("compare", group=command)

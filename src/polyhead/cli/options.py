@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import msgspec
 
 from polyhead.cli.command import InputFile, OutputFile, option
-from polyhead.cli.output import check_writable
 from polyhead.engine.backends import BACKENDS
 from polyhead.errors import ConfigError
 from polyhead.values import Value
@@ -18,9 +16,9 @@ from polyhead.values import Value
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 VARIABLE = "POLYHEAD_ACTOR"
 LONGEST_NAME = 200  # characters
+ROLES = ("text", "text_b", "tokens", "question", "context", "choices")  # of columns
 DRAWN = (".svg", ".png", ".pdf")
 BY_DEFAULT = "the first of openvino (on x86), onnxruntime, torch and reference that is installed"
 
@@ -134,16 +132,12 @@ class TextColumns(Value):
 
     @property
     def roles(self) -> dict[str, str]:
-        """Those that are named, by role."""
-        return {role: name for role, name in (("text", self.text), ("text_b", self.text_b)) if name is not None}
+        """The columns that are named, by role."""
+        named = {role: getattr(self, role) for role in ROLES if role in self.__struct_fields__}
+        return {role: column for role, column in named.items() if column is not None}
 
 
-def plot_option(help_text: str) -> Callable[[Command], Command]:
-    """Adds `--plot FILE`."""
-    return click.option("--plot", metavar="FILE", help=help_text, type=OutputFile(*DRAWN))
+class TokenColumns(TextColumns):
+    """Those of one whose rows may also be lists of tokens."""
 
-
-def check_drawable(plot: str | None) -> None:
-    """Refuses, before any work, a file that cannot be written."""
-    if plot is not None:
-        check_writable(plot)
+    tokens: Annotated[Column, option("Column of the list of tokens, instead of a text [default: tokens].")] = None
