@@ -126,3 +126,9 @@ def _aligned(row: Sequence[str], widths: Sequence[int], left: int) -> str:
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
     return "  ".join(placed).rstrip()
+
+
+def short(text: str, longest: int = 200, end: str = "...") -> str:
+    """The text on one line, cut to so many characters where it is longer."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else line[: longest - len(end)] + end

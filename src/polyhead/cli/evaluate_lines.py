@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polyhead.cli.output import counted, section, text_table
+from polyhead.progress import short
 
 if TYPE_CHECKING:
     from polyhead.evaluate.compare import Comparison
@@ -144,6 +145,4 @@ def brief(value: Any) -> str:
     """A value in one short line."""
     from polyhead.evaluate.details import answer_text
 
-    value = "-" if value is None else answer_text(value)
-    line = " ".join(value.split())
-    return line if len(line) <= CHARACTERS else f"{line[: CHARACTERS - 1]}…"
+    return short("-" if value is None else answer_text(value), CHARACTERS, "…")

@@ -54,6 +54,11 @@ class LabelledColumns(Columns):
     ] = None
 
     @property
+    def roles(self) -> dict[str, str]:
+        """The columns of texts that are named, by role."""
+        return {role: name for role, name in (("text", self.text), ("text_b", self.text_b)) if name}
+
+    @property
     def is_named(self) -> bool:
         """Whether anything is said of columns."""
         return self != LabelledColumns()
