@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
     from polyhead.certify import Certificate
+    from polyhead.engine.overview import TaskOverview
     from polyhead.tasks.task import Task
 
 SHOWN = 10  # changed answers that are printed; JSON and certificate hold all
@@ -67,7 +68,7 @@ def trunk_lines(bundle: Bundle) -> list[str]:
     ]
 
 
-def shown_version(live: Live) -> str:
+def shown_version(live: Live | TaskOverview) -> str:
     """`v0001`, or `v0001 (pinned)` if a person went back to it."""
     return f"{live.version} (pinned)" if live.pinned else live.version
 

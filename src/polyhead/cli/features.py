@@ -29,7 +29,7 @@ from polyhead.values import Value
 
 if TYPE_CHECKING:
     from polyhead.encoder.data import TrunkData
-    from polyhead.engine.backends.base import Backend
+    from polyhead.engine.backends import base
     from polyhead.plan import Path as TaskPath
     from polyhead.store.jobs.extract import ExtractSummary
     from polyhead.store.jobs.near import NearDocuments
@@ -208,7 +208,7 @@ def near_command(
 
 def _opened(
     encoder: str, taps: Sequence[Tap], tasks: tuple[str, ...], how: BackendOptions, *, max_tokens: int | None
-) -> tuple[TrunkData, Backend, list[TaskPath]]:
+) -> tuple[TrunkData, base.Backend, list[TaskPath]]:
     """The encoder, what runs it, and what is to be kept of it."""
     from functools import partial
 

@@ -113,7 +113,7 @@ class WrongRow(Value):
 
     def written(self) -> dict[str, Any]:
         """The row as it is written to a file: the input's parts under the names of their columns."""
-        given = dict(zip(("text", "text_b"), texts_of(self.input), strict=False))
+        given: dict[str, Any] = dict(zip(("text", "text_b"), texts_of(self.input), strict=False))
         if isinstance(question := self.input, Question):
             given = {"question": question.text, "context": question.context, "options": list(question.options)}
         outcome = {"truth": self.truth, "answer": self.answer, "score": self.score}

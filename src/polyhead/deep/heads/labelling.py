@@ -40,7 +40,8 @@ class Labelling:
         self._head: FewLabels | None = None
         self._fit: FewLabelsFit | None = None
         by_row = {each.row: each.text for each in texts}
-        self.known = {each.row: each.label for each in texts if each.label in names} | file.read(by_row, names)
+        self.known = {each.row: each.label for each in texts if each.label is not None and each.label in names}
+        self.known |= file.read(by_row, names)
         for row, name in answers_in(answers, by_row, names) if answers else ():
             if self.known.get(row) != name:
                 self.add(Text(row=row, text=by_row[row]), name)
