@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
 
+from polyhead.bundle.read import Bundle
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Figure, OptionalFolder, RequiredFile, Tokens
 from polyhead.cli.output import Printer, counted, in_bytes, number, text_table
+from polyhead.evaluate.report.frontier import Baseline, plot_frontier, separate_models
 from polyhead.plan.cost.allocate import UNIT_NAMES, AllocationReport, OptionsFile, Unit, allocate, allocation_of
-
-if TYPE_CHECKING:
-    from polyhead.evaluate.report.frontier import Baseline
 
 
 @verb("allocate")
@@ -48,8 +47,6 @@ def command(
         raise click.UsageError("give --budget, or --rule and --c: one of them chooses")
     within, shape = _within(budget, unit), None
     if bundle is not None:
-        from polyhead.bundle.read import Bundle
-
         shape = Bundle.open(bundle).architecture
     content = OptionsFile.read(options, shape)
     how = _how(rule, c, within, unit)
@@ -61,8 +58,6 @@ def command(
     printer.lines(["", f"What no choice beats in {UNIT_NAMES[unit]} and score; * as chosen", ""])
     printer.lines(_frontier_lines(report))
     if plot is not None:
-        from polyhead.evaluate.report.frontier import plot_frontier
-
         plot_frontier(content.options, report.price, plot, baselines=_baselines(report, content))
         printer.lines(["", f"drawn into {plot}"])
     return report
@@ -138,8 +133,6 @@ def _frontier_lines(report: AllocationReport) -> list[str]:
 
 
 def _baselines(report: AllocationReport, content: OptionsFile) -> list[Baseline]:
-    from polyhead.evaluate.report.frontier import separate_models
-
     full, trunk = content.full_scores, content.trunk
     layers = trunk.layers if trunk else max(choice.tap + choice.layers for choice in content.options)
     name = "full fine-tuning of one encoder a task"

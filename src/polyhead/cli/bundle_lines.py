@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polyhead.bundle.format import LINEAGE
 from polyhead.bundle.format import TRUNK as TRUNK_FOLDER
+from polyhead.bundle.manifest import Live
+from polyhead.bundle.models import Models
+from polyhead.bundle.read import Bundle
+from polyhead.certify import Certificate
 from polyhead.cli.output import Printer, counted, in_bytes, number, text_table
-
-if TYPE_CHECKING:
-    from polyhead.bundle.manifest import Live
-    from polyhead.bundle.models import Models
-    from polyhead.bundle.read import Bundle
-    from polyhead.certify import Certificate
-    from polyhead.engine.overview import TaskOverview
-    from polyhead.tasks.task import Task
+from polyhead.engine.overview import TaskOverview
+from polyhead.plan import TRUNK
+from polyhead.project.strategies.branch import tap_of
+from polyhead.tasks.task import Task
 
 SHOWN = 10  # changed answers that are printed; JSON and certificate hold all
 
 
 def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
     """The row of a task that reads the trunk."""
-    from polyhead.plan import TRUNK
-    from polyhead.project.strategies.branch import tap_of
-
     record = bundle.tasks[name]
     own = [node for node in record.path.layers if node.weights != TRUNK]
     folder = bundle.root / "tasks" / name / bundle.version(name)

@@ -7,20 +7,20 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from polyhead.check.part import Finding, SplitRows
+from polyhead.check.run import findings_in, read_parts
+from polyhead.check.subject import CheckSubject
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.options import Column, OptionalFolder, Output, Store, Tasks
 from polyhead.cli.output import Printer, counted, note, section, text_table, write_rows
 from polyhead.progress import duration
+from polyhead.project.tables import Project
 from polyhead.tasks.kinds import KINDS
-
-if TYPE_CHECKING:
-    from polyhead.check.part import Finding, SplitRows
-    from polyhead.check.subject import CheckSubject
 
 PROJECT = "polyhead.toml"
 IN_JSON = 20  # rows of a finding
@@ -60,9 +60,6 @@ def command(
 
     Exit codes: 0 no fault, 1 a fault (with --strict a hint), 2 wrong command line.
     """
-    from polyhead.check.run import findings_in, read_parts
-    from polyhead.project.tables import Project
-
     began = time.monotonic()
     columns = {"kind": kind, "text": text, "text_b": text_b, "label": label, "separator": separator}
     with tempfile.TemporaryDirectory() as scratch:
@@ -100,8 +97,6 @@ def _written(path: str, findings: Sequence[Finding]) -> int:
 
 
 def _subject(data: Sequence[str], only: Sequence[str], columns: dict[str, str | None]) -> CheckSubject:
-    from polyhead.check.subject import CheckSubject
-
     projects = [name for name in data if name.lower().endswith(".toml")]
     if not projects:
         if only:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from polyhead.bundle.format import SEEN
+from polyhead.bundle.seen import Seen
+from polyhead.certify.beside import keep_beside
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
 from polyhead.cli.labelled import LabelledColumns, labelled_sources
 from polyhead.cli.options import Actor, Backend, DataFile, Folder, Precision, Tasks
 from polyhead.cli.output import Printer, counted, indented, note, section, text_table
+from polyhead.data.columns import Source
 from polyhead.data.rows import first_columns
+from polyhead.engine.session import Session
+from polyhead.evaluate.drift import ASPECTS, Summarized, TaskDrift, drift_facts, drifts, known_of, profile_of, summaries
 from polyhead.progress import short
-
-if TYPE_CHECKING:
-    from polyhead.bundle.seen import Seen
-    from polyhead.data.columns import Source
-    from polyhead.engine.session import Session
-    from polyhead.evaluate.drift import Summarized, TaskDrift
 
 WIDTH = 100  # characters of an example
 
@@ -59,9 +59,6 @@ def command(
     If FILE has the labels of a task, in the column of its name or --label, it is also said whether its answers are
     still as sure as they are right. `polyhead train` and `polyhead calibrate` keep the summary too. It holds no text.
     """
-    from polyhead.engine.session import Session
-    from polyhead.evaluate.drift import drifts, summaries
-
     if keep and known is not None:
         raise click.UsageError("--keep compares nothing, so --known has no use beside it.")
     session = Session(bundle, backend=backend, precision=precision)
@@ -86,9 +83,6 @@ def command(
 
 def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> dict[str, Seen]:
     """The summaries of the tasks that have one; an error where a named task or every task lacks it."""
-    from polyhead.bundle.format import SEEN
-    from polyhead.evaluate.drift import known_of
-
     lacking = [name for name in names if SEEN not in session.records[name].files]
     if only or len(lacking) == len(names):
         return known_of(session, list(names))
@@ -105,9 +99,6 @@ def _labelled(session: Session, names: Sequence[str], data: str, columns: Labell
 
 
 def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
-    from polyhead.certify.beside import keep_beside
-    from polyhead.evaluate.drift import profile_of
-
     wanted = {name: profile_of(session.tasks[name], summary.seen) for name, summary in rows.items()}
     certificate = keep_beside(bundle, wanted, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
@@ -116,8 +107,6 @@ def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summa
 
 
 def _tell(printer: Printer, data: str, made: Sequence[TaskDrift]) -> dict[str, Any]:
-    from polyhead.evaluate.drift import ASPECTS, drift_facts
-
     rows: list[list[object]] = [["task", "rows", "known", "verdict", *ASPECTS, "unlike"]]
     for drift in made:
         aspects = [drift.aspects.get(name) for name in ASPECTS]

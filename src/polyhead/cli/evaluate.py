@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 import msgspec
 
 from polyhead._version import __version__
+from polyhead.bundle.read import Bundle
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, fact_lines, label_lines, slice_lines
 from polyhead.cli.labelled import LabelledColumns, labelled_sources
@@ -19,15 +20,16 @@ from polyhead.cli.options import Backend, File, OptionalFolder, Precision, Tasks
 from polyhead.cli.output import Printer, check_apart, counted, note, number, text_table, write_rows, writing_file
 from polyhead.data.columns import no_column
 from polyhead.data.rows import first_columns
+from polyhead.engine.session import Session
 from polyhead.errors import DataError, PolyheadError, summary_of
+from polyhead.evaluate.beyond_scores import comparisons, details_of_all
+from polyhead.evaluate.compare import Comparison
+from polyhead.evaluate.details import Details
 from polyhead.evaluate.on_project import EvaluatedTask, homes, keeper_of, on_another_file, scored_on_files
+from polyhead.evaluate.report.evaluation import Reported, page_of
+from polyhead.evaluate.scores import evaluation_of
+from polyhead.project.tables import data_files, read_project
 from polyhead.values import Value
-
-if TYPE_CHECKING:
-    from polyhead.bundle.read import Bundle
-    from polyhead.engine.session import Session
-    from polyhead.evaluate.compare import Comparison
-    from polyhead.evaluate.details import Details
 
 HEAD = ("task", "split", "rows", "metric", "score")
 BASELINES = ("linear", "constant")
@@ -141,8 +143,6 @@ def _tell_more(
     outcome: _Outcome, more: ReportOptions, asked: _Asked, printer: Printer, errors: str | None
 ) -> dict[str, Any]:
     """Prints and writes what is asked beyond the table of scores."""
-    from polyhead.evaluate.beyond_scores import comparisons, details_of_all
-
     how: dict[str, Any] = {"say": note, "show": printer.show}
     explains, compared = more.report is not None, []
     details = details_of_all(outcome.scored, more.slices, explains=explains, **how) if more.is_detailed else []
@@ -174,8 +174,6 @@ def _tell_more(
 
 
 def _page(outcome: _Outcome, details: Sequence[Details], compared: Sequence[Comparison]) -> str:
-    from polyhead.evaluate.report.evaluation import Reported, page_of
-
     now, how = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), outcome.how.items()
     facts = (f"{now}, polyhead {__version__}, {', '.join(f'{name} {value}' for name, value in how)}", *outcome.facts)
     return page_of(Reported(title="Evaluation", facts=facts, details=tuple(details), comparisons=tuple(compared)))
@@ -197,8 +195,6 @@ class _Asked(Value):
 
     def session(self, root: Bundle | Path | str) -> Session:
         """A session over a bundle."""
-        from polyhead.engine.session import Session
-
         return Session(root, backend=self.backend, precision=self.precision)
 
 
@@ -247,8 +243,6 @@ def _bundle_in(project: str, bundle: str | None, data: str | None) -> str | None
 
 
 def _on_a_file(folder: str, data: str | None, named: LabelledColumns, asked: _Asked, printer: Printer) -> _Outcome:
-    from polyhead.evaluate.scores import evaluation_of
-
     assert data is not None
     if not os.path.isfile(data):
         raise DataError(f"no file at {data}", do="give the path of a file that exists")
@@ -276,8 +270,6 @@ def _on_splits(
     *,
     written: Sequence[str | None],
 ) -> _Outcome:
-    from polyhead.project.tables import data_files, read_project
-
     plan, folder = read_project(project), Path(project).resolve().parent
     if data is not None:
         plan = on_another_file(plan, data)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
+from polyhead.bundle.read import Bundle
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import (
     Backend,
@@ -23,18 +24,22 @@ from polyhead.cli.options import (
     TokenColumns,
 )
 from polyhead.cli.output import Printer, counted, in_bytes, indented, note
+from polyhead.data.rows import open_rows
+from polyhead.encoder.data import TrunkData
+from polyhead.engine.backends import base, open_backend
+from polyhead.engine.loaded import trained_precision
+from polyhead.engine.scale_files import scales_for
 from polyhead.errors import ConfigError, NoStore
+from polyhead.plan import Path as TaskPath
+from polyhead.plan import digest
 from polyhead.progress import duration, pace
+from polyhead.store.corpus.open import open_corpus
+from polyhead.store.jobs.backfill import answerable
+from polyhead.store.jobs.extract import ExtractRequest, ExtractSummary, extract
+from polyhead.store.jobs.near import NearDocuments, NearRequest, nearest_documents, neighbours_with_texts
+from polyhead.store.jobs.stores import StoreInfo, store_info
+from polyhead.store.taps import Tap, tapped_paths
 from polyhead.values import Value
-
-if TYPE_CHECKING:
-    from polyhead.encoder.data import TrunkData
-    from polyhead.engine.backends import base
-    from polyhead.plan import Path as TaskPath
-    from polyhead.store.jobs.extract import ExtractSummary
-    from polyhead.store.jobs.near import NearDocuments
-    from polyhead.store.jobs.stores import StoreInfo
-    from polyhead.store.taps import Tap
 
 WEEK = 7.0  # days for which files that no version needs are kept
 MOST_NAMED = 5  # tasks in one line
@@ -94,9 +99,6 @@ def extract_command(
     Texts may be added later, and by several commands at once. STORE refuses features of another encoder, tokenizer,
     precision or codec.
     """
-    from polyhead.store.jobs.extract import ExtractRequest, extract
-    from polyhead.store.taps import Tap
-
     wish = ExtractRequest(columns=columns.roles, separate=separate, long_texts=long_texts, per=per, processes=processes)
     printer.show(f"opening {encoder}")
     kept = [Tap.parsed(tap) for tap in taps] or ([] if tasks else [Tap()])
@@ -112,9 +114,6 @@ def extract_command(
 @verb("info", group=command)
 def info_command(store: Store, *, printer: Printer) -> Any:
     """Show what STORE keeps, of which encoder, and which tasks were answered for how many documents."""
-    from polyhead.store.corpus.open import open_corpus
-    from polyhead.store.jobs.stores import store_info
-
     info = store_info(store, open_corpus(store))
     printer.lines(_info_lines(info))
     return info
@@ -123,9 +122,6 @@ def info_command(store: Store, *, printer: Printer) -> Any:
 @verb("verify", group=command)
 def verify_command(store: Store, *, printer: Printer) -> Any:
     """Read every byte of STORE, and fail at a file that was changed since it was written."""
-    from polyhead.store.corpus.open import open_corpus
-    from polyhead.store.jobs.stores import store_info
-
     opened = open_corpus(store)
     printer.show(f"reading {store}")
     opened.verify()
@@ -150,8 +146,6 @@ def compact_command(
 
     Others may read, extract and backfill meanwhile.
     """
-    from polyhead.store.corpus.open import open_corpus
-
     opened = open_corpus(store)
     printer.show(f"joining fragments of {store}")
     joined = opened.compact(rows=rows)
@@ -186,9 +180,6 @@ def near_command(
     TEXT is encoded as documents were, and compared with each of them: by the cosine of the means over tokens of what
     STORE keeps. There is no index: documents that were added a moment ago are found too.
     """
-    from polyhead.data.rows import open_rows
-    from polyhead.store.jobs.near import NearRequest, nearest_documents, neighbours_with_texts
-
     if texts is not None:
         open_rows(texts)  # fails before the work where there is none
     wish = NearRequest(top=top, features=digest, backend=backend, precision=precision)
@@ -212,12 +203,6 @@ def _opened(
     """The encoder, what runs it, and what is to be kept of it."""
     from functools import partial
 
-    from polyhead.bundle.read import Bundle
-    from polyhead.engine.backends import open_backend
-    from polyhead.engine.loaded import trained_precision
-    from polyhead.engine.scale_files import scales_for
-    from polyhead.store.taps import tapped_paths
-
     if Path(encoder, "bundle.json").exists() or tasks:
         if max_tokens is not None:
             raise ConfigError("a bundle says how many tokens its encoder reads", got=max_tokens, do="leave it out")
@@ -238,11 +223,6 @@ def _opened(
 
 def _tell_answerable(encoder: str, store: str, paths: Sequence[TaskPath]) -> None:
     """Says, before a corpus is encoded, which tasks of a bundle its store will not answer."""
-    from polyhead.bundle.read import Bundle
-    from polyhead.plan import digest
-    from polyhead.store.corpus.open import open_corpus
-    from polyhead.store.jobs.backfill import answerable
-
     bundle, kept = Bundle.open(encoder, verify=False), {digest(path) for path in paths}
     with suppress(NoStore):
         kept = {column.digest for column in open_corpus(store).schema.features}

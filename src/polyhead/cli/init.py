@@ -9,8 +9,11 @@ import click
 import msgspec
 
 from polyhead.cli.command import option, verb
+from polyhead.cli.init_tasks import summary
 from polyhead.cli.output import Printer, check_writable, writing_file
 from polyhead.errors import ConfigError
+from polyhead.project.init import ProjectDraft, split_groups
+from polyhead.project.tables import read_project
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import kinds_with
 from polyhead.values import Value
@@ -88,9 +91,6 @@ def command(
 
     Every option replaces a guess. Where two guesses are equally good, nothing is written, and the error names both.
     """
-    from polyhead.cli.init_tasks import summary
-    from polyhead.project.init import ProjectDraft, split_groups
-
     _check_model(task)
     check_writable(output)
     options = msgspec.structs.asdict(task)
@@ -127,8 +127,6 @@ def _check_model(task: TaskOptions) -> None:
 
 def _before(target: Path) -> str:
     """The text of the project file that is there; "" for none."""
-    from polyhead.project.tables import read_project
-
     if not target.exists():
         return ""
     read_project(target)

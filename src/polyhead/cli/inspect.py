@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.models import ModelRecord, Models
+from polyhead.bundle.read import Bundle
 from polyhead.cli.agree import agreement_lines
 from polyhead.cli.bundle_lines import removed_lines, shown_version, trunk_lines
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Folder, Tokens
 from polyhead.cli.output import Printer, counted, in_bytes, number, section, text_table
 from polyhead.cli.quantize import change_lines
-
-if TYPE_CHECKING:
-    from polyhead.bundle.manifest import TaskRecord
-    from polyhead.bundle.models import ModelRecord, Models
-    from polyhead.bundle.read import Bundle
-    from polyhead.engine.overview import BundleOverview
-    from polyhead.engine.probes import Numerics
+from polyhead.engine.overview import BundleOverview, overview
+from polyhead.engine.probes import Numerics, read_agreements
+from polyhead.engine.scale_files import read_calibration
+from polyhead.evaluate.report.tree import tree
+from polyhead.tasks.kinds import KINDS
 
 
 @verb("inspect")
@@ -36,12 +37,6 @@ def command(
     Costs are counted from shapes: a multiplication and an addition are two floating-point operations (FLOP), and
     attention poolers are counted folded, as they are served.
     """
-    from polyhead.bundle.models import Models
-    from polyhead.bundle.read import Bundle
-    from polyhead.engine.overview import overview
-    from polyhead.engine.probes import read_agreements
-    from polyhead.engine.scale_files import read_calibration
-
     opened, models = Bundle.open(bundle), Models(bundle)
     if verify:
         opened.verify()
@@ -83,9 +78,6 @@ def _title(how: Numerics) -> str:
 
 
 def _shown(seen: BundleOverview) -> list[str]:
-    from polyhead.evaluate.report.tree import tree
-    from polyhead.tasks.kinds import KINDS
-
     assert seen.plan and seen.families is not UNSET
     rows: list[list[object]] = [["task", "kind", "metric", "score", "split", "labels", "parameters", "size", "version"]]
     for name, task in seen.tasks.items():

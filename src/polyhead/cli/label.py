@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polyhead.check.labelling import LabelFile, rows_with_text
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.options import Column, File, OptionalFolder, Output
 from polyhead.cli.output import Printer, check_apart, counted, number, stoppable, write_rows
@@ -54,7 +55,6 @@ def command(
     same command goes on from there. After each round you see how often heads are right on labels that they did not
     learn from. OUTPUT is a file that `polyhead init` and `polyhead train` read.
     """
-    from polyhead.check.labelling import LabelFile, rows_with_text
     from polyhead.deep.heads.labelling import Labelling
 
     names = _names(labels)

@@ -11,9 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from polyhead.data.rows import open_rows
 from polyhead.data.tables.base import table_format
 from polyhead.data.tables.json_rows import JsonRows
+from polyhead.data.tables.written import without_surrogates
+from polyhead.engine.inputs import input_of
 from polyhead.errors import BadValue, DataError
+from polyhead.store.jobs.columns import roles_of
+from polyhead.store.jobs.documents import PIECE_ROWS
 from polyhead.tasks.limits import LONGEST_LINE, SHORTEN, lines_in
 from polyhead.values import Value
 
@@ -88,9 +93,6 @@ def read_texts(path: str, column: str | None) -> list[InputLine]:
     name = path.lower().removesuffix(".gz")
     if column is None and (name.endswith(".jsonl") or table_format(path) is None):
         return read_lines(path)
-    from polyhead.data.rows import open_rows
-    from polyhead.store.jobs.columns import roles_of
-    from polyhead.store.jobs.documents import PIECE_ROWS
 
     file = open_rows(path)
     roles = roles_of(path, file.survey(lambda text: None), {} if column is None else {"text": column})
@@ -156,9 +158,6 @@ def line_of(number: int, raw: bytes, form: str) -> InputLine:
 
 
 def _of_json(row: object, number: int) -> InputLine:
-    from polyhead.data.tables.written import without_surrogates
-    from polyhead.engine.inputs import input_of
-
     read, words = input_of(row, where=f"line {number}")
     return InputLine(input=read, words=words, id=without_surrogates(row.get("id")) if isinstance(row, dict) else None)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from polyhead.bundle.read import Bundle
+from polyhead.certify.merged import MergeProof, MergeReport, MergeSource, merge_proven
 from polyhead.cli.bundle_lines import trunk_lines
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Actor, Folder, Tokens
 from polyhead.cli.output import Printer, counted, in_bytes, indented, section, text_table
-
-if TYPE_CHECKING:
-    from polyhead.bundle.read import Bundle
-    from polyhead.certify.merged import MergeProof, MergeReport, MergeSource
+from polyhead.evaluate.report.tree import tree
+from polyhead.plan import merge
 
 
 @verb("merge")
@@ -35,9 +35,6 @@ def command(
     prompt group must be merged together; families come with the tasks that read them. Tasks that own their models are
     copied as files; a bundle with such tasks only may have any trunk.
     """
-    from polyhead.bundle.read import Bundle
-    from polyhead.certify.merged import merge_proven
-
     sources = [_source(argument) for argument in bundles]
     report = merge_proven(out, sources, tokens=tokens, actor=actor, show=printer.show)
     merged = Bundle.open(out, verify=False)
@@ -50,8 +47,6 @@ def command(
 
 def _source(argument: str) -> MergeSource:
     """A folder, or folder:task,task; a folder that is there may have a colon in its name."""
-    from polyhead.certify.merged import MergeSource
-
     folder, colon, names = argument.rpartition(":")
     if not colon or Path(argument).exists():
         return MergeSource(folder=argument, tasks=None)
@@ -79,9 +74,6 @@ def _shown(out: str, merged: Bundle, proofs: Sequence[MergeProof]) -> list[str]:
 
 
 def _drawn(merged: Bundle) -> list[str]:
-    from polyhead.evaluate.report.tree import tree
-    from polyhead.plan import merge
-
     plan = merge({name: record.path for name, record in merged.tasks.items()})
     return section("Plan: a line without a task name is computed once for all tasks below it", tree(plan))
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import getpass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 import msgspec
 
 from polyhead.cli.command import InputFile, OutputFile, option
 from polyhead.engine.backends import BACKENDS
+from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
+from polyhead.store.jobs.migrate import store_named
 from polyhead.values import Value
-
-if TYPE_CHECKING:
-    from polyhead.engine.session import Session
 
 VARIABLE = "POLYHEAD_ACTOR"
 LONGEST_NAME = 200  # characters
@@ -25,8 +24,6 @@ BY_DEFAULT = "the first of openvino (on x86), onnxruntime, torch and reference t
 
 def store_place(value: str) -> str:
     """Type of an argument: the location of a store, or of the one that a file of `migrate switch` names now."""
-    from polyhead.store.jobs.migrate import store_named
-
     return store_named(value)
 
 
@@ -108,8 +105,6 @@ class BackendOptions(Value):
 
     def open(self, bundle: str, names: tuple[str, ...] = ()) -> Session:
         """A session with these tasks, by default all; raises ConfigError for a bundle without tasks."""
-        from polyhead.engine.session import Session
-
         session = Session(bundle, **msgspec.structs.asdict(self))
         if not session.task_names(names or None):
             raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")

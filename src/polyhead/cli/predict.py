@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 import click
 import msgspec
@@ -25,11 +25,9 @@ from polyhead.cli.score import TableOptions, answer_rows
 from polyhead.cli.tables import columns_of_header, columns_of_objects, command_for, objects_as_inputs, rows_as_lines
 from polyhead.data.rows import first_columns
 from polyhead.data.tables.base import table_format, written_ending
+from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData
-
-if TYPE_CHECKING:
-    from polyhead.engine.session import Session
-
+from polyhead.store.jobs.faults import all_columns
 
 Answering = Callable[[list[InputLine]], list[dict[str, Any]]]
 """The fields of each line's result."""
@@ -212,8 +210,6 @@ def _rows(answer: Answering, lines: list[tuple[int, bytes]], form: str) -> list[
 
 
 def _by_session(session: Session, names: tuple[str, ...] | None, lines: list[InputLine]) -> list[dict[str, Any]]:
-    from polyhead.store.jobs.faults import all_columns
-
     columns = all_columns(session, [line.input for line in lines], [line.words for line in lines], tasks=names)
     return [msgspec.to_builtins(result) for result in columns.results()]
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from polyhead.bundle.read import Bundle
 from polyhead.cli.command import option, verb
 from polyhead.cli.labelled import LabelledColumns, Labels, labelled_sources
 from polyhead.cli.lines import read_texts
 from polyhead.cli.options import Column, File, Folder
 from polyhead.cli.output import Printer, counted, number, text_table
-from polyhead.engine.backends import BACKENDS
-from polyhead.evaluate.int8 import Limits
-
-if TYPE_CHECKING:
-    from polyhead.bundle.read import Bundle
-    from polyhead.data.columns import Source
-    from polyhead.engine.scale_files import Int8Change
-    from polyhead.store.jobs.columns import RowInput
+from polyhead.data.columns import Source
+from polyhead.engine.backends import BACKENDS, default_runtime, open_runtime
+from polyhead.engine.scale_files import Int8Change, read_scales, write_changes, write_scales
+from polyhead.evaluate import int8 as calibrate
+from polyhead.evaluate.int8 import Limits, project_sources
+from polyhead.machine import processor
+from polyhead.project.tables import read_project
+from polyhead.store.jobs.columns import RowInput
 
 ROWS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 """Endings of files of labelled rows."""
@@ -66,12 +67,6 @@ def command(
     The measurement holds for this backend and for processors like this one. x86 processors without VNNI instructions
     use weights of 7 bits instead of 8. If you move a bundle between the two kinds, run this again with `--measure`.
     """
-    from polyhead.bundle.read import Bundle
-    from polyhead.engine.backends import default_runtime, open_runtime
-    from polyhead.engine.scale_files import read_scales
-    from polyhead.evaluate import int8 as calibrate
-    from polyhead.machine import processor
-
     opened = Bundle.open(bundle)
     runtimes = partial(open_runtime, name := backend or default_runtime())
     labelled = None if data is None else _labelled(opened, data, labels)
@@ -99,9 +94,6 @@ def _written(
     printer: Printer,
 ) -> Any:
     """Writes the measurement, and the scales where they are new; `before` is the record of existing ones."""
-    from polyhead.engine.scale_files import write_changes, write_scales
-    from polyhead.machine import processor
-
     bits = processor().weight_bits
     if before is not None:
         printer.line(f"measured with weights of {bits} bits, as this processor has them: {bundle.root}/cache")
@@ -116,16 +108,11 @@ def _written(
 
 def _rows(path: str, column: str | None) -> list[RowInput]:
     """The texts of the user's file."""
-    from polyhead.store.jobs.columns import RowInput
-
     return [RowInput(input=line.input, words=line.words) for line in read_texts(path, column)]
 
 
 def _labelled(bundle: Bundle, data: str, labels: tuple[str, ...]) -> dict[str, Source]:
     """Where the rows are that tasks are scored on: in the files of a project, or in one that holds rows."""
-    from polyhead.evaluate.int8 import project_sources
-    from polyhead.project.tables import read_project
-
     if data.lower().endswith(ROWS):
         tasks = {name: record.task for name, record in bundle.tasks.items()}
         return labelled_sources(tasks, (), data, LabelledColumns(labels=labels))

@@ -10,6 +10,7 @@ import click
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Tokens
 from polyhead.cli.output import Printer, counted, in_bytes, indented, section, text_table
+from polyhead.evaluate.report.tree import tree
 
 if TYPE_CHECKING:
     from polyhead.convert.difference import EncoderDifference
@@ -100,7 +101,6 @@ def _difference(delta: EncoderDifference | None) -> str:
 
 def _tree(scan: Scan) -> list[str]:
     from polyhead.convert.scan import sharing
-    from polyhead.evaluate.report.tree import tree
 
     models, names = list(scan.encoders.values()), scan.short_names
     if scan.base is not None and scan.base.name not in names:

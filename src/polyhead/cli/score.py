@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 
 from polyhead.cli.command import option, verb
 from polyhead.cli.options import Column, Folder, SessionOptions, Tasks, TokenColumns
 from polyhead.cli.output import Printer, check_kept_files, counted, note, stoppable
+from polyhead.engine.session import Session
 from polyhead.progress import duration, pace
-
-if TYPE_CHECKING:
-    from polyhead.engine.session import Session
-    from polyhead.store.jobs import ScoreRequest, Summary
+from polyhead.store.jobs import ScoreRequest, Summary, score
 
 
 class TableOptions(TokenColumns):
@@ -31,8 +29,6 @@ class TableOptions(TokenColumns):
 
     def request(self, tasks: tuple[str, ...], **more: Any) -> ScoreRequest:
         """What is answered for every row."""
-        from polyhead.store.jobs import ScoreRequest
-
         more = {"kept": self.keep or None, **more}
         return ScoreRequest(tasks=tasks, columns=self.roles, prefix=self.prefix, scores=self.scores, **more)
 
@@ -74,8 +70,6 @@ def answer_rows(
     printer: Printer, session: Session, source: str, target: str, wish: ScoreRequest, *, fresh: bool
 ) -> Summary:
     """Writes the rows of `source` with their answers to `target`, and prints what that took."""
-    from polyhead.store.jobs import score
-
     again = "the same command without --fresh" if fresh else "the same command"
     with stoppable(f"{again} goes on from there"):
         done = score(session, source, target, wish, fresh=fresh, show=printer.show)

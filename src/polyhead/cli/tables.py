@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from polyhead.data.guess_texts import CONTEXTS, TEXTS
 from polyhead.data.tables.base import written_ending
+from polyhead.engine.inputs import input_of
 from polyhead.errors import DataError, PolyheadError
 
 SEPARATORS = ",;\t|"
@@ -50,8 +51,6 @@ def columns_of_header(lines: Sequence[bytes]) -> list[str] | None:
 
 def columns_of_objects(lines: Sequence[bytes]) -> list[str] | None:
     """The columns of rows in JSON of which none is an input; None where one is, and for a single line."""
-    from polyhead.engine.inputs import input_of
-
     rows = [_object(line) for line in lines[: 2 * LEAST_ROWS]]
     for row in rows:
         if row is None:
