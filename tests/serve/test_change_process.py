@@ -17,7 +17,7 @@ from polyhead.certify.proof import locked
 from polyhead.serve import change_process
 from polyhead.serve.change_process import ChangeProcess
 from polyhead.serve.http import HttpError
-from polyhead.serve.make_changes import Parent, make_changes
+from polyhead.serve.make_changes import Parent
 from polyhead.serve.orders import Order, change_reply
 from support.admin_server import add, lines, make, upload
 from support.client_server import wait_until

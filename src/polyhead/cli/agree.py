@@ -38,8 +38,11 @@ def command(bundle: Folder, *, how: BackendOptions, printer: Printer) -> Any:
 
 def agreement_lines(agreements: Mapping[str, Agreement]) -> list[str]:
     """A table of tasks."""
-    rows: list[list[object]] = [["task", "probes", "equal answers", "difference"]]
-    for name, agreement in agreements.items():
-        equal = f"{100 * agreement.share:.1f} %" if agreement.difference is None else "-"
-        rows.append([name, agreement.rows, equal, number(agreement.difference)])
-    return text_table(rows)
+    rows = [[name, *agreement_cells(agreement)] for name, agreement in agreements.items()]
+    return text_table([["task", "probes", "equal answers", "difference"], *rows])
+
+
+def agreement_cells(agreement: Agreement) -> list[str]:
+    """How many were compared, how many are equal, and how far values are apart."""
+    equal = f"{100 * agreement.share:.1f} %" if agreement.difference is None else "-"
+    return [f"{agreement.rows:,}", equal, number(agreement.difference)]

@@ -7,8 +7,7 @@ from typing import Any
 from polyhead.certify.beside import keep_beside
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
-from polyhead.cli.labelled import LabelledColumns, labelled_sources
-from polyhead.cli.options import Actor, Backend, DataFile, Folder, Precision, Tasks
+from polyhead.cli.options import Actor, Backend, DataFile, Folder, LabelledColumns, Precision, Tasks, labelled_sources
 from polyhead.cli.output import Printer, text_table
 from polyhead.engine.session import Session
 from polyhead.evaluate.calibrate import CalibrateRequest

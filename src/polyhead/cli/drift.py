@@ -13,8 +13,7 @@ from polyhead.bundle.seen import Seen
 from polyhead.certify.beside import keep_beside
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
-from polyhead.cli.labelled import LabelledColumns, labelled_sources
-from polyhead.cli.options import Actor, Backend, DataFile, Folder, Precision, Tasks
+from polyhead.cli.options import Actor, Backend, DataFile, Folder, LabelledColumns, Precision, Tasks, labelled_sources
 from polyhead.cli.output import Printer, counted, indented, note, section, text_table
 from polyhead.data.columns import Source
 from polyhead.data.rows import first_columns

@@ -15,8 +15,7 @@ from polyhead._version import __version__
 from polyhead.bundle.read import Bundle
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.evaluate_lines import comparison_lines, detail_lines, fact_lines, label_lines, slice_lines
-from polyhead.cli.labelled import LabelledColumns, labelled_sources
-from polyhead.cli.options import Backend, File, OptionalFolder, Precision, Tasks
+from polyhead.cli.options import Backend, File, LabelledColumns, OptionalFolder, Precision, Tasks, labelled_sources
 from polyhead.cli.output import Printer, check_apart, counted, note, number, text_table, write_rows, writing_file
 from polyhead.data.columns import no_column
 from polyhead.data.rows import first_columns

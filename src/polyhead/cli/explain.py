@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import click
 
 from polyhead.cli.command import option
-from polyhead.cli.lines import LineChunk, lines_read
 from polyhead.cli.options import File
 from polyhead.cli.output import Printer, counted, note
 from polyhead.engine.session import Session
 from polyhead.errors import EmptyData
 from polyhead.evaluate.explain import Explanation, Said, explained
+from polyhead.store.jobs.lines import LineChunk, lines_read
 from polyhead.values import Value
 
 TOGETHER = 16  # inputs that are explained in one call: each with one more for every word

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from polyhead.cli.command import option, verb
-from polyhead.cli.lines import read_texts
 from polyhead.cli.options import Actor, Column, File, Folder
 from polyhead.cli.output import Printer, counted, indented, text_table
 from polyhead.errors import DataError
 from polyhead.project.tables import LEAST_TOKENS
+from polyhead.store.jobs.lines import read_texts
 from polyhead.text.tokenize import Input
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import click
 import msgspec
 
 from polyhead.cli.command import option
-from polyhead.cli.lines import InputLine
 from polyhead.client.client import Client, row_of
 from polyhead.engine.inputs import task_input
 from polyhead.errors import DataError, PolyheadError
+from polyhead.store.jobs.lines import InputLine
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import lone_surrogates
 from polyhead.values import Value

@@ -33,8 +33,6 @@ from polyhead.cli.output import Printer, counted, note
 from polyhead.errors import BundleError
 from polyhead.files import replacing
 
-FOLDER = click.Path(file_okay=False)
-
 
 @click.group("tasks")
 def command() -> None:
@@ -132,8 +130,10 @@ def update(
         printer.line(f"updated {name}: {old} -> {version}")
         if certificate is not None and change.started is not None:
             before = _labels(ours, name, change.started.before[name])
-            labels[name] = {"before": before, "after": new[name].task.labels}
-            printer.lines(_labels_changed(**labels[name]))
+            after = new[name].task.labels
+            labels[name] = {"before": before, "after": after}
+            if before not in (None, after):
+                printer.line(f"  labels were {', '.join(before or ())}; they are {', '.join(after)}")
             printer.lines(answers_changed(certificate, name))
     facts = {"labels": labels[chosen[0]]} if len(labels) == 1 else {}
     facts |= {"tasks": {name: {"labels": labels[name]} for name in labels}} if labels else {}
@@ -213,10 +213,8 @@ def certificate(
     for place, found in enumerate(chosen):
         printer.lines(["", found.paragraph] if place else [found.paragraph])
         printer.line(f"(certificates/{found.name})")
-    if every and len(chosen) < len(ledger.files):
-        note(
-            f"{counted(len(ledger.files) - len(chosen), 'certificate')} cannot be trusted; see `polyhead tasks verify`"
-        )
+    if every and (bad := len(ledger.files) - len(chosen)):
+        note(f"{counted(bad, 'certificate')} cannot be trusted; see `polyhead tasks verify`")
     shown = [{"file": found.name, "paragraph": found.paragraph, "certificate": found} for found in chosen]
     return {"bundle": bundle, "certificates": shown}
 
@@ -274,12 +272,6 @@ def _labels(bundle: Bundle, name: str, live: Live) -> tuple[str, ...] | None:
         return bundle.view({name: live}).tasks[name].task.labels
     except BundleError:
         return None
-
-
-def _labels_changed(before: tuple[str, ...] | None, after: tuple[str, ...]) -> list[str]:
-    if before in (None, after):
-        return []
-    return [f"  labels were {', '.join(before or ())}; they are {', '.join(after)}"]
 
 
 def _verified(verification: Verification) -> list[str]:
