@@ -15,7 +15,7 @@ from polyhead.bundle.files import check_no_links, read_inside
 from polyhead.bundle.format import BUNDLE, CERTIFICATES, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded
 from polyhead.engine.probes import ProbeAnswers
-from polyhead.errors import CorruptFile, PolyheadError
+from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.progress import counted
 from polyhead.tasks.agreement import AnswerChange
@@ -98,6 +98,21 @@ class Ledger:
             if expected in (None, hashlib.sha256(raw).hexdigest()):
                 yield certificate
             expected = certificate.previous
+
+    def chosen(self, number: int | None = None, *, every: bool = False) -> list[Certificate]:
+        """The newest sound certificate, or that of a number, or all of them; raises BundleError where there is none."""
+        sound = [found for found in self.sound() if number in (None, found.number)]
+        if not sound:
+            what = (
+                "the bundle has no certificate" if number is None else f"the bundle has no sound certificate {number}"
+            )
+            raise BundleError(
+                f"{what}: {self.root}",
+                got=f"{len(self.files)} files in certificates/",
+                allowed=self.files or None,
+                do="`polyhead tasks verify` checks them, and writes one if the last change left none",
+            )
+        return sound if every else sound[:1]
 
     def find(
         self, lines: Mapping[str, Live], numerics: Mapping[str, str]

@@ -13,6 +13,7 @@ import numpy as np
 from polyhead.data.columns import Source
 from polyhead.data.read import Reading
 from polyhead.progress import counted as counted
+from polyhead.progress import short as short
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.letters import letters_of
@@ -21,8 +22,6 @@ from polyhead.values import Value
 
 Level = Literal["fault", "hint"]
 """A fault makes scores wrong, or stops training; a hint is worth a look."""
-
-LONGEST = 200  # characters of a text kept with its place
 
 
 class RowRef(Value):
@@ -48,12 +47,6 @@ class Finding(Value):
     rows: int = 0  # rows that show it
     of: int = 0  # number of rows examined
     places: tuple[RowRef, ...] = ()
-
-
-def short(text: str, longest: int = LONGEST) -> str:
-    """The text on one line, cut if it is longer."""
-    line = " ".join(text.split())
-    return line if len(line) <= longest else line[: longest - 3] + "..."
 
 
 WORD = re.compile(r"\w+")

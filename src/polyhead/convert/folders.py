@@ -56,6 +56,17 @@ class FoundFolder(Value):
     with_base: SharedLayers | None = None
     difference: EncoderDifference | None = None  # None without a base, or for another shape
 
+    def facts(self) -> dict[str, object]:
+        """What a report says of it."""
+        scanned, names = self.scanned, ("labels", "refused", "with_base", "difference", "adapter")
+        return {name: getattr(self, name) for name in names} | {
+            "folder": scanned.name,
+            "class": self.model_class,
+            "kind": scanned.head.kind if scanned.head is not None else None,
+            "layers": len(scanned.layers),
+            "digests": {name: getattr(scanned, name) for name in ("tokenizer", "embeddings", "layers")},
+        }
+
 
 class Scan(Value):
     """The layers that folders share, and the savings of merging them on one text of `tokens` tokens."""
@@ -72,6 +83,23 @@ class Scan(Value):
     def encoders(self) -> dict[str, ScannedEncoder]:
         """The compared encoders by name."""
         return {folder.scanned.name: folder.scanned for folder in self.models if folder.is_compared}
+
+    @property
+    def short_names(self) -> dict[str, str]:
+        """The last part of each folder if no two are equal; else the folders as the user wrote them."""
+        folders = [model.scanned.name for model in self.models]
+        last = [Path(name).name for name in folders]
+        return dict(zip(folders, last if len(set(last)) == len(last) and all(last) else folders, strict=True))
+
+    def nearest(self, name: str) -> SharedLayers | None:
+        """What the model shares with the one with which it shares most; None where it shares nothing."""
+        several = [pair for pair in self.pairs if name in (pair.one, pair.other) and pair.layers is not None]
+        return max(several, key=lambda pair: pair.layers or 0, default=None)
+
+    def facts(self) -> dict[str, object]:
+        """What a report says of it."""
+        facts = {"models": [model.facts() for model in self.models], "base": self.base and self.base.name}
+        return facts | {name: getattr(self, name) for name in ("pairs", "groups", "tokens", "apart", "merged")}
 
 
 def scan_folders(

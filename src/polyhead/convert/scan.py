@@ -13,7 +13,7 @@ from polyhead.encoder.data import TrunkData, arrays_digest
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import TrunkError, WrongTrunk
 from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool, Step, merge
-from polyhead.plan.cost import Cost, cost_of
+from polyhead.plan.cost import Cost, cost_of, parameters
 from polyhead.text.tokenizer_file import open_tokenizer
 from polyhead.values import Value, digested
 
@@ -36,6 +36,11 @@ class ScannedEncoder(Value):
         """Digest of shape, tokenizer and embeddings, which must be equal before any layer can be shared."""
         facts = [digested(_shape(self)), self.tokenizer, self.embeddings]
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
+
+    @property
+    def parameters(self) -> int:
+        """How many it has, run alone."""
+        return parameters(merge({self.name: self.path(len(self.layers), trunk=self.root)}), self.architecture)
 
     @property
     def ends(self) -> tuple[Node, ...]:
@@ -71,6 +76,17 @@ class SharedLayers(Value):
     other: str
     layers: int | None  # equal layers from the first on; 0: the embeddings alone; None: nothing
     differs: str  # "" if one is a prefix of the other
+
+    @property
+    def prefix(self) -> str:
+        """What is equal, in words."""
+        if not self.layers:
+            return "nothing" if self.layers is None else "embeddings"
+        return "embeddings, layer 1" if self.layers == 1 else f"embeddings, layers 1 to {self.layers}"
+
+    def beside(self, name: str) -> str:
+        """The other one of the two."""
+        return self.other if self.one == name else self.one
 
 
 class Group(Value):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -12,10 +12,11 @@ import numpy as np
 from polyhead.bundle.seen import MOST as KEPT
 from polyhead.bundle.seen import Seen, seen_of
 from polyhead.certify.beside import TITLES, Beside
+from polyhead.data.columns import Source
 from polyhead.engine.session import Session
-from polyhead.errors import BundleError, EmptyData
+from polyhead.errors import BundleError, EmptyData, MissingColumn
 from polyhead.evaluate.probabilities import LabelledOutputs, error_of, label_scores_of
-from polyhead.evaluate.profile import FileRows, asked, seen_rows
+from polyhead.evaluate.profile import FileRows, asked, labelled_rows, plain_rows, seen_rows
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.metrics import calibration_error
@@ -255,6 +256,44 @@ def summarized(session: Session, name: str, rows: FileRows, *, show: Callable[[s
     """A task's view of these rows."""
     answers = asked(session, name, rows.inputs, rows.words, show=show)
     return Summarized(rows=rows, outputs=answers.outputs, seen=seen_rows(session.tasks[name], rows.inputs, answers))
+
+
+def summaries(
+    session: Session,
+    data: str,
+    names: Sequence[str],
+    sources: Mapping[str, Source],
+    roles: Mapping[str, str],
+    *,
+    needed: Sequence[str],
+    seed: int,
+    say: Callable[[str], None],
+    show: Callable[[str], None],
+) -> dict[str, Summarized]:
+    """What each task sees in a file: in its labelled rows where `sources` say how they are read, else in its texts.
+
+    A task that cannot read the file is left out, which is said. Raises EmptyData or MissingColumn where it is `needed`
+    or no task can.
+    """
+    seen, left = dict[str, Summarized](), list[str]()
+    for name in names:
+        task = session.tasks[name]
+        try:
+            if name in sources:
+                rows = labelled_rows(sources[name], task, most=MOST, seed=seed)
+            else:
+                rows = plain_rows(data, task, roles, most=MOST, seed=seed, show=show)
+        except (EmptyData, MissingColumn):
+            if name in needed or len(names) == 1:
+                raise
+            left.append(name)
+            continue
+        seen[name] = summarized(session, name, rows, show=show)
+    if left:
+        say(f"{data} has nothing that these tasks read: {', '.join(left)}")
+    if not seen:
+        raise EmptyData(f"{data} has nothing that a task of the bundle reads", do="name the columns: --text COLUMN")
+    return seen
 
 
 def drifts(

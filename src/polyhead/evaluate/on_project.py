@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from polyhead.errors import BundleError, DataError, PolyheadError, UnknownTask
 from polyhead.values import Value
@@ -43,6 +46,13 @@ def homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, .
     return filled
 
 
+def on_another_file(project: Project, data: str) -> Project:
+    """The project with this file as the test rows of every task."""
+    path = os.path.abspath(data)
+    entries = tuple(msgspec.structs.replace(entry, test=path) for entry in project.tasks)
+    return msgspec.structs.replace(project, tasks=entries)
+
+
 def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
     """The tasks with these names in the bundle; empty if it is missing or its training was interrupted."""
     from polyhead.bundle.format import BUNDLE
@@ -65,6 +75,23 @@ class EvaluatedTask(Value, eq=False):
         name = self.evaluation.score.task
         known = keeper_of(self.session, name).record(name).trained_with.get("numerics")
         return {key: known[key] for key in ("backend", "precision") if key in known} if isinstance(known, dict) else {}
+
+    def baselines(self, *, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
+        """Scores of simple answers on the same rows; none, which is said, where training measured them on others."""
+        score, home = self.evaluation.score, keeper_of(self.session, self.evaluation.score.task)
+        simple = home.baselines(score.task, score.split if self.held is None else "validation")
+        if self.held is not None:
+            is_same = self.held.is_same
+        else:
+            data = home.record(score.task).trained_with.get("data")
+            known = data.get(score.split, {}).get("sha256") if isinstance(data, dict) else None
+            is_same = known in (None, self.evaluation.digest)
+        if simple and not is_same:
+            say(
+                f"{score.task}: its {score.split} rows are others than in training, so no baseline is shown beside them"
+            )
+            return {}
+        return simple
 
 
 class OnSplits(Value, eq=False):

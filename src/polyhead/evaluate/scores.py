@@ -21,7 +21,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.metrics import LabelScore
 from polyhead.tasks.task import Answer, Example, Task
-from polyhead.text.question import TaskInput
+from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.values import Value
 
 RESAMPLES, LEVEL = 1000, 0.95
@@ -110,6 +110,14 @@ class WrongRow(Value):
     truth: Any
     answer: Any
     score: float | None  # see `Mistake`
+
+    def written(self) -> dict[str, Any]:
+        """The row as it is written to a file: the input's parts under the names of their columns."""
+        given: dict[str, Any] = dict(zip(("text", "text_b"), texts_of(self.input), strict=False))
+        if isinstance(question := self.input, Question):
+            given = {"question": question.text, "context": question.context, "options": list(question.options)}
+        outcome = {"truth": self.truth, "answer": self.answer, "score": self.score}
+        return {"task": self.task, "row": self.row, **given, **outcome}
 
 
 class SplitOutputs(Value, eq=False):

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path as FilePath
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from polyhead.arguments import twice_in
 from polyhead.encoder.shape import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Layers, Path, merge
 from polyhead.plan.cost import cost_of
-from polyhead.values import Value
+from polyhead.values import Value, from_json
 
 Unit = Literal["layers", "flops", "bytes"]
-SCALE = 10**9  # scores are added as whole billionths of a point, so that the order of addition cannot change a tie
+UNIT_NAMES: dict[Unit, str] = {"layers": "layers", "flops": "FLOPs", "bytes": "bytes"}
+SCALE = 10**9  # scores are added as whole billionths of a point, so that no order of adding changes a tie
 
 
 class AllocationOption(Value):
@@ -63,6 +67,26 @@ class OptionsFile(Value):
     options: tuple[AllocationOption, ...]
     trunk: Architecture | None = None
     full: dict[str, float] = {}  # task -> score of full fine-tuning, in points
+
+    @classmethod
+    def read(cls, file: str, trunk: Architecture | None = None) -> OptionsFile:
+        """The file, its trunk replaced by this one if it is given; raises ConfigError for a tap below the trunk."""
+        content = from_json(FilePath(file).read_bytes(), cls, source=file)
+        content = content if trunk is None else msgspec.structs.replace(content, trunk=trunk)
+        for choice in content.options:
+            if content.trunk is not None and choice.tap > content.trunk.layers:
+                raise ConfigError(
+                    f"option '{choice.name}' of task '{choice.task}' reads deeper than the trunk",
+                    got=choice.tap,
+                    allowed=f"a tap of 0 to {content.trunk.layers}",
+                )
+        return content
+
+    @property
+    def full_scores(self) -> list[float]:
+        """The scores of full fine-tuning, if the file has them for every task; else none."""
+        tasks = dict.fromkeys(choice.task for choice in self.options)
+        return [self.full[task] for task in tasks] if set(tasks) <= set(self.full) else []
 
 
 class Allocation(Value):
@@ -178,6 +202,75 @@ def frontier(options: Sequence[AllocationOption], price: LayerPrice) -> tuple[Al
             chosen = {task: tasks[task][index] for task, index in zip(tasks, point.chosen, strict=True)}
             kept.append(allocation_of(chosen, price))
     return tuple(kept)
+
+
+class LayerPrices(Value):
+    """The price of a layer in each unit; FLOPs and bytes are known with the trunk's shape only."""
+
+    layers: LayerPrice
+    flops: LayerPrice | None = None
+    bytes: LayerPrice | None = None
+
+    @property
+    def known(self) -> dict[Unit, LayerPrice]:
+        """Those that are known."""
+        prices: dict[Unit, LayerPrice | None] = {"layers": self.layers, "flops": self.flops, "bytes": self.bytes}
+        return {unit: price for unit, price in prices.items() if price is not None}
+
+    def costs(self, chosen: Mapping[str, AllocationOption]) -> dict[Unit, int]:
+        """What a choice costs in each unit."""
+        return {unit: allocation_of(chosen, price).cost for unit, price in self.known.items()}
+
+
+class AllocationReport(Value):
+    """A choice, what it costs, and what no choice beats in the unit that was asked for and in score."""
+
+    how: str
+    unit: Unit
+    chosen: dict[str, AllocationOption]
+    prices: LayerPrices
+    costs: dict[Unit, int]
+    score: float
+    frontier: tuple[Allocation, ...]
+
+    @property
+    def price(self) -> LayerPrice:
+        """The price in the report's unit."""
+        return self.prices.known[self.unit]
+
+
+def allocate(
+    content: OptionsFile,
+    *,
+    rule: Literal["marginal", "greedy"],
+    c: float,
+    budget: int | None,
+    unit: Unit,
+    tokens: int,
+    how: str = "",
+) -> AllocationReport:
+    """The choice by a rule, or the best within a budget; `how` says in words which it was.
+
+    Raises ConfigError for a unit that needs the trunk's shape where it is not known, and for a budget that nothing is
+    within.
+    """
+    prices = LayerPrices(layers=LayerPrice(shared=1, private=1, unit="layers"))
+    if (shape := content.trunk) is not None:
+        flops, size = price_of("flops", shape, tokens), price_of("bytes", shape)
+        prices = LayerPrices(layers=price_of("layers", shape), flops=flops, bytes=size)
+    if unit not in prices.known:
+        raise ConfigError(
+            f"{UNIT_NAMES[unit]} are counted from the trunk's shape, and the options do not say it",
+            do="add 'trunk' to the file, or give --bundle",
+        )
+    options, price = content.options, prices.known[unit]
+    points = frontier(options, price)
+    if budget is not None:
+        chosen = best_under(options, budget, price).chosen
+    else:
+        chosen = (greedy if rule == "greedy" else by_rule)(options, c)
+    costs, score = prices.costs(chosen), allocation_of(chosen, price).score
+    return AllocationReport(how=how, unit=unit, chosen=chosen, prices=prices, costs=costs, score=score, frontier=points)
 
 
 class _Point(NamedTuple):

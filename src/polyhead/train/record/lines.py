@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from polyhead.bundle.owners import is_family
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Path, Plan, cost, merge, owners_of
-from polyhead.progress import duration
+from polyhead.progress import duration, text_table
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
@@ -58,7 +58,7 @@ def outlook(
                 f"{added.flops / 1e6:.2f}",
             )
         )
-    lines += aligned_rows(rows)
+    lines += text_table(rows, left=2)
     for unit in units:
         lines += _shared(plans[unit[0]], shape)
     lines += skipped(todo)
@@ -95,17 +95,6 @@ def _shared(plan: Plan, shape: Architecture) -> list[str]:
     for tasks, flops in cost.shared_flops(plan, shape, TOKENS).items():
         lines.append(f"{', '.join(tasks)} together: {flops / 1e6:,.2f} MFLOP/text, for as long as one of them is there")
     return lines
-
-
-def aligned_rows(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns aligned by two spaces, the first left-aligned and the others right-aligned."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
 
 
 def skipped(todo: Sequence[Prepared]) -> list[str]:
