@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polyhead.cli.output import counted, section, text_table
-
-if TYPE_CHECKING:
-    from polyhead.evaluate.compare import Comparison
-    from polyhead.evaluate.details import Details
-    from polyhead.evaluate.on_project import EvaluatedTask
-    from polyhead.evaluate.scores import Interval, SplitScore
+from polyhead.evaluate.compare import Comparison
+from polyhead.evaluate.details import Details, answer_text
+from polyhead.evaluate.on_project import EvaluatedTask
+from polyhead.evaluate.scores import Interval, SplitScore
+from polyhead.progress import short
 
 LABEL_HEAD = ("label", "precision", "recall", "f1", "support", "answered")
 TASKS_NAMED = 4  # tasks in one line
@@ -104,11 +103,11 @@ def detail_lines(details: Details) -> list[str]:
     if details.mistakes:
         mistakes = [
             (
-                f"{one.row:,}",
+                brief(one.row),
                 brief(one.truth),
                 brief(one.answer),
                 "-" if one.score is None else f"{one.score:.4f}",
-                brief(" | ".join(one.texts)),
+                brief(" | ".join(one.texts or ())),
             )
             for one in details.mistakes[:MISTAKES]
         ]
@@ -128,7 +127,7 @@ def comparison_lines(found: Comparison) -> list[str]:
         f"{found.got_wrong:,} got worse{chance}",
     ]
     rows = [
-        (f"{one.row:,}", brief(one.truth), brief(one.before), brief(one.after), brief(" | ".join(one.texts)))
+        (brief(one.row), brief(one.truth), brief(one.before), brief(one.after), brief(" | ".join(one.texts or ())))
         for one in found.changes[:CHANGES]
     ]
     shown = text_table([("row", "truth", "before", "now", "text"), *rows], left=5) if rows else []
@@ -142,8 +141,4 @@ def ranged(interval: Interval | None) -> str:
 
 def brief(value: Any) -> str:
     """A value in one short line."""
-    from polyhead.evaluate.details import answer_text
-
-    value = "-" if value is None else answer_text(value)
-    line = " ".join(value.split())
-    return line if len(line) <= CHARACTERS else f"{line[: CHARACTERS - 1]}…"
+    return short("-" if value is None else answer_text(value), CHARACTERS, "…")
