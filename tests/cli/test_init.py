@@ -15,6 +15,7 @@ from polyhead.project.strategies.base import LIVE_TRAINING
 from polyhead.project.strategies.branch import BRANCH_TRAINING
 from polyhead.project.tables import JOINT_TRAINING, read_project, training_of
 from support import tiny_project
+from support.cases import cases, fresh
 from support.commands import run
 from support.tiers import first_of
 
@@ -73,9 +74,9 @@ def write(path, rows):
     return path
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("case", KINDS)
+@cases("case,form", [*((case, ".jsonl") for case in KINDS), *(("tagging spans", form) for form in FORMATS[1:])])
 def test_what_init_writes_reads_back_as_the_same_task(tmp_path, case, form):
+    tmp_path = fresh(tmp_path)
     rows, words = KINDS[case]
     data, test = write(tmp_path / f"data{form}", rows), write(tmp_path / f"held{form}", rows[:8])
     path = tmp_path / "polyhead.toml"
@@ -183,7 +184,7 @@ def test_columns_and_rows_without_an_answer_are_written_down(tmp_path):
     assert (reply.text, reply.text_b, reply.choices, reply.label) == ("question", "question", "choices", "right")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "words", "rows", "said"),
     [
         ("multiple_choice", ["--choices", "choice"], QUESTIONS, "did you mean 'choices'?"),
@@ -201,6 +202,7 @@ def test_columns_and_rows_without_an_answer_are_written_down(tmp_path):
     ],
 )
 def test_questions_that_cannot_be_read_are_refused(tmp_path, kind, words, rows, said):
+    tmp_path = fresh(tmp_path)
     data = write(tmp_path / "x.jsonl", rows)
     run("init", data, "--kind", kind, *words, cwd=tmp_path).refuses(said)
     assert not (tmp_path / "polyhead.toml").exists()
@@ -246,8 +248,9 @@ def test_two_tasks_of_one_name_are_refused_and_the_file_stays(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["polyhead.toml", "x.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["a/b", "..", "../up", "a..b", ".a", "a ", "", "x" * 65, "a\nb", "ü"])
+@cases("name", ["a/b", "..", "../up", "a..b", ".a", "a ", "", "x" * 65, "a\nb", "ü"])
 def test_names_that_are_no_safe_folder_are_refused(tmp_path, name):
+    tmp_path = fresh(tmp_path)
     data = write(tmp_path / "x.jsonl", ROWS)
     done = run("init", data, "--kind", "single_label", "--label", "mood", "--task", name, cwd=tmp_path)
     if name:
@@ -257,7 +260,7 @@ def test_names_that_are_no_safe_folder_are_refused(tmp_path, name):
         assert read_project(tmp_path / "polyhead.toml").tasks[0].name == "x"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "words", "rows", "said"),
     [
         ("single_label", [], [{"text": "a", "mood": "x"}], "at least 2 different labels"),
@@ -281,14 +284,16 @@ def test_names_that_are_no_safe_folder_are_refused(tmp_path, name):
     ],
 )
 def test_data_that_cannot_be_the_task_is_named(tmp_path, kind, words, rows, said):
+    tmp_path = fresh(tmp_path)
     data = write(tmp_path / "x.jsonl", rows)
     run("init", data, "--kind", kind, *words, cwd=tmp_path).refuses(said)
     assert [p.name for p in tmp_path.iterdir()] == ["x.jsonl"]
 
 
-@pytest.mark.parametrize("content", ["", "\n\n", "{\n", "[1]\n", '{"text": "a", "label": \n', "\x00"])
-@pytest.mark.parametrize("form", [".jsonl", ".csv", ".tsv", ".jsonl.gz", ".parquet", ".txt"])
+@cases("content", ["", "\n\n", "{\n", "[1]\n", '{"text": "a", "label": \n', "\x00"])
+@cases("form", [".jsonl", ".csv", ".tsv", ".jsonl.gz", ".parquet", ".txt"])
 def test_files_that_hold_no_rows_are_named(tmp_path, content, form):
+    tmp_path = fresh(tmp_path)
     data = tmp_path / f"x{form}"
     data.write_text(content)
     run("init", data, "--kind", "single_label", cwd=tmp_path).refuses(f"x{form}")
@@ -387,7 +392,7 @@ def test_the_file_is_plain_toml_with_paths_beside_it(tmp_path):
     assert content["tasks"][0]["name"] == "moods"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "name"),
     [("a b.csv", "a-b"), (".x.jsonl", "x"), ("--.csv", "task"), ("dir/..x.csv", "x"), ("x" * 80 + ".csv", "x" * 64)]
     + [("datasets:owner/name/config:train", "config"), ("ü.csv", "task")],
@@ -425,7 +430,7 @@ def test_a_project_file_with_a_byte_order_mark_takes_another_task(tmp_path):
     assert [entry.name for entry in read_project(tmp_path / "p.toml").tasks] == ["first", "second"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "words", "said"),
     [
         ("span", ["--answers", "question"], "--text and --answers"),
@@ -433,6 +438,7 @@ def test_a_project_file_with_a_byte_order_mark_takes_another_task(tmp_path):
     ],
 )
 def test_a_question_that_is_the_answer_is_refused(tmp_path, kind, words, said):
+    tmp_path = fresh(tmp_path)
     (tmp_path / "x.jsonl").write_text('{"question": "a"}\n')
     run("init", tmp_path / "x.jsonl", "--kind", kind, *words).refuses("column 'question' for both", said)
 
@@ -456,8 +462,9 @@ CELLS = [".5", "5.", "-0.5", "+1", "1e-3", "2E+0", "007", "0"]
 NO_CELLS = ["1_0", " 1", "1 ", "nan", "inf", "-Infinity", "1e999", "\uff11", "\u0661", "0x1", "1,5", "1e", ".", "--1"]
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@cases("cell", CELLS)
 def test_cells_of_plain_decimal_numbers_are_numbers(tmp_path, cell):
+    tmp_path = fresh(tmp_path)
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"a{i},{i}\n" for i in range(3)) + f"b,{cell}\n")
     done = run("init", "a.csv", "--kind", "regression", "--validation", "a.csv", cwd=tmp_path)
     assert done.code == 0, done.err
@@ -465,9 +472,10 @@ def test_cells_of_plain_decimal_numbers_are_numbers(tmp_path, cell):
     assert (low, high) == (min(0.0, float(cell)), 2.0 if float(cell) < 3 else float(cell))
 
 
-@pytest.mark.parametrize("cell", NO_CELLS)
+@cases("cell", NO_CELLS)
 def test_cells_that_python_alone_takes_for_numbers_are_none(tmp_path, cell):
     """A file that says 1_0 was trained as if it said 10."""
+    tmp_path = fresh(tmp_path)
     rows = "text,label\n" + "".join(f"a{i},{i}\n" for i in range(9)) + f'b,"{cell}"\n'
     (tmp_path / "a.csv").write_text(rows)
     run("init", "a.csv", "--kind", "regression", cwd=tmp_path).refuses("row 10", "is no number")
@@ -476,8 +484,9 @@ def test_cells_that_python_alone_takes_for_numbers_are_none(tmp_path, cell):
     run("train", "p.toml", cwd=tmp_path).refuses("BadValue", "row 10", "number in the task's range")
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400, "true", '"5"', "[5]"])
+@cases("value", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400, "true", '"5"', "[5]"])
 def test_targets_of_json_that_are_no_finite_numbers_are_refused_by_row(tmp_path, value):
+    tmp_path = fresh(tmp_path)
     rows = "".join(f'{{"text": "a{i}", "label": {i}}}\n' for i in range(9))
     (tmp_path / "a.jsonl").write_text(rows + f'{{"text": "b", "label": {value}}}\n')
     run("init", "a.jsonl", "--kind", "regression", cwd=tmp_path).refuses("row 10", "is no number")
@@ -486,9 +495,10 @@ def test_targets_of_json_that_are_no_finite_numbers_are_refused_by_row(tmp_path,
     run("train", "p.toml", cwd=tmp_path).refuses("BadValue", "row 10")
 
 
-@pytest.mark.parametrize("name", ["..", "t.", "", ".t", "a..b"])
+@cases("name", ["..", "t.", "", ".t", "a..b"])
 def test_a_name_that_ends_in_a_point_or_is_empty_stands_in_quotes(tmp_path, name):
     """`Got: .` was all that was said of a task called `..`."""
+    tmp_path = fresh(tmp_path)
     (tmp_path / "a.csv").write_text("text,label\na,x\nb,y\n")
     entry = f'[[tasks]]\nname = "{name}"\nkind = "single_label"\nlabels = ["x", "y"]\ntrain = "a.csv"\n'
     (tmp_path / "p.toml").write_text(entry)
