@@ -77,7 +77,7 @@ class Machine(Value, eq=False):
         task = Task(name="t", kind="single_label", labels=("no", "yes"))
         (readings,) = readings_of([(text,) for text in texts], readers_by_type({"t": task}), tokenizer, None)
         made = batched(readings, tokenizer, deterministic=False, width=self.trunk.architecture.width)
-        return [batch.tokens for batch in made]
+        return [tokens for _, tokens in made]
 
     def bare_flops(self, tokens: int) -> int:
         """FLOPs of the trunk alone on one text."""

@@ -1,11 +1,10 @@
-"""The size and order of the house, and whether anything moved: lines, circles, files a new thing takes, equal bundles.
+"""The size and order of the house: lines, circles, files a new thing takes.
 
-    python -m benchmarks.house --before FOLDER --after FOLDER [--test-log FILE]
+    python -m benchmarks.house [--test-log FILE]
 
-FOLDERs are what `python -m benchmarks.house_same make` wrote with the code of two commits on one machine; without them
-the bundles that were compared last stay in the results. Branch
-coverage is read from `results/house_coverage_before.json` and `house_coverage_after.json`; the seconds of the suite,
-with its run capped to AVX2, from what `make test` printed into FILE.
+Whether anything moved since a commit is `benchmarks.rooms_golden`. Branch coverage is read from
+`results/house_coverage_before.json` and `house_coverage_after.json`; the seconds of the suite, with its run capped to
+AVX2, from what `make test` printed into FILE.
 """
 
 from __future__ import annotations
@@ -14,15 +13,13 @@ import argparse
 import ast
 import json
 import re
-import tempfile
 from pathlib import Path
 
-from benchmarks.house_same import BACKENDS, command, compare, stripped, texts
 from studies.results import Claim
 from studies.settings import RESULTS, ROOT, report
 
 SOURCE = ROOT / "src" / "polyhead"
-COMMAND = "python -m benchmarks.house --before FOLDER --after FOLDER --test-log FILE"
+COMMAND = "python -m benchmarks.house --test-log FILE"
 NEW = ("kind", "strategy", "codec", "backend")
 NOTES = {
     "test-seconds": "missed: 1,031 s before; with AVX-512 it was 355 s before the server's and the workbench's tests "
@@ -40,30 +37,9 @@ NOTES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", type=Path)
-    parser.add_argument("--after", type=Path)
     parser.add_argument("--test-log", type=Path)
     options = parser.parse_args()
-    if options.before is None:  # lines and seconds of this commit, bundles as they were compared
-        rows = json.loads((RESULTS / "house.json").read_text(encoding="utf-8"))["rows"]
-    else:
-        rows = compare(options.before, options.after)
-        rows += [opened(options.before, row["bundle"], backend) for row in rows for backend in BACKENDS]
-    report("house", command=COMMAND, rows=rows, claims=[*order(), *same(rows), *tests(options.test_log)], lacking=[])
-
-
-def opened(before: Path, bundle: object, backend: str) -> dict[str, object]:
-    """Opens a bundle of the earlier commit with this code; a row that says whether the answers are equal."""
-    home = before if bundle == "demo" else before / str(bundle)
-    root = home / ("demo-bundle" if bundle == "demo" else "bundle")
-    with tempfile.TemporaryDirectory() as folder:
-        inputs = "".join(json.dumps(text) + "\n" for text in texts(root))
-        words = ("predict", str(root.resolve()), "--backend", backend, "--deterministic", "--precision", "float32")
-        printed = command(ROOT, Path(folder), *words, typed=inputs)
-    answers = [stripped(json.loads(line)) for line in printed.splitlines() if line.startswith("{")]
-    old = (home / f"answers-{backend}.jsonl").read_text(encoding="utf-8")
-    new = "".join(json.dumps(row, sort_keys=True) + "\n" for row in answers)
-    return {"bundle": bundle, "backend": backend, "opened_and_answers_equal": old == new}
+    report("house", command=COMMAND, rows=[], claims=[*order(), *tests(options.test_log)], lacking=[])
 
 
 def order() -> list[Claim]:
@@ -88,23 +64,6 @@ def order() -> list[Claim]:
               len(circles({name: tree for name, (_, tree) in trees.items()})), "circles"),
         claim("files-touched", f"files to add a kind, a strategy, a codec and a backend, each proven by a test "
               f"({touched} of {len(NEW)} are)", 10, touched if touched == len(NEW) else 99, "files"),
-    ]  # fmt: skip
-
-
-def same(rows: list[dict[str, object]]) -> list[Claim]:
-    """Claims that both commits trained equal arrays and gave equal answers."""
-    made = [row for row in rows if "arrays" in row]
-    arrays, answers = (sum(int(str(row[key])) for row in made) for key in ("arrays", "answers"))
-    opened = [row for row in rows if "backend" in row]
-    return [
-        claim("arrays-equal", f"files of arrays that differ between the commits, of {arrays} in {len(made)} bundles "
-              "(packaged sample; every strategy, and joint training)", 0,
-              sum(int(str(row["arrays_differ"])) for row in made), "files"),
-        claim("answers-equal", f"files of answers in deterministic mode that differ, of {answers} (four backends "
-              "in float32; OpenVINO also in bfloat16 and int8)", 0,
-              sum(int(str(row["answers_differ"])) for row in made), "files"),
-        claim("old-bundles-open", "bundles of the earlier commit, by backend, that do not open or answer otherwise, "
-              f"of {len(opened)}", 0, sum(not row["opened_and_answers_equal"] for row in opened), "answers"),
     ]  # fmt: skip
 
 

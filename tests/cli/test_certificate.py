@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
-from polyhead.engine.probes import AnswerChange, ProbeAnswers
+from polyhead.engine.probes import ProbeAnswers
+from polyhead.tasks.agreement import AnswerChange
 from polyhead.values import to_json
 from support.commands import run
 
@@ -114,7 +115,7 @@ def certificate(**fields):
 
 
 def test_paragraphs_of_cases_by_hand():
-    change = AnswerChange(text="t", before=None, after=None)
+    change = AnswerChange(texts=("t",), before=None, after=None)
     answers = {"answers_changed": {"mood": (change,)}, "answers_asked": {"mood": 12}}
     assert certificate(at="2026-11-25T09:10:11+00:00", actor="ann", **answers).paragraph == (
         "On 2026-11-25 at 09:10 UTC, ann updated task 'mood' (version v0001 before, v0002 now). The change touched "

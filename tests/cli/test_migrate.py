@@ -36,7 +36,7 @@ def test_two_encoders_are_compared_and_their_flips_written(folder):
     assert "mood v0001 v0001" in done.out and "changes of mood" in done.out and "95 % interval" in done.out
     flips = [json.loads(line) for line in (folder / "flips.jsonl").read_text().splitlines()]
     assert 3 < len(flips) <= 9 and f"flips.jsonl: {len(flips)} flips, and " in done.out
-    assert all([text] in [list(each) for each in texts(range(28))] for flip in flips for text in flip["text"])
+    assert all([text] in [list(each) for each in texts(range(28))] for flip in flips for text in flip["texts"])
     found = json.loads(run("migrate", "compare", *SIDES, "--tasks", "mood", "--json", "-", cwd=folder).out)
     assert [task["compared"] for task in found["tasks"]] == [28] and found["flips"] == []
     share, low = found["tasks"][0]["equal"] / 28, found["tasks"][0]["low"]

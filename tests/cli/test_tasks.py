@@ -158,7 +158,7 @@ def test_update_says_which_labels_and_which_answers_changed(bundle, other, tmp_p
     assert found["labels"] == {"before": ["bad", "good"], "after": ["fine", "bad", "good"]}
     assert f"{len(changed)} answers changed" in done.out
     first = changed[0]
-    assert f"{first['before']['label']} -> {first['after']['label']}  {first['text']}" in done.out
+    assert f"{first['before']['label']} -> {first['after']['label']}  {first['texts'][0]}" in done.out
     assert certificates(bundle)[-1]["answers_changed"]["mood"] == changed
 
 
@@ -464,7 +464,7 @@ def test_long_texts_are_shortened_and_tags_are_shown(bundle):
     done = run("tasks", "rollback", bundle, "names")
     assert "->" in done.out and ("product '" in done.out or "person '" in done.out)
     changed = certificates(bundle)[-1]["answers_changed"]["names"]
-    assert max(len(one["text"]) for one in changed) == 80
+    assert max(len(one["texts"][0]) for one in changed) == 80
     assert all("score" not in span for one in changed for span in one["after"]["spans"])
 
 

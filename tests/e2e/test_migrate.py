@@ -156,7 +156,7 @@ def flips_are_what_differs(folder):
     compared = json.loads(done.out)
     for task in compared["tasks"]:
         name = task["new"]["task"]
-        texts = [tuple(flip["text"]) for flip in written if flip["task"] == name]
+        texts = [tuple(flip["texts"]) for flip in written if flip["task"] == name]
         assert (task["compared"], task["equal"]) == (60, 60 - len(texts)) and len(texts) == len(set(texts))
         clear = abs(far - 0.01) > 1e-3 if name == "urgency" else np.ones(60, bool)  # a store's arithmetic rounds
         known = {inputs[row] for row in np.flatnonzero(clear).tolist()}

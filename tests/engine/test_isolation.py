@@ -26,7 +26,7 @@ from polyhead.certify import Certificate, ProbeRunner, certified, checked, verif
 from polyhead.certify import proof as certify
 from polyhead.certify.certificate import Ledger, read_certificate
 from polyhead.engine import probes as answers
-from polyhead.engine.probes import backend_here, probe_outputs
+from polyhead.engine.probes import backend_here, probe_outputs, readable_probes
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, IsolationError, UnknownTask
 from polyhead.plan import Embed, Head, Layers, Pool
@@ -276,7 +276,7 @@ def test_update_lists_the_answers_that_changed(root, tmp_path):
     ]
     certificate = certified(root, "update", copying(source, "mood", root=root, replace=True), changing=["mood"])
     expected = [
-        {"text": text, "before": {"label": a}, "after": {"label": b}}
+        {"texts": (text,), "before": {"label": a}, "after": {"label": b}}
         for text, (a, b) in zip(texts, labels, strict=True)
         if a != b
     ]
@@ -300,7 +300,7 @@ def test_update_to_pairs_says_that_the_old_probes_are_not_read(root, tmp_path):
     certificate = certified(root, "update", copying(source, "mood", root=root, replace=True), changing=["mood"])
     changed = certificate.answers_changed["mood"]
     assert [one.after is None for one in changed] == [True] * len(TEXTS) + [False] * len(PAIRS)
-    assert changed[-1].before is None and changed[-1].text == " | ".join(PAIRS[-1])
+    assert changed[-1].before is None and changed[-1].texts == PAIRS[-1]
 
 
 def test_rollback_restores_the_old_bits(root, other):
@@ -348,7 +348,7 @@ def test_what_a_certificate_knows_is_not_asked_again(root, other, monkeypatch):
 
 def test_task_without_probes_is_not_claimed_as_proven(root, other):
     add(root, mood("silent"), probes=[])
-    add(root, mood("old"), probes=[{"input": ["as format 1 began"]}, {"text": [" "]}, {"text": ["a", "b"]}])
+    add(root, mood("old"), probes=[{"text": [" "]}, {"text": ["a", "b"]}])
     certificate = certified(root, "add", copying(other, "topics", root=root), changing=["topics"])
     assert certificate.unproven == ("silent", "old")
     assert certificate.before["silent"].probes == 0 and certificate.before["silent"].sha256 == ""
@@ -823,3 +823,10 @@ def test_the_bits_of_a_task_are_the_same_whatever_else_is_asked(root):
     together = ProbeRunner(bundle).answered(bundle.lines)
     for name in bundle.lines:
         assert ProbeRunner(bundle).answered([name])[name] == together[name]
+
+
+def test_a_probe_that_cannot_be_read_is_an_error_not_a_probe_fewer(root):
+    """It was left out in silence, so that a certificate claimed less than the task's probes file holds."""
+    add(root, mood("worn"), probes=[{"text": ["so glad"]}, {"words": [[0, 2]]}])
+    with pytest.raises(CorruptFile, match=r"a probe of task 'worn' cannot be read.*text"):
+        readable_probes(Bundle.open(root), "worn")

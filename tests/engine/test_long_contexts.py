@@ -60,8 +60,8 @@ def test_a_search_finds_in_each_window_what_looking_at_every_word_finds(seed):
 
 def outputs_in_order(session, name, readings):
     """What the backend gives for these readings, (readings, words, width), which fit one batch."""
-    (batch,) = session.loaded.batches(readings)
-    outputs = session.backend.run(session.plan([name]), batch.tokens)[name]
+    ((batch, tokens),) = session.loaded.batches(readings)
+    outputs = session.backend.run(session.plan([name]), tokens)[name]
     return outputs[np.argsort(batch.entries)]
 
 

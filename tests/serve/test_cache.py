@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from polyhead.engine.inputs import Passage
 from polyhead.serve.app import application
 from polyhead.serve.cache import OVERHEAD
+from polyhead.serve.exchange import versions_served
 from polyhead.serve.settings import ServeSettings
 from polyhead.text.question import Question
 from support.loopback_server import LONG, TASKS, TEXT_TASKS, replace_task, service_of, tiny_root, until
@@ -68,7 +69,7 @@ def test_a_cached_answer_is_the_one_that_was_computed(root, deterministic):
         assert cached.receipt.cut == computed.receipt.cut
     assert again.results[-1].receipt.cut > 0
     assert (service.cache.hits, service.cache.misses) == (len(INPUTS), len(INPUTS))
-    assert service.served(again) == service.served(first)
+    assert versions_served(again) == versions_served(first)
 
 
 def test_inputs_that_are_not_known_are_asked_alone_and_stand_in_their_place(root):
@@ -151,7 +152,7 @@ def test_an_answer_is_never_of_an_earlier_version(tmp_path):
     assert (after.cached, again.cached) == (0, 1)
     assert answers(after) == answers(again) != answers(before)
     _close(again.results[0].answers, fresh.results[0].answers)
-    assert service.served(again)["mood"].version == "v0002"
+    assert versions_served(again)["mood"].version == "v0002"
     other = {name: answer for name, answer in before.results[0].answers.items() if name != "mood"}
     _close({name: again.results[0].answers[name] for name in other}, other)
 
@@ -175,7 +176,7 @@ def test_a_change_between_the_look_and_the_queue_touches_no_request_that_has_beg
     service._submitted = late
     _, both = asking(service, ([known], ["mood"]), ([known, other], ["mood"]))
     assert changed and both.cached == 1
-    assert service.served(both)["mood"].version == "v0001"
+    assert versions_served(both)["mood"].version == "v0001"
     for one, two in zip(both.results, before.results, strict=True):
         _close(one.answers, two.answers)
 
@@ -283,7 +284,7 @@ def test_it_is_right_while_many_ask_and_tasks_change(tmp_path):
                     break
                 chosen = [texts[number % 6], texts[number % 5]]
                 ticket = await service.ask(chosen, ["mood"])
-                version = service.served(ticket)["mood"].digest
+                version = versions_served(ticket)["mood"].digest
                 seen.extend(
                     (version, text, json.dumps(result.answers))
                     for text, result in zip(chosen, ticket.results, strict=True)

@@ -19,6 +19,7 @@ from polyhead.engine.session import Session
 from polyhead.engine.summaries import SummaryTasks
 from polyhead.errors import BackendError, CorruptFile, IsolationError, WrongTrunk
 from polyhead.serve import changes, trial
+from polyhead.serve.exchange import versions_served
 from polyhead.serve.settings import ServeSettings
 from polyhead.testing import tiny_trunk
 from support.admin_server import ADMIN, TASKS, TEXTS, TRUNK, add, asked, draft, make, served
@@ -254,7 +255,7 @@ def test_requests_that_have_begun_end_with_the_version_they_began_with(root):
             await service.changes.take()
             ticket = await service.ask([(TEXTS[0],)], names)
             assert set(ticket.results[0].answers) == {"mood", "topics", "urgency"}
-            assert service.served(ticket)["mood"].version == "v0001"
+            assert versions_served(ticket)["mood"].version == "v0001"
             assert set((await asked(client))[1]) == {"mood", "urgency"}
 
     asyncio.run(scenario())

@@ -107,7 +107,7 @@ def test_question_that_no_task_answers_is_a_named_refusal_and_the_others_are_ans
 
 def test_refusals_alone_read_no_text(client):
     body = ask(client, [predicate("late")]).json()
-    assert body["usage"]["input_tokens"] == 0 and body["x_receipt"] == {}
+    assert body["usage"]["input_tokens"] == 0 and not any(body["x_receipt"].values())
 
 
 def test_similarity_answers_what_no_task_does(guessing):

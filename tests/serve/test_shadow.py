@@ -73,8 +73,8 @@ def test_callers_see_nothing_of_a_candidate_and_its_flips_are_those_of_its_own_a
         flips = [n for n in range(len(texts)) if live[n]["label"] != promoted[n]["label"]]
         assert told["compared"] == len(texts) == told["flips"] + round(told["agreement"] * len(texts))
         assert told["flips"] == len(flips) > 0 and told["version"] == "v0001"
-        assert {flip["text"] for flip in told["newest_flips"]} == {sha(texts[n].encode()) for n in flips}
-        assert all(set(flip) == {"text", "live", "candidate", "difference"} for flip in told["newest_flips"])
+        assert {flip["id"] for flip in told["newest_flips"]} == {sha(texts[n].encode()) for n in flips}
+        assert all(set(flip) == {"id", "before", "after", "difference"} for flip in told["newest_flips"])
         low, high = told["interval"]
         assert 0 <= low <= told["agreement"] <= high <= 1
         apart = [abs(a["scores"]["good"] - b["scores"]["good"]) for a, b in zip(live, promoted, strict=True)]
@@ -213,7 +213,7 @@ def test_texts_of_flips_are_shown_where_they_are_asked_for_and_memory_is_bounded
             told = await state(client)
             assert told["flips"] > FLIPS == len(told["newest_flips"]) and "texts" not in told["newest_flips"][0]
             shown = (await state(client, query="?texts=true"))["newest_flips"]
-            assert all(sha(flip["texts"][0].encode()) == flip["text"] for flip in shown)
+            assert all(sha(flip["texts"][0].encode()) == flip["id"] for flip in shown)
             candidate = service.hidden_tasks[-1].candidates["mood"]
             live = {"label": "bad", "scores": {"bad": 1.0, "good": 0.0}}
             for output in ([9.0, -9.0], [-9.0, 9.0]):

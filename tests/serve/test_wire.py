@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from polyhead.engine.request import TaskResults
 from polyhead.serve.app import application
-from polyhead.serve.formats.own import PredictAnswer, StageLine
+from polyhead.serve.formats.own import PredictAnswer
 from polyhead.serve.http import ErrorReply
 from support.loopback_server import TASKS, service_of, tiny_root
 
@@ -94,7 +95,7 @@ def test_a_stream_tells_the_same_as_one_answer(client, body):
     *lines, end = client.post("/v1/predict/stream", json=body).text.splitlines()
     answers = [{} for _ in whole["results"]]
     for line in lines:
-        stage = msgspec.json.decode(line, type=StageLine)
+        stage = msgspec.json.decode(line, type=TaskResults)
         for number, answer in stage.answers.items():
             answers[number][stage.task] = answer
     told = json.loads(end)

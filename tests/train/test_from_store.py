@@ -196,6 +196,14 @@ def test_a_store_of_another_trunk_is_refused(home):
     assert trunk.digest in str(caught.value) and "max_tokens 12" in str(caught.value)
 
 
+def test_a_store_that_names_no_trunk_is_refused(home):
+    folder, trunk = home
+    schema = make_store(str(folder / "store"), texts_of(folder)[:3], trunk=trunk).schema
+    create_corpus(str(folder / "nameless"), msgspec.structs.replace(schema, source={"precision": "float32"}))
+    with pytest.raises(StoreError, match="trunk that it does not name"):
+        train_project(project(folder, "mood"), folder=folder, features=folder / "nameless")
+
+
 def test_of_several_codecs_the_named_one_is_read(home, no_encoder):
     folder, trunk = home
     both = (stored_path(trunk), stored_path(trunk, codec=Codec(name="float32")))

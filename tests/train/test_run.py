@@ -580,8 +580,8 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     tasks = {"mood": session.records["mood"].task}
     (readings,) = readings_of(texts, readers_by_type(tasks), session.tokenizer, None)
     live = np.zeros_like(kept)
-    for batch in session.loaded.batches(readings):
-        live[batch.entries] = of_torch(session.backend, session.plan(["mood"]), batch.tokens)["mood"]
+    for batch, tokens in session.loaded.batches(readings):
+        live[batch.entries] = of_torch(session.backend, session.plan(["mood"]), tokens)["mood"]
     assert live.tobytes() == kept.tobytes()
 
 

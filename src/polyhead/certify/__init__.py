@@ -1,7 +1,7 @@
-"""Proof that a change to a bundle changed no other task's answers: pinned probes answered before and after, bit by bit.
+"""Proofs that a change to a bundle changed no other task's answers: probes answered before and after, bit by bit.
 
-`certified` makes a change and proves it, or undoes it; `verify` repeats the proof at any time; the certificates between
-them lie in the bundle.
+`certified` makes a change and proves it, or undoes it; `verify` repeats the proof at any time; the certificates
+connecting both are in the bundle.
 """
 
 from polyhead.certify.certificate import Certificate, Operation
@@ -9,7 +9,8 @@ from polyhead.certify.changes import BundleChange, Requester, add_from, remove_f
 from polyhead.certify.proof import certified
 from polyhead.certify.prover import Prover
 from polyhead.certify.verification import Discrepancy, Verification, checked, verify
-from polyhead.engine.probes import AnswerChange, ProbeAnswers, ProbeRunner, numerics_label
+from polyhead.engine.probes import ProbeAnswers, ProbeRunner, numerics_label
+from polyhead.tasks.agreement import AnswerChange
 
 __all__ = [
     "AnswerChange",

@@ -1,4 +1,4 @@
-"""Proof of a merge: in the merged bundle each task answers its probes with the bits of the bundle it came from."""
+"""The proof of a merge: each task answers its probes in the merged bundle with the bits of its original bundle."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ def _proofs(
 def certify_merged(
     merged: Bundle, sources: Sequence[Bundle], *, show: Callable[[str], None], actor: str = ""
 ) -> Certificate:
-    """Writes the certificate into the merged bundle; raises IsolationError if a task answers otherwise there.
+    """Writes the certificate into the merged bundle; raises IsolationError if a task answers differently there.
 
-    `sources` hold the tasks that were taken from each bundle.
+    `sources` hold the tasks taken from each bundle.
     """
     before: dict[str, ProbeAnswers] = {}
     for bundle in sources:
@@ -166,7 +166,7 @@ def certify_merged(
 
 
 def _check(before: dict[str, ProbeAnswers], after: dict[str, ProbeAnswers], moved: set[str]) -> None:
-    """Refuses tasks whose answers or records differ; those in `moved` read a family under a new name."""
+    """Raises for tasks whose answers or records differ; those in `moved` read a family under a new name."""
 
     def compared(name: str, answered: ProbeAnswers) -> tuple[str, int, str]:
         return "" if name in moved else answered.record, answered.probes, answered.sha256
@@ -186,7 +186,7 @@ def _check_together(merged: Bundle) -> None:
 
 
 def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:
-    """Whether the task's answers, scores included, do not depend on what else is asked."""
+    """Whether the task's answers, scores included, do not depend on the other requested tasks."""
     few = probes[:: max(1, len(probes) // TOGETHER)][:TOGETHER]
     words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in few]
     alone, beside = (

@@ -98,7 +98,8 @@ def answers_changed(certificate: Certificate, name: str) -> list[str]:
         return ["  the old version cannot be read, so its answers are not compared"]
     changed, asked = certificate.answers_changed[name], certificate.answers_asked[name]
     lines = [f"  {counted(len(changed), 'answer')} changed, of {counted(asked, 'probe')} of both versions"]
-    lines += [f"    {_short(change.before)} -> {_short(change.after)}  {change.text}" for change in changed[:SHOWN]]
+    for change in changed[:SHOWN]:
+        lines.append(f"    {_short(change.before)} -> {_short(change.after)}  {' | '.join(change.texts or ())}")
     if len(changed) > SHOWN:
         lines.append(f"    and {len(changed) - SHOWN:,} more: see answers_changed in {_file(certificate)}")
     return lines

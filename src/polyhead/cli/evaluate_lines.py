@@ -103,11 +103,11 @@ def detail_lines(details: Details) -> list[str]:
     if details.mistakes:
         mistakes = [
             (
-                f"{one.row:,}",
+                brief(one.row),
                 brief(one.truth),
                 brief(one.answer),
                 "-" if one.score is None else f"{one.score:.4f}",
-                brief(" | ".join(one.texts)),
+                brief(" | ".join(one.texts or ())),
             )
             for one in details.mistakes[:MISTAKES]
         ]
@@ -127,7 +127,7 @@ def comparison_lines(found: Comparison) -> list[str]:
         f"{found.got_wrong:,} got worse{chance}",
     ]
     rows = [
-        (f"{one.row:,}", brief(one.truth), brief(one.before), brief(one.after), brief(" | ".join(one.texts)))
+        (brief(one.row), brief(one.truth), brief(one.before), brief(one.after), brief(" | ".join(one.texts or ())))
         for one in found.changes[:CHANGES]
     ]
     shown = text_table([("row", "truth", "before", "now", "text"), *rows], left=5) if rows else []

@@ -1,4 +1,4 @@
-"""Folders of checkpoints and adapters: each is read once, compared with the others, and only its digests are kept."""
+"""Folders of checkpoints and adapters: each is read once and compared with the others; only its digests are kept."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class FoundFolder(Value):
     model_class: str = ""
     labels: tuple[str, ...] = ()
     refused: str = ""  # why it cannot be imported
-    adapter: str = ""  # what its low-rank matrices sit on; "" for a whole model
-    is_compared: bool = True  # not an adapter that is refused: its base alone could be compared
+    adapter: str = ""  # the base of its low-rank matrices; "" for a whole model
+    is_compared: bool = True  # False for a refused adapter: only its base could be compared
     with_base: SharedLayers | None = None
     difference: EncoderDifference | None = None  # None without a base, or for another shape
 
@@ -105,10 +105,10 @@ class Scan(Value):
 def scan_folders(
     folders: Sequence[str], *, base: str | None = None, tokens: int = 32, show: Show | None = None
 ) -> Scan:
-    """Compares folders that `save_pretrained` wrote with each other, and with `base` (a name that `load_trunk` reads).
+    """Compares folders written by `save_pretrained` with each other, and with `base` (a name for `load_trunk`).
 
-    Without a base, it is that of the first adapter among them. Memory holds one encoder at a time, and the base. Raises
-    an error that names the folder it cannot read.
+    Without a base, that of the first adapter among them is used. Memory holds one encoder at a time, and the base.
+    Raises an error that names the folder it cannot read.
     """
     check_distinct(folders)
     tell = show or (lambda text: None)
@@ -141,7 +141,7 @@ def scan_folders(
 
 
 class AdaptedEncoder(Value, eq=False):
-    """One folder that PEFT wrote, over its base."""
+    """One folder that PEFT wrote, with its base."""
 
     lora: Lora
     head: ForeignHead
@@ -181,7 +181,7 @@ class BaseEncoders:
         return msgspec.structs.replace(self._read[folder], name=adapter)
 
     def adapted(self, adapter: str) -> AdaptedEncoder:
-        """The adapter with its base; raises TrunkError, naming the folder, for what cannot be imported."""
+        """The adapter with its base; raises TrunkError, naming the folder, if it cannot be imported."""
         folder, encoder = self.folder(adapter), self.encoder(adapter)
         _check_tokenizer(adapter, encoder)
         lora = read_adapter(adapter, folder, encoder.architecture)
@@ -250,13 +250,13 @@ def _found_adapter(folder: str, base: ScannedEncoder, bases: BaseEncoders) -> Fo
 
 
 def _check_tokenizer(adapter: str, encoder: ScannedEncoder) -> None:
-    """Raises TrunkError if the adapter has a tokenizer that differs from its base's."""
+    """Raises TrunkError if the adapter has another tokenizer than its base."""
     file = Path(adapter).expanduser() / "tokenizer.json"
     if not file.is_file():
         return
     try:
         digest = tokenizer_digest(read_plain(file, limit=LARGEST))
-    except Exception as error:  # the library raises a bare Exception for a file that it cannot read
+    except Exception as error:  # the library raises a bare Exception for an unreadable file
         raise TrunkError(f"{adapter}: its tokenizer.json cannot be understood", got=error) from None
     if digest != encoder.tokenizer:
         raise TrunkError(

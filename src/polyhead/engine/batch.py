@@ -66,7 +66,7 @@ class Texts(Value, eq=False):
 
 
 class EncodedInputs(Value, eq=False):
-    """Some entries of these texts, and the tasks that read them in one pass."""
+    """Some entries of these texts, and the tasks that read them in one pass: all of them, or those of a batch."""
 
     texts: Texts
     entries: np.ndarray  # int64 (readings,)
@@ -81,12 +81,6 @@ class EncodedInputs(Value, eq=False):
     def lengths(self) -> np.ndarray:
         """Tokens of each reading, special tokens included."""
         return np.asarray(self.texts.encodings.lengths[self.entries])
-
-
-class Batch(EncodedInputs, eq=False):
-    """Readings that a backend computes at once."""
-
-    tokens: TokenBatch  # a row for each entry, in order; rows beyond these are spare
 
 
 class TypeReaders(NamedTuple):
@@ -283,8 +277,10 @@ class _Source:
 
 def batched(
     readings: EncodedInputs, tokenizer: Tokenizer, *, deterministic: bool, width: int | None = None
-) -> Iterator[Batch]:
+) -> Iterator[tuple[EncodedInputs, TokenBatch]]:
     """Batches of these readings: texts of like length, or those that fill rows together.
+
+    Of each the readings, and what a backend computes at once: a row an entry, in order; rows beyond these are spare.
 
     In deterministic mode all have fixed rows and stepped lengths, and room for as many words as tokens. With the
     `width` of a trunk whose backend reads no padding, texts stand together that fill rows together.
@@ -302,7 +298,7 @@ def batched(
         room, step = (cut.tokens, TOKEN_STEP) if deterministic else (1, 1)
         words = _word_tokens(texts, entries, cut.rows, at_least=room, multiple_of=step)
         tokens = TokenBatch(ids=rows.ids, mask=rows.mask, segments=rows.segments, words=words)
-        yield Batch(texts=texts, entries=entries, tasks=readings.tasks, tokens=tokens)
+        yield EncodedInputs(texts=texts, entries=entries, tasks=readings.tasks), tokens
 
 
 def _packed_cuts(lengths: np.ndarray, width: int) -> Iterator[Cut]:

@@ -18,7 +18,7 @@ from polyhead.bundle.write import check_read
 from polyhead.encoder.data import check_arrays
 from polyhead.encoder.shape import Architecture
 from polyhead.engine.backends.base import LoadedTask, Runner, StageResults, TokenBatch
-from polyhead.engine.batch import Batch, EncodedInputs, Readers, batched, readers_by_type
+from polyhead.engine.batch import EncodedInputs, Readers, batched, readers_by_type
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.outputs import Gathered
 from polyhead.engine.receipt import Flops
@@ -114,8 +114,8 @@ class LoadedTasks:
         """Which inputs these tasks read, and how."""
         return self._readers(tuple(tasks))
 
-    def batches(self, readings: EncodedInputs) -> Iterator[Batch]:
-        """Batches of these readings."""
+    def batches(self, readings: EncodedInputs) -> Iterator[tuple[EncodedInputs, TokenBatch]]:
+        """Batches of these readings, and what the backend reads of each."""
         return batched(readings, self.tokenizer, deterministic=self.deterministic, width=self._width)
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[StageResults]:

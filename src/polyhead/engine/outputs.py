@@ -7,7 +7,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from polyhead.engine.batch import Batch, EncodedInputs, Texts
+from polyhead.engine.batch import EncodedInputs, Texts
 from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import parts_marked
@@ -19,7 +19,7 @@ from polyhead.values import Value
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
-BatchOutputs = tuple[Batch, np.ndarray]
+BatchOutputs = tuple[EncodedInputs, np.ndarray]
 """Outputs of a batch for a task: (entries, width); for words (words of all entries, width)."""
 
 Order = tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]
@@ -90,7 +90,7 @@ class Gathered:
         """Every task that reads something here."""
         return tuple(self._expected)
 
-    def add(self, batch: Batch, outputs: Mapping[str, np.ndarray]) -> None:
+    def add(self, batch: EncodedInputs, outputs: Mapping[str, np.ndarray]) -> None:
         """Takes the outputs of a batch of these readings."""
         is_word, rows, are_finite = None, len(batch.entries), _are_finite(outputs.values())
         for task in batch.tasks:
@@ -105,7 +105,7 @@ class Gathered:
                 values = self._finite(task, batch, values, is_word)
             self._by_task.setdefault(task, []).append((batch, values))
 
-    def _finite(self, task: str, batch: Batch, values: np.ndarray, is_word: np.ndarray | None) -> np.ndarray:
+    def _finite(self, task: str, batch: EncodedInputs, values: np.ndarray, is_word: np.ndarray | None) -> np.ndarray:
         """The values with 0 for what is no finite number, of whose inputs a note is taken."""
         is_finite = np.isfinite(values)
         if is_finite.all():
@@ -138,7 +138,7 @@ class Gathered:
             return False
         return not any(reading.texts.encodings.window[reading.entries[0]] for reading in self._of_task(task))
 
-    def of(self, task: str, *, batch: Batch | None = None) -> Outputs:
+    def of(self, task: str, *, batch: EncodedInputs | None = None) -> Outputs:
         """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
         collected = self._by_task.get(task, [])
         if batch is not None:
@@ -217,7 +217,7 @@ class Gathered:
             words=[words for _, _, words in answered],
         )
 
-    def _word_order(self, task: str, batches: Sequence[Batch]) -> _WordOrder:
+    def _word_order(self, task: str, batches: Sequence[EncodedInputs]) -> _WordOrder:
         texts = batches[0].texts
         read = [i for i, reading in enumerate(self._readings) if reading.texts is texts and task in reading.tasks]
         key = (*[id(batch) for batch in batches], -1, *read)
@@ -230,7 +230,7 @@ class Gathered:
         return self._word_orders[key]
 
 
-def _order_of(batches: Sequence[Batch]) -> Order:
+def _order_of(batches: Sequence[EncodedInputs]) -> Order:
     row = np.concatenate([batch.row for batch in batches])
     option = np.concatenate([batch.texts.option[batch.entries] for batch in batches])
     window = np.concatenate([batch.texts.encodings.window[batch.entries] for batch in batches])

@@ -31,14 +31,14 @@ from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import replace_file
 from polyhead.machine import processor
 from polyhead.plan import TRUNK, Path
-from polyhead.tasks.agreement import Agreement, agreement_of, without_scores
+from polyhead.tasks.agreement import Agreement, AnswerChange, agreement_of, without_scores
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 from polyhead.text.tokenize import Input
 from polyhead.values import Value, from_json, to_json
 
 KEPT_ENCODINGS = 1024  # batches of probes; a bundle of 22 tasks has about 180
-SHOWN = 80  # characters of a probe's text that a certificate keeps
+SHOWN = 80  # characters of a text of a probe that a certificate keeps
 
 
 class ProbeRunner:
@@ -116,13 +116,14 @@ class ProbeRunner:
 
 
 def readable_probes(bundle: Bundle, name: str) -> list[Probe]:
-    """The task's pinned probes that it can be asked."""
+    """The task's pinned probes that it can be asked; CorruptFile for a line that is no probe."""
     probes = []
     for line in bundle.probes(name):
         try:
             probe = msgspec.convert(line, Probe)
-        except msgspec.ValidationError:
-            continue  # written before probes had this form
+        except msgspec.ValidationError as error:
+            what = f"a probe of task '{name}' cannot be read"
+            raise CorruptFile(what, got=error, allowed="`text`, a list of texts", do="train the task again") from None
         if probe.fits(bundle.tasks[name].task):
             probes.append(probe)
     return probes
@@ -161,7 +162,7 @@ def changes(
 ) -> tuple[AnswerChange, ...]:
     """The probes that an old and a new version of a task answer differently."""
     return tuple(
-        AnswerChange(text=probe_line(texts_of(probe.input)), before=old, after=new)
+        AnswerChange(texts=tuple(map(_line, texts_of(probe.input))), before=old, after=new)
         for probe, old, new in zip(probes, before, after, strict=True)
         if old != new
     )
@@ -205,9 +206,9 @@ def recorded_precision(record: TaskRecord) -> str:
     return str(label.get("precision", "float32")) if isinstance(label, dict) else "float32"
 
 
-def probe_line(texts: Sequence[str]) -> str:
-    """Texts of a probe on one line, cut."""
-    joined = " | ".join(" ".join(text.split()) for text in texts)
+def _line(text: str) -> str:
+    """A text of a probe on one line, cut."""
+    joined = " ".join(text.split())
     return joined if len(joined) <= SHOWN else joined[: SHOWN - 1] + "…"
 
 
@@ -288,14 +289,6 @@ class ProbeAnswers(Value):
     def is_of(self, line: Live) -> bool:
         """Whether these are answers of exactly this version."""
         return (self.version, self.record) == (line.version, line.record)
-
-
-class AnswerChange(Value):
-    """A probe that a task answers otherwise in its new version. Answers are decoded, without their scores."""
-
-    text: str  # the probe's, shortened
-    before: dict[str, Any] | None  # None: the version could not read this probe
-    after: dict[str, Any] | None
 
 
 FILE = "agreements.json"

@@ -21,7 +21,7 @@ from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, TaskResults
 from polyhead.engine.session import Session
-from polyhead.engine.tickets import Rate, SharedBatch, Ticket, TicketPart
+from polyhead.engine.tickets import Rate, SharedBatch, Ticket
 from polyhead.errors import BackendError, ConfigError, Overloaded
 from polyhead.text.question import texts_of
 from polyhead.values import Value
@@ -79,7 +79,7 @@ class Queue:
         self.session, self.limits = session, limits
         self._deliver, self._observe = deliver or _run_all, observe
         self._ready, self._order = threading.Condition(), count()
-        self._lanes: dict[Hashable, list[tuple[float, int, TicketPart]]] = {}
+        self._lanes: dict[Hashable, list[tuple[float, int, SharedBatch]]] = {}
         self._inputs = self._characters = 0  # that wait
         self._is_closed, self._under_way = False, 0  # batches that run, or of which the callers are told
         self._rate, self._until = Rate(), 0.0  # when the batch that runs probably ends
@@ -168,7 +168,7 @@ class Queue:
         """Takes no more calls; answers those that wait, or fails them with BackendError; waits for the thread's end."""
         with self._ready:
             self._is_closed = True
-            dropped = [] if drain else [piece.ticket for lane in self._lanes.values() for _, _, piece in lane]
+            dropped = [] if drain else [piece.tickets[0] for lane in self._lanes.values() for _, _, piece in lane]
             if not drain:
                 self._lanes.clear()
                 self._inputs = self._characters = 0
@@ -218,22 +218,22 @@ class Queue:
             for piece in pieces:
                 end = float("inf") if ticket.end is None else ticket.end
                 heappush(lane, (end, next(self._order), piece))
-                self._inputs += len(piece.numbers)
+                self._inputs += len(piece.places)
                 self._characters += piece.characters
             self._ready.notify()
 
-    def _pieces(self, ticket: Ticket, waiting: Sequence[int], sizes: Sequence[int]) -> Iterator[TicketPart]:
+    def _pieces(self, ticket: Ticket, waiting: Sequence[int], sizes: Sequence[int]) -> Iterator[SharedBatch]:
         """Parts that a batch has room for."""
-        numbers, characters, tokens = list[int](), 0, 0.0
+        places, characters, tokens = list[tuple[Ticket, int]](), 0, 0.0
         for number in waiting:
             more = self._rate.tokens(sizes[number], 1)
-            if numbers and tokens + more > self.limits.batch_tokens:
-                yield TicketPart(ticket, numbers, characters)
-                numbers, characters, tokens = [], 0, 0.0
-            numbers.append(number)
+            if places and tokens + more > self.limits.batch_tokens:
+                yield SharedBatch([ticket], places, characters)
+                places, characters, tokens = [], 0, 0.0
+            places.append((ticket, number))
             characters += sizes[number]
             tokens += more
-        yield TicketPart(ticket, numbers, characters)
+        yield SharedBatch([ticket], places, characters)
 
     def _work(self) -> None:
         while True:
@@ -244,7 +244,7 @@ class Queue:
                     return
                 pieces, dropped = self._take()
                 self._under_way += bool(pieces)
-                texts = sum(piece.characters for piece in pieces), sum(len(piece.numbers) for piece in pieces)
+                texts = sum(piece.characters for piece in pieces), sum(len(piece.places) for piece in pieces)
                 self._until = monotonic() + self._rate.seconds(*texts)
             self._end_late(dropped)
             if pieces:
@@ -253,19 +253,20 @@ class Queue:
                     self._until = 0.0
                     self._ready.wait_for(lambda: self._under_way < UNDER_WAY)
 
-    def _take(self) -> tuple[list[TicketPart], list[TicketPart]]:
+    def _take(self) -> tuple[list[SharedBatch], list[SharedBatch]]:
         """The pieces of the next batch, and those that nobody waits for or that are late."""
         key = min(self._lanes, key=lambda lane: self._lanes[lane][0][:2])
-        lane, pieces, dropped, tokens = self._lanes[key], list[TicketPart](), list[TicketPart](), 0.0
+        lane, pieces, dropped, tokens = self._lanes[key], list[SharedBatch](), list[SharedBatch](), 0.0
         ends = self._ends(lane)
         while lane:
             piece = lane[0][2]
-            is_over = piece.ticket.is_cancelled or piece.ticket.error is not None or piece.ticket.is_late_at(ends)
-            more = self._rate.tokens(piece.characters, len(piece.numbers))
+            (ticket,) = piece.tickets
+            is_over = ticket.is_cancelled or ticket.error is not None or ticket.is_late_at(ends)
+            more = self._rate.tokens(piece.characters, len(piece.places))
             if pieces and not is_over and tokens + more > self.limits.batch_tokens:
                 break
             heappop(lane)
-            self._inputs -= len(piece.numbers)
+            self._inputs -= len(piece.places)
             self._characters -= piece.characters
             (dropped if is_over else pieces).append(piece)
             tokens += 0.0 if is_over else more
@@ -273,7 +274,7 @@ class Queue:
             del self._lanes[key]
         return pieces, dropped
 
-    def _ends(self, lane: Sequence[tuple[float, int, TicketPart]]) -> float:
+    def _ends(self, lane: Sequence[tuple[float, int, SharedBatch]]) -> float:
         """The moment before which deadlines are too early for the next batch of this lane.
 
         Usually that is now. Where more waits than a batch holds, and some of it would be answered in time, it is the
@@ -281,29 +282,30 @@ class Queue:
         """
         now, most = monotonic(), self.limits.batch_tokens
         characters = sum(piece.characters for _, _, piece in lane)
-        if self._rate.tokens(characters, sum(len(piece.numbers) for _, _, piece in lane)) <= most:
+        if self._rate.tokens(characters, sum(len(piece.places) for _, _, piece in lane)) <= most:
             return now
         ends = now + self._rate.seconds_of(most)
         return ends if any(end > ends for end, _, _ in lane) else now
 
-    def _end_late(self, pieces: Sequence[TicketPart]) -> None:
+    def _end_late(self, pieces: Sequence[SharedBatch]) -> None:
         ended = list[Ticket]()
-        for ticket, numbers in ((piece.ticket, piece.numbers) for piece in pieces):
+        for piece in pieces:
+            (ticket,) = piece.tickets
             if ticket.is_cancelled:
                 is_over = ticket.fail(CancelledError("nobody waits for this any longer"))
             else:
                 nothing = Result(answers={}, receipt=Receipt(passes=0, layers=0, tokens=0), late=ticket.tasks)
-                is_over = max(ticket.give(number, nothing) for number in numbers)
+                is_over = max(ticket.give(number, nothing) for _, number in piece.places)
             if is_over:
                 ended.append(ticket)
         self._finish(ended)
 
-    def _answer(self, pieces: Sequence[TicketPart]) -> None:
+    def _answer(self, pieces: Sequence[SharedBatch]) -> None:
         """Runs one batch; results are delivered on another thread while the next batch runs."""
         began = monotonic()
-        for piece in pieces:
-            piece.ticket.taken = piece.ticket.taken or began
-        batch = SharedBatch(pieces)
+        batch = SharedBatch.of(pieces)
+        for ticket in batch.tickets:
+            ticket.taken = ticket.taken or began
         try:
             columns = batch.run(self._deliver)
         except Exception as error:
@@ -319,23 +321,22 @@ class Queue:
                 self._under_way -= 1
                 self._ready.notify_all()
 
-    def _each_alone(self, pieces: Sequence[TicketPart], error: Exception) -> None:
+    def _each_alone(self, pieces: Sequence[SharedBatch], error: Exception) -> None:
         """Of a batch that failed as a whole each call by itself; a call that fails alone is at fault."""
         if len(pieces) == 1:
-            self._finish([piece.ticket for piece in pieces if piece.ticket.fail(error)])
+            self._finish([ticket for ticket in pieces[0].tickets if ticket.fail(error)])
             return
         for piece in pieces:
             began = monotonic()
             try:
-                batch = SharedBatch([piece])
-                columns = batch.run(self._deliver)
+                columns = piece.run(self._deliver)
             except Exception as own:
                 self._each_alone([piece], own)
             else:
-                self._told(batch, columns, [piece], began, monotonic() - began)
+                self._told(piece, columns, [piece], began, monotonic() - began)
 
     def _told(
-        self, batch: SharedBatch, columns: AnswerTable, pieces: Sequence[TicketPart], began: float, seconds: float
+        self, batch: SharedBatch, columns: AnswerTable, pieces: Sequence[SharedBatch], began: float, seconds: float
     ) -> None:
         """Each call's own answers; `seconds` is how long the batch ran."""
         try:
@@ -346,10 +347,10 @@ class Queue:
         self._finish(ended)
         receipts = columns.receipts
         tokens = int(receipts.tokens.sum())
-        self._rate.learn(batch.characters, len(batch.inputs), tokens, seconds)
+        self._rate.learn(batch.characters, len(batch.places), tokens, seconds)
         self._observe(
             BatchFacts(
-                inputs=len(batch.inputs),
+                inputs=len(batch.places),
                 tickets=len(batch.tickets),
                 tasks=len(batch.tasks),
                 tokens=tokens,

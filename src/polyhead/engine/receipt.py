@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from polyhead.engine.batch import Batch
+from polyhead.engine.batch import EncodedInputs
 from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.lazy import lazy
 from polyhead.text.encodings import end_to_end, starts_of
@@ -110,7 +110,7 @@ class Receipts:
         receipts._read, receipts._written = list(self._read), list(self._written)
         return receipts
 
-    def add(self, batch: Batch, tasks: tuple[str, ...], layers: int) -> None:
+    def add(self, batch: EncodedInputs, tasks: tuple[str, ...], layers: int) -> None:
         """Counts a batch of which so many layers were run, and from which these tasks got outputs."""
         texts, entries, rows, sizes = batch.texts, batch.entries, batch.row, batch.lengths
         encodings, separate = texts.encodings, texts.separate

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from time import monotonic
 
 import numpy as np
 
 from polyhead.engine.answers import AnswerColumn, AnswerTable
 from polyhead.engine.backends.base import ProcessGuard, StageResults, TokenBatch
-from polyhead.engine.batch import Batch, EncodedInputs, prepared
+from polyhead.engine.batch import EncodedInputs, prepared
 from polyhead.engine.inputs import (
     AnyInput,
     InputType,
@@ -70,9 +71,8 @@ class Request:
         for row, input_type in enumerate(self._types):
             self._rows.setdefault(input_type, []).append(row)
         self._receipts = Receipts(self.inputs)
-        self._running: tuple[Batch, tuple[str, ...], int] | None = (
-            None  # a batch that is not done, as receipts count it
-        )
+        # A batch that is not done, as receipts count it.
+        self._running: tuple[EncodedInputs, tuple[str, ...], int] | None = None
         self._gathered: Gathered | None = None  # of a piece that is not done
         self._outputs: dict[str, list[Outputs]] = {name: [] for name in self.tasks}
         self._lacking: set[str] = set()  # tasks for which a package is missing
@@ -170,11 +170,11 @@ class Request:
         self, loaded: LoadedTasks, readings: Sequence[EncodedInputs], stages: Stages, *, streams: bool
     ) -> Iterator[TaskResults]:
         gathered = self._gathered = loaded.gathered(readings)
-        for batch in (batch for reading in readings for batch in loaded.batches(reading)):
+        for batch, tokens in chain.from_iterable(map(loaded.batches, readings)):
             if self.is_late:
                 break
             layers = loaded.layers(batch.tasks)
-            for stage in self._batch(batch, stages(loaded.plan(batch.tasks), batch.tokens), layers):
+            for stage in self._batch(batch, stages(loaded.plan(batch.tasks), tokens), layers):
                 gathered.add(batch, stage.outputs)
                 self._fail_not_finite(gathered)
                 for task in filter(gathered.is_at_once, stage.outputs if streams else ()):
@@ -197,7 +197,7 @@ class Request:
         answers = dict(zip(column.rows.tolist(), column.answers, strict=True))
         return TaskResults(task=task, answers=answers, layers_left=layers_left)
 
-    def _batch(self, batch: Batch, stages: Iterator[StageResults], layers: int) -> Iterator[StageResults]:
+    def _batch(self, batch: EncodedInputs, stages: Iterator[StageResults], layers: int) -> Iterator[StageResults]:
         """The stages of one batch, and its entry in the receipts, until it is done or late."""
         answered: set[str] = set()
         for stage in _guarded(stages, batch.tasks, layers):

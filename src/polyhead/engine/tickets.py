@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from time import monotonic
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +14,7 @@ from polyhead.engine.answers import AnswerTable, Result
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.request import Request, TaskResults
+from polyhead.lazy import lazy
 from polyhead.tasks.task import Answer
 
 SMOOTHING = 0.1  # weight of the newest batch in running means
@@ -81,31 +81,37 @@ class Ticket:
         done(self)
 
 
-class TicketPart(NamedTuple):
-    """Some inputs of a ticket that are read in one batch."""
-
-    ticket: Ticket
-    numbers: Sequence[int]
-    characters: int  # of all these inputs
-
-
 class SharedBatch:
-    """The inputs of several calls, asked as one call for the tasks of all; each call gets its own results."""
+    """Inputs that are read at once, asked as one call for the tasks of all their calls, each of which gets its own."""
 
-    def __init__(self, parts: Sequence[TicketPart]) -> None:
-        self.loaded = parts[0].ticket.loaded
-        self.tickets = list(dict.fromkeys(part.ticket for part in parts))
+    def __init__(self, tickets: Sequence[Ticket], places: Sequence[tuple[Ticket, int]], characters: int) -> None:
+        """`places` are the call and the number there of each input; `tickets` are these calls, each once."""
+        self.tickets, self.places, self.characters = tickets, places, characters
+        self.loaded = tickets[0].loaded
+
+    @classmethod
+    def of(cls, parts: Sequence[SharedBatch]) -> SharedBatch:
+        """The inputs of all."""
+        tickets = list(dict.fromkeys(ticket for part in parts for ticket in part.tickets))
+        places = list(chain.from_iterable(part.places for part in parts))
+        return cls(tickets, places, sum(part.characters for part in parts))
+
+    @lazy
+    def inputs(self) -> list[AnyInput]:
+        """All inputs."""
+        return [ticket.inputs[number] for ticket, number in self.places]
+
+    @lazy
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that some call asks."""
         wanted = {name for ticket in self.tickets for name in ticket.tasks}
-        self.tasks = tuple(name for name in self.loaded.tasks if name in wanted)
-        self.places = [(part.ticket, number) for part in parts for number in part.numbers]  # of each input
-        self.inputs = [ticket.inputs[number] for ticket, number in self.places]
-        words = [None if ticket.words is None else ticket.words[number] for ticket, number in self.places]
-        self._words = words if any(own is not None for own in words) else None
-        self.characters = sum(part.characters for part in parts)
+        return tuple(name for name in self.loaded.tasks if name in wanted)
 
     def run(self, deliver: Callable[[list[Callable[[], None]]], None]) -> AnswerTable:
         """The answers of all; callers that want stages get them meanwhile."""
-        request = Request(self.loaded, self.inputs, self.tasks, words=self._words)
+        words = [None if ticket.words is None else ticket.words[number] for ticket, number in self.places]
+        own_words = words if any(own is not None for own in words) else None
+        request = Request(self.loaded, self.inputs, self.tasks, words=own_words)
         if all(ticket.stage is None for ticket in self.tickets):
             try:
                 return request.run(self.loaded)

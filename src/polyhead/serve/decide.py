@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput
-from polyhead.engine.receipt import Receipt
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, EmptyData, PolyheadError
 from polyhead.serve.checks import too_many_characters
 from polyhead.serve.event_loop import off_loop
+from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_served
 from polyhead.serve.questions import AnswerReading, DecisionQuestion, reading_of
-from polyhead.serve.service import Served, Service, TaskSelection, shown_tasks
+from polyhead.serve.service import Service, TaskSelection, shown_tasks
 from polyhead.serve.similarity import OptionVector, Similarity, characters_read, words_read
 from polyhead.values import Value
 
@@ -29,21 +30,11 @@ class Decision(Value):
     task: str | None = None
 
 
-class Spent(Value, omit_defaults=True):
-    """What reading cost: of the text, and of the options' words that were read with it."""
-
-    passes: int = 0
-    layers: int = 0
-    tokens: int = 0
-    cut: int = 0
-    options: Spent | None = None
-
-
 class Decided(Value):
     """The answers to all questions about a text."""
 
     answers: list[Decision | PolyheadError]  # in order; an error for a question that is not answered
-    receipt: Spent
+    receipt: RequestCost
     versions: dict[str, Served]
     options_read: int = 0  # tokens of options' words that were read for this request
     options_kept: int = 0  # tokens of those whose vectors were kept from earlier ones
@@ -125,17 +116,20 @@ class _Questions:
         """The answer to each question."""
         if ticket is None or (result := ticket.results[0]) is None:
             unread = [each for each in self._readings if isinstance(each, PolyheadError)]
-            return Decided(answers=[*unread], receipt=Spent(), versions={})
+            return Decided(answers=[*unread], receipt=RequestCost(), versions={})
         vector = ticket.outputs[0].get(self._service.vectors)
         read = [option for option in options.values() if option.receipt is not None]
-        cost = spent([option.receipt for option in read if option.receipt is not None]) if read else None
+        cost = total_cost([result.receipt], cached=ticket.cached)
+        if read:
+            options_cost = total_cost([option.receipt for option in read if option.receipt is not None])
+            cost = msgspec.structs.replace(cost, options=options_cost)
         return Decided(
             answers=[
                 _by_similarity(each, vector, options, result) if isinstance(each, _Compared) else _by_task(each, result)
                 for each in self._readings
             ],
-            receipt=spent([result.receipt], options=cost),
-            versions=self._service.served(ticket),
+            receipt=cost,
+            versions=versions_served(ticket),
             options_read=sum(option.tokens for option in read),
             options_kept=sum(option.tokens for option in options.values() if option.receipt is None),
         )
@@ -149,17 +143,6 @@ class _Compared:
 
 
 _UNREAD = (_Compared, PolyheadError)
-
-
-def spent(receipts: Sequence[Receipt], *, options: Spent | None = None) -> Spent:
-    """The sum of these."""
-    return Spent(
-        passes=sum(each.passes for each in receipts),
-        layers=sum(each.layers for each in receipts),
-        tokens=sum(each.tokens for each in receipts),
-        cut=sum(each.cut for each in receipts),
-        options=options,
-    )
 
 
 def _by_task(reading: AnswerReading | PolyheadError, result: Result) -> Decision | PolyheadError:

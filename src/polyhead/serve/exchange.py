@@ -1,18 +1,21 @@
-"""One HTTP request and what it asked of the service, as the metrics, the access log and traces record it."""
+"""One HTTP request and what it asked of the service and cost, as its answer, metrics, access log and traces say it."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import deque
+from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from time import monotonic, time, time_ns
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
+from polyhead.engine.receipt import Receipt
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import MissingExtra
 from polyhead.values import Value
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 UNKNOWN_ROUTE = "unmatched"  # of paths that no route has: they would be labels without end
+SUMMED = ("passes", "layers", "tokens", "cut")  # of receipts
 ARRIVED = "polyhead.arrived"  # in a scope: when the last byte of the request could be read (monotonic clock)
 
 
@@ -63,6 +67,43 @@ class Exchange:
 
 EXCHANGE: ContextVar[Exchange | None] = ContextVar("polyhead_exchange", default=None)
 """The request that is being answered; None for calls that no request makes."""
+
+
+class Served(Value):
+    """The version of a task that answered."""
+
+    version: str  # "" of a task that lies in no bundle
+    digest: str  # of its arrays; "" of a task that owns its model
+
+
+class RequestCost(Value):
+    """What a request cost in all: the sum of its inputs' receipts."""
+
+    passes: int = 0
+    layers: int = 0
+    tokens: int = 0
+    cut: int = 0
+    cached: int = 0  # inputs that were answered from the cache, with no pass
+    options: RequestCost | UnsetType = UNSET  # of decisions: of options' words that were read with the text
+    versions: dict[str, Served] | UnsetType = UNSET  # in the formats of others, whose bodies have no place for them
+
+
+def versions_served(ticket: Ticket) -> dict[str, Served]:
+    """Which version of each of its tasks answered a ticket."""
+    loaded = ticket.loaded
+    return {
+        name: Served(
+            version=loaded.versions.get(name, ""), digest=loaded.records[name].arrays if name in loaded.records else ""
+        )
+        for name in ticket.tasks
+        if name not in loaded.hidden
+    }
+
+
+def total_cost(receipts: Sequence[Receipt], *, cached: int = 0) -> RequestCost:
+    """The sum of these."""
+    sums = {name: sum(getattr(receipt, name) for receipt in receipts) for name in SUMMED}
+    return RequestCost(**sums, cached=cached)
 
 
 log = logging.getLogger(__name__)

@@ -33,7 +33,6 @@ from polyhead.serve.trial import every_head, every_shape
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import texts_of
-from polyhead.values import Value
 
 # A higher threshold than Python's: a collection stops all requests.
 COLLECT_AFTER = (50_000, 20, 50)
@@ -42,13 +41,6 @@ SWITCH_AFTER = 0.0005  # seconds
 LULL = 1.0  # seconds without a caller, after which nobody is taken to ask
 CLOSED_BY = 0.95  # of the drain time: until then what is under way is waited for
 TRIMMED_EVERY = 60.0  # seconds between two returns of freed memory to the system
-
-
-class Served(Value):
-    """The version of a task that answered."""
-
-    version: str  # "" of a task that lies in no bundle
-    digest: str  # of its arrays; "" of a task that owns its model
 
 
 class TaskSelection(tuple[str, ...]):
@@ -295,18 +287,6 @@ class Service:
         """
         exchange, lag = EXCHANGE.get(), 0.0 if self.queue.is_idle else self.lag.seconds
         return max(0.0, seconds - 2 * lag - (0.0 if exchange is None else exchange.age))
-
-    def served(self, ticket: Ticket) -> dict[str, Served]:
-        """Which version of each of its tasks answered a ticket."""
-        loaded = ticket.loaded
-        return {
-            name: Served(
-                version=loaded.versions.get(name, ""),
-                digest=loaded.records[name].arrays if name in loaded.records else "",
-            )
-            for name in ticket.tasks
-            if name not in loaded.hidden
-        }
 
     def _warm(self) -> None:
         names = [*self.default_tasks(), self.vectors]

@@ -31,7 +31,7 @@ from polyhead.serve.event_loop import ALONE, Pace
 from polyhead.serve.http import HttpError
 from polyhead.serve.trial import built_in, pinned, trial_outputs
 from polyhead.serve.uploads import StagedTask, Staging
-from polyhead.tasks.agreement import same_answer, wilson, without_scores
+from polyhead.tasks.agreement import AnswerChange, same_answer, wilson, without_scores
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Example
 from polyhead.text.question import texts_of
@@ -54,16 +54,6 @@ class AddedCost(Value):
     texts: int
 
 
-class Flip(Value, omit_defaults=True):
-    """An input that the two answer differently; answers are without their scores."""
-
-    text: str  # SHA-256 of its texts, a zero byte between two
-    live: Any
-    candidate: Any
-    difference: float | None  # the largest of scores or numbers
-    texts: tuple[str, ...] | None = None  # only where they are asked for, and no longer than what is kept
-
-
 class ShadowState(Value):
     """How a candidate answers beside the live task."""
 
@@ -82,7 +72,7 @@ class ShadowState(Value):
     failed: int
     left_out: int  # answers that were not compared since too many waited
     cost: AddedCost
-    newest_flips: tuple[Flip, ...]
+    newest_flips: tuple[AnswerChange, ...]  # of the live task's answer to the candidate's
 
 
 def difference_of(live: Answer, candidate: Answer) -> float | None:
@@ -113,7 +103,7 @@ class ShadowCandidate:
         self._begin(version)
 
     def _begin(self, version: str) -> None:
-        self._version, self._flips = version, deque[Flip](maxlen=FLIPS)
+        self._version, self._flips = version, deque[AnswerChange](maxlen=FLIPS)
         self._compared = self._flipped = self._differences = 0
         self._sum, self._largest = 0.0, 0.0
 
@@ -150,7 +140,8 @@ class ShadowCandidate:
             digest = hashlib.sha256("\0".join(texts).encode("utf-8", "replace")).hexdigest()
             kept = tuple(text[:CHARACTERS] for text in texts)
             before, after = without_scores(live), without_scores(answer)
-            self._flips.append(Flip(text=digest, live=before, candidate=after, difference=difference, texts=kept))
+            change = AnswerChange(id=digest, before=before, after=after, difference=difference, texts=kept)
+            self._flips.append(change)
 
     def state(self, *, has_texts: bool) -> ShadowState:
         """How it answers so far; with the texts of flips only where these are asked for."""

@@ -15,7 +15,7 @@ from polyhead.plan import Codec, digest
 from polyhead.store.corpus.base import PackedRows
 from polyhead.store.corpus.ids import document_id
 from polyhead.store.corpus.lance import LanceStore
-from polyhead.store.corpus.open import open_corpus
+from polyhead.store.corpus.open import create_corpus, open_corpus
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.jobs import backfill as backfills_of
 from polyhead.store.jobs import workers as answering
@@ -195,6 +195,15 @@ def test_a_store_of_another_trunk_is_refused_with_both_digests(location, bundle,
     with pytest.raises(StoreError, match="another trunk") as error:
         backfill(location, theirs, BackfillRequest())
     assert TRUNK.digest in str(error.value) and other.digest in str(error.value)
+
+
+def test_a_store_that_names_no_trunk_is_refused(location, bundle):
+    """It was answered as if its features were the bundle's own trunk's."""
+    path = next(iter(Bundle.open(bundle).tasks.values())).path
+    store = create_corpus(location, msgspec.structs.replace(schema(path), source={"tokenizer": "t"}))
+    append(store, path, texts(range(3)))
+    with pytest.raises(StoreError, match="another trunk .*that it does not name.* extract"):
+        backfill(location, bundle, BackfillRequest())
 
 
 def test_a_store_of_another_codec_is_refused_with_both_digests(location, bundle, tmp_path):

@@ -85,7 +85,10 @@ def test_the_comparison_is_the_naive_one(sides):
         flips = [flip for flip in found.flips if flip.task == name]
         assert {flip.id for flip in flips} == differing and len(flips) == len(differing)
         for flip in flips:
-            assert ((flip.old, flip.old_score), (flip.new, flip.new_score)) == (before[flip.id], after[flip.id])
+            assert ((flip.before, flip.before_score), (flip.after, flip.after_score)) == (
+                before[flip.id],
+                after[flip.id],
+            )
         sure = [surety(flip) for flip in flips]
         assert sure == sorted(sure, reverse=True)
         assert compare(old, new, [name], flips=4).flips == tuple(flips[:4])
@@ -96,9 +99,9 @@ def alike(a, b):
 
 
 def surety(flip):
-    if flip.old_score is None:
-        return abs(flip.old - flip.new)
-    sides = [(flip.old, flip.old_score), (flip.new, flip.new_score)]
+    if flip.before_score is None:
+        return abs(flip.before - flip.after)
+    sides = [(flip.before, flip.before_score), (flip.after, flip.after_score)]
     return min(score if answer else 1 - score for answer, score in map(as_float32, sides))
 
 
@@ -138,9 +141,9 @@ def test_flips_have_their_texts(sides, tmp_path):
     file.write_text("".join(json.dumps({"body": text}) + "\n" for (text,) in texts(range(70))))
     flips = compare(old, new, ["mood"], flips=6).flips
     named = comparison_with_texts(flips, file, {"text": "body"})
-    assert len(named) == 6 and all(document_id(flip.text).hex() == flip.id for flip in named)
+    assert len(named) == 6 and all(document_id(flip.texts).hex() == flip.id for flip in named)
     file.write_text('{"body": "of another file"}\n')
-    assert all(flip.text is None for flip in comparison_with_texts(flips, file, {"text": "body"}))
+    assert all(flip.texts is None for flip in comparison_with_texts(flips, file, {"text": "body"}))
 
 
 def test_agreement_below_what_is_asked_is_refused(sides):
@@ -226,7 +229,12 @@ def test_labels_are_compared_by_name_whatever_their_order(tmp_path, monkeypatch)
     assert counts == {("good", "awful"): 1, ("bad", "awful"): 1, ("bad", "good"): 1, (None, "awful"): 1}
     assert {(c.old, c.new): c.documents for c in topics.changes} == {("bill", None): 2, (None, "card"): 2}
     flips = [flip for flip in compare(old, new, flips=9).flips if flip.task == "mood"]
-    assert [(f.old, f.new) for f in flips] == [(None, "awful"), ("good", "awful"), ("bad", "awful"), ("bad", "good")]
+    assert [(f.before, f.after) for f in flips] == [
+        (None, "awful"),
+        ("good", "awful"),
+        ("bad", "awful"),
+        ("bad", "good"),
+    ]
     read = dual_answers(old, new, "mood", [document_id(text) for text in texts([6, 0])], mix=True)
     assert read.labels == ("good", "awful", "bad") and read.of.tolist() == [-1, 1]
     append(old.store, old.bundle.tasks["mood"].path, texts([6]))

@@ -1,4 +1,4 @@
-"""The option to keep for each task: by a price for each layer, or the best within one budget for all tasks.
+"""The choice of one option per task: by a price per layer, or the best within one budget for all tasks.
 
 A task's options are its students and its undistilled branches: each reads the trunk at a tap and runs private
 layers above it. Together they cost the trunk up to the deepest tap among them, once, and the private layers of
@@ -27,7 +27,7 @@ SCALE = 10**9  # scores are added as whole billionths of a point, so that no ord
 
 
 class AllocationOption(Value):
-    """One way to run a task: `layers` private layers above the trunk's first `tap`, and what it scored."""
+    """One way to run a task: `layers` private layers above the trunk's first `tap`, and its score."""
 
     task: str
     name: str  # unique in the task
@@ -62,7 +62,7 @@ class LayerPrice(Value):
 
 
 class OptionsFile(Value):
-    """The file that training writes beside a bundle of branches, for `polyhead allocate`."""
+    """The file that training writes next to a bundle of branches, for `polyhead allocate`."""
 
     options: tuple[AllocationOption, ...]
     trunk: Architecture | None = None
@@ -90,7 +90,7 @@ class OptionsFile(Value):
 
 
 class Allocation(Value):
-    """One option a task, and what they cost together: `base + D shared + sum(l) private`, D the deepest tap."""
+    """One option per task, and their total cost: `base + D shared + sum(l) private`, D the deepest tap."""
 
     chosen: dict[str, AllocationOption]
     cost: int
@@ -104,10 +104,10 @@ class Allocation(Value):
 
 
 def by_rule(options: Sequence[AllocationOption], c: float) -> dict[str, AllocationOption]:
-    """For each task the option with the largest `score - c layers` (Wei et al. 2021); ties: more layers.
+    """For each task, the option with the largest `score - c layers` (Wei et al. 2021); ties: more layers.
 
-    This gives all 24 depths that the paper prints for c = 1, 2, 3; its wording is `greedy`. Each task is looked
-    at alone, so the trunk's depth does not count; `best_under` counts it.
+    This gives all 24 depths that the paper prints for c = 1, 2, 3; its wording is `greedy`. Each task is considered
+    alone, so the trunk's depth does not count; `best_under` counts it.
     """
     price = _exact(_checked_rate(c))
     return {
@@ -117,14 +117,14 @@ def by_rule(options: Sequence[AllocationOption], c: float) -> dict[str, Allocati
 
 
 def greedy(options: Sequence[AllocationOption], c: float) -> dict[str, AllocationOption]:
-    """The paper's wording: of each task, add layers as long as the next step gains at least c for each layer.
+    """The paper's wording: for each task, add layers as long as the next step gains at least c per layer.
 
-    It stops before a dip: a step that loses hides all later ones, where `by_rule` looks over it.
+    It stops before a dip: a losing step hides all later ones, which `by_rule` does consider.
     """
     price = _exact(_checked_rate(c))
     chosen = {}
     for task, candidates in _by_task(options).items():
-        # One option a depth: the best, of equals that with the shallower tap.
+        # One option per depth: the best, among equals the one with the shallower tap.
         steps = {o.layers: o for o in sorted(candidates, key=lambda o: (_exact(o.score), -o.tap))}
         first, *later = (steps[layers] for layers in sorted(steps))
         for option in later:
@@ -138,7 +138,7 @@ def greedy(options: Sequence[AllocationOption], c: float) -> dict[str, Allocatio
 def price_of(unit: Unit, shape: Architecture, tokens: int = 32) -> LayerPrice:
     """The cost of layers on one text of `tokens` tokens: evaluations, FLOPs or bytes (float32).
 
-    The base is what the embeddings cost: nothing in layers, their arrays in bytes, in FLOPs their projection if
+    The base is the cost of the embeddings: nothing in layers; in bytes, their arrays; in FLOPs, their projection if
     they are narrower than the trunk.
     """
     embed = Embed(trunk="any")
@@ -165,9 +165,9 @@ def allocation_of(chosen: Mapping[str, AllocationOption], price: LayerPrice) -> 
 
 
 def best_under(options: Sequence[AllocationOption], budget: int, price: LayerPrice) -> Allocation:
-    """The highest mean score whose cost is within `budget`, exact; of equals the cheapest.
+    """The choice with the highest mean score whose cost is within `budget`, exact; among equals the cheapest.
 
-    Raises ConfigError when not even the cheapest choice is within the budget, and names its cost.
+    Raises ConfigError, with the cheapest choice's cost, if not even that is within the budget.
     """
     allocations = frontier(options, price)
     within = [allocation for allocation in allocations if allocation.cost <= budget]
@@ -182,11 +182,11 @@ def best_under(options: Sequence[AllocationOption], budget: int, price: LayerPri
 
 
 def frontier(options: Sequence[AllocationOption], price: LayerPrice) -> tuple[Allocation, ...]:
-    """Every choice that no other beats in cost and score, by cost, exact; each scores more than those before it.
+    """Every choice that no other beats in cost and score, by cost, exact; each scores higher than those before it.
 
-    For each depth that the trunk may have, the options with such a tap are combined task by task; of choices with
-    equally many private layers only the best goes on. Of equals: the shallower trunk, then the options that are
-    listed first.
+    For each possible depth of the trunk, the options with taps up to that depth are combined task by task; of choices
+    with equally many private layers only the best is kept. Among equals: the shallower trunk, then the options listed
+    first.
     """
     tasks = _by_task(options)
     points = []
@@ -282,9 +282,9 @@ class _Point(NamedTuple):
 
 
 def _within(tasks: Iterable[Sequence[AllocationOption]], depth: int) -> list[_Point]:
-    """Over options with taps up to `depth`: for each number of private layers the best, if fewer do not equal it.
+    """Over options with taps up to `depth`: the best for each number of private layers, unless fewer layers equal it.
 
-    Empty when a task has no such option.
+    Empty if a task has no such option.
     """
     points = [_Point(0, 0, ())]
     for options in tasks:

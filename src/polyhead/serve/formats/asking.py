@@ -15,9 +15,9 @@ from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, task_input
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BackendError, BadValue, PolyheadError
-from polyhead.serve.formats.own import RequestCost, total
+from polyhead.serve.exchange import RequestCost, total_cost, versions_served
 from polyhead.serve.http import HttpError, gone
-from polyhead.serve.service import Served, Service, TaskSelection
+from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Answer, Task
 from polyhead.text.question import texts_of
@@ -30,17 +30,6 @@ LATE = {504: "It was not done by the deadline."}  # an answer of routes that ask
 LEAST_NORM = 1e-12  # as torch's `normalize`
 
 
-class RequestExtension(Value):
-    """What a request cost, and which version of each task answered: in a format's place for extensions."""
-
-    passes: int
-    layers: int
-    tokens: int
-    cut: int
-    cached: int  # inputs that were answered from the cache
-    versions: dict[str, Served]
-
-
 class TaskAnswers(Value, eq=False):
     """One task's answers to all inputs of a request."""
 
@@ -48,14 +37,14 @@ class TaskAnswers(Value, eq=False):
     inputs: Sequence[AnyInput]
     answers: list[Answer]
     ticket: Ticket
-    costs: RequestExtension
+    costs: RequestCost
 
 
 class Vectors(Value, eq=False):
     """Mean vectors of texts as they are, float32 (texts, width)."""
 
     rows: np.ndarray
-    costs: RequestExtension
+    costs: RequestCost
 
     def normalized(self, dimensions: int | None = None) -> np.ndarray:
         """The first `dimensions` of each, all where None, divided by their length."""
@@ -128,7 +117,7 @@ async def answers_of(
         inputs=inputs,
         answers=[result.answers[task] for result in results],
         ticket=ticket,
-        costs=costs_of(service, ticket),
+        costs=costs_of(ticket),
     )
 
 
@@ -145,7 +134,7 @@ async def vectors_of(service: Service, request: Request, texts: Sequence[str]) -
         if name not in outputs:
             raise no_answer(ticket_results(ticket)[number], number, name, titled="the vector")
     rows = np.stack([np.reshape(outputs[name], -1) for outputs in ticket.outputs])
-    return Vectors(rows=rows, costs=costs_of(service, ticket))
+    return Vectors(rows=rows, costs=costs_of(ticket))
 
 
 def ticket_results(ticket: Ticket) -> list[Result]:
@@ -163,13 +152,13 @@ def no_answer(result: Result, number: int, task: str, *, titled: str | None = No
     return HttpError(504, what, got="it was not done by the deadline", do="ask for less at once, or allow more time")
 
 
-def costs_of(service: Service, ticket: Ticket) -> RequestExtension:
-    """What an answered ticket cost."""
-    sums: RequestCost = total([result.receipt for result in ticket_results(ticket)], cached=ticket.cached)
-    return RequestExtension(**msgspec.structs.asdict(sums), versions=service.served(ticket))
+def costs_of(ticket: Ticket) -> RequestCost:
+    """What an answered ticket cost, and which versions answered: in a format's place for extensions."""
+    cost = total_cost([result.receipt for result in ticket_results(ticket)], cached=ticket.cached)
+    return msgspec.structs.replace(cost, versions=versions_served(ticket))
 
 
-def receipt_headers(costs: RequestExtension) -> dict[str, str]:
+def receipt_headers(costs: RequestCost) -> dict[str, str]:
     """The receipt as JSON in a header, for formats whose body has no place for it."""
     return {RECEIPT_HEADER: msgspec.json.encode(costs).decode("ascii")}
 

@@ -18,9 +18,9 @@ from starlette.routing import BaseRoute
 from polyhead.errors import BadValue
 from polyhead.serve.checks import size_of
 from polyhead.serve.event_loop import off_loop
+from polyhead.serve.exchange import RequestCost
 from polyhead.serve.formats.asking import (
     LATE,
-    RequestExtension,
     ScoredLabel,
     SpanAnswer,
     TaskAnswers,
@@ -91,7 +91,7 @@ class ClassesAnswer(Value):
     model: str
     data: list[Classes]
     usage: Usage
-    x_receipt: RequestExtension
+    x_receipt: RequestCost
     object: Literal["list"] = "list"
 
 
@@ -103,7 +103,7 @@ class RankedAnswer(Value):
     model: str
     data: list[list[ScoredLabel]]
     usage: Usage
-    x_receipt: RequestExtension
+    x_receipt: RequestCost
     object: Literal["classify"] = "classify"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,7 +15,7 @@ from polyhead.serve.decide import Decided, Decision, decide_request
 from polyhead.serve.event_loop import off_loop
 from polyhead.serve.formats.base import Operation, Wire, post, routes_of
 from polyhead.serve.formats.messages import Item, Part, conversation_text, words_of_parts
-from polyhead.serve.formats.systemone import model_name, task_versions
+from polyhead.serve.formats.systemone import answered_by, chosen_of, decided_body
 from polyhead.serve.http import (
     HttpError,
     body_of,
@@ -27,14 +27,7 @@ from polyhead.serve.http import (
     raw,
     status_of,
 )
-from polyhead.serve.questions import (
-    DecisionQuestion,
-    Option,
-    choice_confidence,
-    expectation,
-    most_probable,
-    score_confidence,
-)
+from polyhead.serve.questions import DecisionQuestion, Option
 from polyhead.serve.service import Service
 
 PATH = "/v1/decisions"
@@ -144,20 +137,14 @@ def _response(
     service: Service, asked: DecisionsRequest, questions: Sequence[DecisionQuestion], answered: Decided
 ) -> Response:
     triples = zip(asked.questions, questions, answered.answers, strict=True)
-    written, kept = answered.options_read, answered.options_kept
-    body = {
-        "model": model_name(service),
-        "answers": raw(_answer(given, question, answer) for given, question, answer in triples),
-        "usage": {
-            "input_tokens": answered.input_tokens,
-            "input_tokens_details": {"cached_tokens": kept, "cache_write_tokens": written},
-            "output_tokens": 0,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": answered.input_tokens,
-        },
-        "x_receipt": answered.receipt,
-        "x_versions": answered.versions,
-    }
+    body = decided_body(
+        service,
+        raw(_answer(given, question, answer) for given, question, answer in triples),
+        answered,
+        input_tokens_details={"cached_tokens": answered.options_kept, "cache_write_tokens": answered.options_read},
+        output_tokens_details={"reasoning_tokens": 0},
+        total_tokens=answered.input_tokens,
+    )
     return json_content(body)
 
 
@@ -220,31 +207,14 @@ def _check_size(field: str, size: int, least: int, most: int) -> None:
 def _answer(given: Question, asked: DecisionQuestion, answer: Decision | PolyheadError) -> dict[str, Any]:
     if isinstance(answer, PolyheadError):
         return {"type": "refusal", "name": given.name, "x_reason": body_of(answer)}
-    shares, by = answer.probabilities, task_versions(answer)
+    shares = answer.probabilities
     if isinstance(given, Predicate):
-        return {"type": "predicate", "name": given.name, "probability": shares[0], **by}
+        return {"type": "predicate", "name": given.name, "probability": shares[0], **answered_by(answer)}
+    each = [(option.value, share) for option, share in zip(asked.options, shares, strict=True)]
     if isinstance(given, DecisionChoice):
-        return {
-            "type": "choice",
-            "name": given.name,
-            "choice": asked.options[most_probable(shares)].value,
-            "confidence": choice_confidence(shares),
-            "probabilities": list(_values(asked, shares)),
-            **by,
-        }
-    return {
-        "type": "score",
-        "name": given.name,
-        "score": expectation(shares),
-        "confidence": score_confidence(shares),
-        "probabilities": [
-            {"label": option.value, "value": level, "probability": share}
-            for level, (option, share) in enumerate(zip(asked.options, shares, strict=True))
-        ],
-        **by,
-    }
-
-
-def _values(asked: DecisionQuestion, shares: Sequence[float]) -> Iterator[dict[str, Any]]:
-    for option, share in zip(asked.options, shares, strict=True):
-        yield {"value": option.value, "probability": share}
+        probabilities = [{"value": value, "probability": share} for value, share in each]
+    else:
+        probabilities = [
+            {"label": label, "value": level, "probability": share} for level, (label, share) in enumerate(each)
+        ]
+    return {"name": given.name, **chosen_of(asked, answer, probabilities)}

@@ -13,14 +13,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from polyhead.serve.event_loop import off_loop
-from polyhead.serve.formats.asking import (
-    RequestExtension,
-    Vectors,
-    check_dimensions,
-    short_trunk_name,
-    text_list,
-    vectors_of,
-)
+from polyhead.serve.exchange import RequestCost
+from polyhead.serve.formats.asking import Vectors, check_dimensions, short_trunk_name, text_list, vectors_of
 from polyhead.serve.formats.base import Operation, Wire, post, routes_of
 from polyhead.serve.http import body_value, json_content, raw
 from polyhead.serve.service import Service
@@ -59,7 +53,7 @@ class EmbeddingsAnswer(Value):
     data: list[Embedding]
     model: str
     usage: EmbeddingUsage
-    x_receipt: RequestExtension
+    x_receipt: RequestCost
     object: Literal["list"] = "list"
 
 

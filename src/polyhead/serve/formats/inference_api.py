@@ -16,9 +16,9 @@ from polyhead.engine.inputs import AnyInput, input_types_of
 from polyhead.errors import BackendError, BadValue, EmptyData, Overloaded, PolyheadError
 from polyhead.serve.checks import size_of
 from polyhead.serve.event_loop import off_loop
+from polyhead.serve.exchange import RequestCost
 from polyhead.serve.formats.asking import (
     LATE,
-    RequestExtension,
     TaskAnswers,
     Vectors,
     answers_of,
@@ -61,7 +61,7 @@ class ReadOptions(Wire):
                 "the trunk has no prompts of its own", got=self.prompt_name, do="write the prompt before the text"
             )
 
-    def check_read(self, costs: RequestExtension) -> None:
+    def check_read(self, costs: RequestCost) -> None:
         """Raises HttpError 413 where texts were cut and the request does not allow it."""
         if self.truncate is False and costs.cut:
             raise HttpError(
@@ -254,7 +254,7 @@ async def _similarity(service: Service, request: Request) -> Response:
 
 async def _cosines(
     service: Service, request: Request, text: str, others: Sequence[str]
-) -> tuple[list[float], RequestExtension]:
+) -> tuple[list[float], RequestCost]:
     """The cosine of each other text's vector with that of `text`, all from one request to the queue."""
     vectors = await vectors_of(service, request, [text, *others])
     return await off_loop(vectors.rows.size, _with_first, vectors), vectors.costs
@@ -387,5 +387,5 @@ def _model_type(service: Service, request: Request) -> dict[str, Any]:
     }
 
 
-def _headers(costs: RequestExtension) -> dict[str, str]:
+def _headers(costs: RequestCost) -> dict[str, str]:
     return {**receipt_headers(costs), "x-compute-tokens": str(costs.tokens)}

@@ -227,7 +227,7 @@ def _answered(service: Service, model: ServedModel, asked: InferRequest, ticket:
     fields = {
         "model_name": model.name,
         "model_version": version,
-        "parameters": {"x_receipt": _in_json(costs_of(service, ticket))},
+        "parameters": {"x_receipt": _in_json(costs_of(ticket))},
     }
     if asked.id is not None:
         fields["id"] = asked.id

@@ -15,17 +15,17 @@ from starlette.routing import BaseRoute
 from polyhead.engine.answers import Result
 from polyhead.engine.inputs import AnyInput, input_of
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import TaskResults
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue
 from polyhead.serve.checks import characters_of, check_deadline, forget_results, size_of
 from polyhead.serve.event_loop import off_loop
+from polyhead.serve.exchange import RequestCost, Served, total_cost, versions_served
 from polyhead.serve.explain import Why, explain_request
 from polyhead.serve.formats.base import Operation, get, post, routes_of
 from polyhead.serve.formats.facts import Tasks, task, tasks
 from polyhead.serve.http import body_of, gone, json_content, json_value, raw
-from polyhead.serve.service import Served, Service, TaskSelection
+from polyhead.serve.service import Service, TaskSelection
 from polyhead.tasks.calibration import CalibrationChoice, wish_of, with_calibrated, with_choice
 from polyhead.tasks.task import Answer
 from polyhead.values import Value
@@ -73,16 +73,6 @@ class PredictRequest(Value):
     options: Options = Options()
 
 
-class RequestCost(Value):
-    """What a request cost in all: the sum of its inputs' receipts."""
-
-    passes: int = 0
-    layers: int = 0
-    tokens: int = 0
-    cut: int = 0
-    cached: int = 0  # inputs that were answered from the cache, with no pass
-
-
 class PredictAnswer(Value, omit_defaults=True):
     """A result for each input, in order, and the version of each task that gave them."""
 
@@ -90,14 +80,6 @@ class PredictAnswer(Value, omit_defaults=True):
     versions: dict[str, Served]
     trunk: str  # digest
     receipt: RequestCost
-
-
-class StageLine(Value):
-    """One task's answers, by the number of the input; `layers_left` are run for other tasks."""
-
-    task: str
-    answers: dict[int, dict[str, Any]]
-    layers_left: int
 
 
 class OwnFormat:
@@ -196,9 +178,9 @@ def _answer(service: Service, ticket: Ticket, options: Options) -> PredictAnswer
     both = zip(results, _answers(ticket.loaded, ticket.tasks, results, options), strict=True)
     return PredictAnswer(
         results=[_result(result, answers, options) for result, answers in both],
-        versions=service.served(ticket),
+        versions=versions_served(ticket),
         trunk=service.session.bundle.digest,
-        receipt=total([result.receipt for result in results], cached=ticket.cached),
+        receipt=total_cost([result.receipt for result in results], cached=ticket.cached),
     )
 
 
@@ -241,13 +223,6 @@ def _result(result: Result, answers: dict[str, Answer], options: Options) -> dic
     if options.receipt:
         fields["receipt"] = result.receipt
     return fields
-
-
-def total(receipts: Sequence[Receipt], *, cached: int = 0) -> RequestCost:
-    """The sum of these."""
-    names = ("passes", "layers", "tokens", "cut")
-    sums = {name: sum(getattr(receipt, name) for receipt in receipts) for name in names}
-    return RequestCost(**sums, cached=cached)
 
 
 async def _stream(service: Service, request: Request) -> Response:
@@ -313,7 +288,7 @@ def _stage(asked: _Asked, stage: TaskResults) -> bytes:
         several = _wished(asked.loaded, stage.task, list(answers.values()), asked.options)
         answers = dict(zip(answers, several, strict=True))
     told: dict[int, Any] = dict(zip(answers, raw(answers.values()), strict=True))
-    return msgspec.json.encode(StageLine(task=stage.task, answers=told, layers_left=stage.layers_left))
+    return msgspec.json.encode(msgspec.structs.replace(stage, answers=told))
 
 
 def _end(service: Service, ticket: Ticket, options: Options) -> bytes:

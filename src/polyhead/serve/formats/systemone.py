@@ -189,13 +189,7 @@ def _response(
         for question, decision in zip(questions, answered.answers, strict=True)
         if isinstance(decision, Decision)
     }
-    body = {
-        "model": model_name(service),
-        "answers": answers,
-        "usage": {"input_tokens": answered.input_tokens, "output_tokens": 0},
-        "x_receipt": answered.receipt,
-        "x_versions": answered.versions,
-    }
+    body = decided_body(service, answers, answered)
     return json_content(body, headers={REQUEST_ID: f"req_{secrets.token_hex(8)}"})
 
 
@@ -278,30 +272,40 @@ def _check(names: Mapping[str, object], answered: Decided) -> None:
 
 
 def _answer(asked: DecisionQuestion, decision: Decision, question: Question) -> dict[str, Any]:
-    shares, by = decision.probabilities, task_versions(decision)
+    shares = decision.probabilities
     if isinstance(question, Noul):
-        return {"type": "noul", "noul": shares[0], **by}
+        return {"type": "noul", "noul": shares[0], **answered_by(decision)}
     if isinstance(question, SystemOneChoice):
-        return {
-            "type": "choice",
-            "choice": asked.options[most_probable(shares)].value,
-            "probabilities": dict(zip((option.value for option in asked.options), shares, strict=True)),
-            "confidence": choice_confidence(shares),
-            **by,
-        }
-    return {
-        "type": "score",
-        "score": expectation(shares),
-        "legend": {str(number): level for number, level in enumerate(question.criteria)},
-        "probabilities": {str(number): share for number, share in enumerate(shares)},
-        "confidence": score_confidence(shares),
-        **by,
-    }
+        return chosen_of(asked, decision, dict(zip((option.value for option in asked.options), shares, strict=True)))
+    legend = {str(number): level for number, level in enumerate(question.criteria)}
+    probabilities = {str(number): share for number, share in enumerate(shares)}
+    return {"legend": legend, **chosen_of(asked, decision, probabilities)}
 
 
-def task_versions(decision: Decision) -> dict[str, str]:
+def chosen_of(asked: DecisionQuestion, decision: Decision, probabilities: object) -> dict[str, Any]:
+    """The answer to a choice or a score, with the probabilities as a format writes them."""
+    shares = decision.probabilities
+    if asked.form == "choice":
+        said = {"choice": asked.options[most_probable(shares)].value, "confidence": choice_confidence(shares)}
+    else:
+        said = {"score": expectation(shares), "confidence": score_confidence(shares)}
+    return {"type": asked.form, **said, "probabilities": probabilities, **answered_by(decision)}
+
+
+def answered_by(decision: Decision) -> dict[str, str]:
     """Who answered, in fields of an extension."""
     return {"x_answered_by": decision.answered_by} | ({"x_task": decision.task} if decision.task else {})
+
+
+def decided_body(service: Service, answers: object, decided: Decided, **usage: object) -> dict[str, Any]:
+    """The body of the answers to all questions, with what a format tells of their cost besides tokens."""
+    return {
+        "model": model_name(service),
+        "answers": answers,
+        "usage": {"input_tokens": decided.input_tokens, "output_tokens": 0, **usage},
+        "x_receipt": decided.receipt,
+        "x_versions": decided.versions,
+    }
 
 
 def _fault(error: msgspec.ValidationError, *place: str) -> tuple[Sequence[str | int], str, str]:

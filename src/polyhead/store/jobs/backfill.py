@@ -271,8 +271,8 @@ def answerable(bundle: Bundle, digests: Collection[str]) -> list[str]:
 
 
 def check_store_trunk(location: str, store: CorpusStore, bundle: Bundle) -> None:
-    """Raises StoreError for a store of another trunk than the bundle's; it names both."""
-    trunk = store.schema.source.get("trunk", bundle.digest)
+    """Raises StoreError for a store of another trunk than the bundle's, or of none that it names; it names both."""
+    trunk = store.schema.source.get("trunk", "that it does not name")
     if trunk != bundle.digest:
         raise StoreError(
             f"{location} holds features of another trunk than the bundle {bundle.root}",

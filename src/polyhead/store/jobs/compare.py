@@ -12,10 +12,10 @@ import numpy as np
 
 from polyhead.errors import StoreError
 from polyhead.progress import counted, progress_line
-from polyhead.store.jobs.answers import Given, document_score, given_of, is_answer, surety_of
+from polyhead.store.jobs.answers import document_score, given_of, is_answer, surety_of
 from polyhead.store.jobs.documents import texts_by_id
 from polyhead.store.jobs.stored import AnswerSource, Numbering, StoredAnswers
-from polyhead.tasks.agreement import is_close, wilson
+from polyhead.tasks.agreement import AnswerChange, is_close, wilson
 from polyhead.tasks.task import Task
 from polyhead.values import Value
 
@@ -34,18 +34,6 @@ class LabelMove(Value):
     old: str | None
     new: str | None
     documents: int
-
-
-class DocumentFlip(Value):
-    """A document whose answer differs; None where one side gives none."""
-
-    task: str
-    id: str  # in hexadecimal
-    old: Given
-    new: Given
-    old_score: float | None = None  # None of values
-    new_score: float | None = None
-    text: tuple[str, ...] | None = None  # or pair; None where no file of texts has it
 
 
 class TaskComparison(Value):
@@ -81,9 +69,7 @@ class StoreComparison(Value):
     added: int  # documents that the new store alone has
     tasks: tuple[TaskComparison, ...]
     missing: tuple[str, ...]  # tasks that are answered in the old store, and that the new bundle lacks
-    flips: tuple[
-        DocumentFlip, ...
-    ] = ()  # as many as were asked for of each task, those of which both sides are surest first
+    flips: tuple[AnswerChange, ...] = ()  # as many as were asked for of each task, those of which both are surest first
 
     @property
     def is_whole(self) -> bool:
@@ -164,11 +150,11 @@ def check_whole_store(comparison: StoreComparison) -> None:
 
 
 def comparison_with_texts(
-    flips: Sequence[DocumentFlip], source: Path | str, roles: Mapping[str, str], *, show: Show = lambda text: None
-) -> list[DocumentFlip]:
+    flips: Sequence[AnswerChange], source: Path | str, roles: Mapping[str, str], *, show: Show = lambda text: None
+) -> list[AnswerChange]:
     """The same with the texts of the file from which the stores were made; see `texts_by_id`."""
     texts = texts_by_id({flip.id for flip in flips}, source, roles, show=show)
-    return [msgspec.structs.replace(flip, text=texts.get(flip.id)) for flip in flips]
+    return [msgspec.structs.replace(flip, texts=texts.get(flip.id)) for flip in flips]
 
 
 class _Pair:
@@ -255,17 +241,17 @@ class _Pair:
             mean_distance=self._distances / self._values if self._values else None,
         )
 
-    def flips(self) -> Iterator[DocumentFlip]:
+    def flips(self) -> Iterator[AnswerChange]:
         """The flips that were kept, the surest first."""
         labels = self._numbering.labels
         for _, identity, old, new in self._flips:
-            yield DocumentFlip(
+            yield AnswerChange(
                 task=self._name,
                 id=identity.hex(),
-                old=given_of(old, labels),
-                new=given_of(new, labels),
-                old_score=document_score(old),
-                new_score=document_score(new),
+                before=given_of(old, labels),
+                after=given_of(new, labels),
+                before_score=document_score(old),
+                after_score=document_score(new),
             )
 
 
