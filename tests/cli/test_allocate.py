@@ -10,6 +10,7 @@ from polyhead.encoder.shape import Architecture
 from polyhead.plan.cost.allocate import allocation_of, best_under, by_rule, frontier, greedy, price_of
 from polyhead.values import to_json
 from studies.wei2021.published import DEPTHS, TASKS, published_options
+from support.cases import cases
 from support.commands import run, shell
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
@@ -37,7 +38,7 @@ def as_json(chosen):
     return json.loads(to_json(chosen))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "choose"),
     [
         ([], lambda o: by_rule(o, 1.0)),
@@ -127,7 +128,7 @@ def test_a_budget_and_a_rule_together_are_a_wrong_command_line(options):
     run("allocate", options, "--rule", "best").refuses("marginal", code=2)
 
 
-@pytest.mark.parametrize("unit", ["layers", "flops", "bytes"])
+@cases("unit", ["layers", "flops", "bytes"])
 def test_a_budget_that_is_no_cost_is_a_wrong_command_line(options, unit):
     for budget in ("inf", "nan"):
         run("allocate", options, "--budget", budget, "--unit", unit).refuses("--budget", budget, code=2)
@@ -142,7 +143,7 @@ def test_a_file_of_options_that_is_not_there_is_a_wrong_command_line(options):
     run("allocate", options.with_name("none.json")).refuses("none.json", code=2)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "words"),
     [
         (b"{", "not JSON"),

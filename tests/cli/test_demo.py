@@ -8,6 +8,7 @@ import pytest
 from polyhead.cli import demo
 from polyhead.project.recipes import Training
 from support import tiny_project
+from support.cases import cases
 from support.commands import run
 
 
@@ -47,7 +48,7 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
     assert "trained already, unchanged" in again.out
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "said"),
     [
         ({"label": "yes", "scores": {"yes": 0.9, "no": 0.1}}, "yes (0.90)"),

@@ -41,7 +41,7 @@ def test_help_needs_no_heavy_library():
     assert done.stderr.strip() == "[]"
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
     [
         ["nonsense"],

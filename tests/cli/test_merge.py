@@ -108,16 +108,6 @@ def test_bytes_saved_are_the_trunks_that_are_no_longer_there(alone, tmp_path):
     assert told["separate"]["bytes"] - told["merged"]["bytes"] == trunk
 
 
-def test_merged_bundle_predicts_what_the_bundles_apart_do(alone, tmp_path):
-    run("merge", tmp_path / "made", *(alone / name for name in TASKS))
-    lines = "".join(f"{text}\n" for (text,) in TEXTS)
-    merged = run("predict", tmp_path / "made", "--deterministic", stdin=lines).rows
-    for name in TASKS:
-        apart = run("predict", alone / name, "--deterministic", stdin=lines).rows
-        assert [row["answers"][name] for row in merged] == [row["answers"][name] for row in apart]
-    assert len(merged) == len(TEXTS)
-
-
 def test_chosen_tasks_of_a_trained_bundle_are_taken_apart_and_put_together_again(home, tmp_path):
     whole = home / "bundle"
     assert run("merge", tmp_path / "one", f"{whole}:names,mood,same").code == 0

@@ -8,6 +8,7 @@ import pytest
 
 from polyhead.cli.output import Printer, counted, in_bytes, text_table, writing_file
 from polyhead.errors import ConfigError
+from support.cases import cases
 from support.commands import run
 
 
@@ -21,9 +22,7 @@ def test_one_is_not_several():
     assert counted(2, "pass", several="passes") == "2 passes"
 
 
-@pytest.mark.parametrize(
-    ("number", "said"), [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (2_970_000, "2.97 MB"), (10**13, "10 TB")]
-)
+@cases(("number", "said"), [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (2_970_000, "2.97 MB"), (10**13, "10 TB")])
 def test_bytes_have_three_digits(number, said):
     assert in_bytes(number) == said
 

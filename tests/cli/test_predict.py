@@ -12,6 +12,7 @@ from polyhead.errors import BadValue, DataError
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 from support import tiny_project
+from support.cases import cases
 from support.commands import environment, run, shell
 
 TEXT = "anna the lamp is broken"
@@ -86,9 +87,7 @@ def test_a_pair_is_answered_by_the_tasks_over_pairs(home):
     assert row["receipt"]["passes"] == 3  # one joined, two apart
 
 
-@pytest.mark.parametrize(
-    "given", ['"p7"', "7", "1.5", "true", "false", '["x", {"y": [null]}]', '{"a": "b"}', "-1e300", str(2**80), '""']
-)
+@cases("given", ['"p7"', "7", "1.5", "true", "false", '["x", {"y": [null]}]', '{"a": "b"}', "-1e300", str(2**80), '""'])
 def test_an_id_comes_back_as_it_is(home, given):
     """What was neither a string nor an integer was dropped, without a word."""
     row = predict(home, "--tasks", "mood", stdin=f'{{"text": "{TEXT}", "id": {given}}}').rows[0]
@@ -134,7 +133,7 @@ def test_a_question_is_answered_by_the_tasks_of_its_form(asked):
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "said"),
     [
         ({"question": "q"}, "a context to be answered from, or options"),
@@ -227,12 +226,12 @@ def test_blank_lines_are_counted_and_keep_the_numbers_true(home):
     assert "2 blank lines skipped" in done.err
 
 
-@pytest.mark.parametrize("given", [b"", b"\n", b" \r\n\n"])
+@cases("given", [b"", b"\n", b" \r\n\n"])
 def test_nothing_to_answer_is_an_error(home, given):
     predict(home, stdin=given).refuses("holds no line")
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     ["{", '{"txt": "a"}', '{"text": 5}', '{"text": null}', '{"text": "a", "text_b": 3}', '{"tokens": [1]}', "{}"]
     + ['{"text": ' + "[" * 5000, '{"n": ' + "9" * 5000 + "}"],

@@ -9,6 +9,7 @@ import pytest
 
 from polyhead.errors import DataError
 from polyhead.store.jobs.lines import read_lines
+from support.cases import cases
 from support.commands import run
 
 ROWS = [{"text": "the lamp is good", "id": 1}, {"text": "the box is bad", "id": 2}]
@@ -32,8 +33,8 @@ NAMES = ["a.csv", "a.CSV", "a.tsv", "a.xlsx", "a.parquet", "a b.csv"]
 NAMES += ["a.csv.gz", "a.tsv.gz", "a.jsonl.gz", "a.json.gz", "a.parquet.gz", "a.xlsx.gz"]
 
 
-@pytest.mark.parametrize("words", [[], ["--format", "text"], ["--format", "json"]], ids=["auto", "text", "json"])
-@pytest.mark.parametrize("name", NAMES)
+@cases("words", [[], ["--format", "text"], ["--format", "json"]], ids=["auto", "text", "json"])
+@cases("name", NAMES)
 def test_a_file_of_rows_is_refused_by_its_name_with_the_command_that_answers_them(home, tmp_path, name, words):
     """Every line of a CSV was answered as a text, its header too, and the command ended with 0."""
     content = gzip.compress(CSV) if name.endswith(".gz") else CSV
@@ -44,19 +45,19 @@ def test_a_file_of_rows_is_refused_by_its_name_with_the_command_that_answers_the
         assert "polyhead predict" in said and "--text " in said and "-o answered" in said
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "what"),
     [(PARQUET, "Parquet"), (gzip.compress(CSV), "gzip"), (b"PK\x03\x04\x14\x00rest\n", "zip")],
     ids=["parquet", "gzip", "zip"],
 )
-@pytest.mark.parametrize("name", ["data", "data.txt", "data.jsonl"])
+@cases("name", ["data", "data.txt", "data.jsonl"])
 def test_a_file_that_is_no_text_is_refused_by_how_it_begins(home, tmp_path, name, content, what):
     assert f"a {what} file" in refused(home, tmp_path / name, content)
     done = answered(home, "-", stdin=content).refuses("DataError", f"a {what} file")
     assert done.out == ""
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.txt", "rows"])
+@cases("name", ["rows.jsonl", "rows.json", "rows.txt", "rows"])
 def test_objects_of_json_are_inputs_unless_they_are_asked_for_as_texts(home, tmp_path, name):
     (tmp_path / name).write_bytes(LINES)
     rows = answered(home, tmp_path / name).rows
@@ -65,7 +66,7 @@ def test_objects_of_json_are_inputs_unless_they_are_asked_for_as_texts(home, tmp
     assert len(answered(home, "-", "--format", "text", stdin=LINES).rows) == 2  # a pipe's lines stay as they are
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "content", "advice"),
     [
         ("a.json", json.dumps(ROWS), "--text text -o answered.jsonl"),
@@ -80,7 +81,7 @@ def test_json_that_is_not_one_input_a_line_is_refused(home, tmp_path, name, cont
     assert advice in refused(home, tmp_path / name, content.encode())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "content"),
     [
         ("a.txt", "[note] the lamp is good\n"),
@@ -99,7 +100,7 @@ def test_lines_of_text_are_answered_whatever_they_hold(home, tmp_path, name, con
 COLUMNS = "".join(json.dumps({"remark": row["text"], "mood": "good"}) + "\n" for row in ROWS).encode()
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.txt", None])
+@cases("name", ["rows.jsonl", "rows.txt", None])
 def test_objects_of_which_none_is_an_input_are_rows_of_a_table(home, tmp_path, name):
     """Each was answered with an error of its own."""
     if name is None:

@@ -9,6 +9,7 @@ from polyhead.cli.serve import command
 from polyhead.cli.serve_options import keys_of
 from polyhead.errors import ConfigError
 from polyhead.serve.settings import MIB, ServeSettings
+from support.cases import cases
 
 
 def given(*words):
@@ -40,7 +41,7 @@ def test_defaults_are_those_of_the_settings():
     assert len(OPTIONS) == 19
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@cases("option", OPTIONS)
 def test_an_option_sets_its_number_alone(option):
     before, after = numbers(ServeSettings()), numbers(given(option, "7"))
     (changed,) = [path for path in before if before[path] != after[path]]
@@ -48,7 +49,7 @@ def test_an_option_sets_its_number_alone(option):
     assert after[changed] == (7 * MIB if option.endswith("-mb") else 7)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@cases("option", OPTIONS)
 def test_a_number_that_is_too_small_is_refused(option):
     with pytest.raises(click.BadParameter):
         given(option, "-1")

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'polyhead[serve]'")
 
+from support.cases import cases
 from support.client_server import LONG, SECONDS, TEXTS, got, posted, running, tiny_server_bundle
 from support.commands import environment, run
 
@@ -92,7 +93,7 @@ def test_errors_of_a_server_end_the_command(server):
     run("predict", "--server", "127.0.0.1:1", stdin="good").refuses("BackendError", "no server answers")
 
 
-@pytest.mark.parametrize(
+@cases(
     "words, reason",
     [
         (["--server", "here", os.path.dirname(__file__), "b"], "the server has the bundle"),
@@ -151,7 +152,7 @@ def test_ports_for_all_tasks_and_for_one_are_one_process_and_drain_together(bund
         process.stderr.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     "words, code, reason",
     [
         (["--port", "topics"], 2, "neither PORT nor TASK=PORT"),

@@ -5,9 +5,8 @@ import shutil
 import sys
 import unicodedata
 
-import pytest
-
 from polyhead.cli.output import Printer, json_shown, note, shown, text_table
+from support.cases import cases
 from support.commands import run, shell
 
 TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode's signs of explicit direction
@@ -36,7 +35,7 @@ def test_all_that_unicode_calls_a_control_or_a_turn_is_escaped_and_no_letter_els
     assert shown(EVIL).encode("ascii").decode("unicode_escape") == EVIL  # nothing is lost
 
 
-@pytest.mark.parametrize("letter", COMMANDS, ids=ascii)
+@cases("letter", COMMANDS, ids=ascii)
 def test_whatever_prints_escapes(letter, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     text, printer = f"a{letter}b", Printer()

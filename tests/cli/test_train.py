@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from support import tiny_project
+from support.cases import cases
 from support.commands import environment, interruptible, run, shell, write_project
 from support.tiny_project import to_toml
 
@@ -125,7 +126,7 @@ def test_kept_features_that_were_damaged_train_nothing_until_they_are_encoded_ag
 ROWS = [{"text": f"lamp {i}", "mood": ("good", "bad")[i % 2]} for i in range(20)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "content", "said"),
     [
         ("x.jsonl", "", ["EmptyData", "x.jsonl"]),
@@ -193,7 +194,7 @@ def test_mixed_line_ends_are_the_same_rows(work):
     assert done.out.splitlines()[1].split()[:3] == ["mood", "single_label", "20"]
 
 
-@pytest.mark.parametrize("name", ["a/b", "../up", "..", "a..b", ".hidden", "", "a b"])
+@cases("name", ["a/b", "../up", "..", "a..b", ".hidden", "", "a b"])
 def test_names_that_are_no_safe_folder_are_refused(work, name):
     run("train", project_of(work, {"name": name})).refuses("BadName")
     assert not (work / "bundle").exists()
@@ -206,7 +207,7 @@ def test_two_tasks_of_one_name_are_refused(work):
         run("train", path).refuses("BadName", "two tasks", "mood")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said"),
     [
         ("[trainig]\nseed = 1\n", ["trainig", "top level", "did you mean 'training'?"]),

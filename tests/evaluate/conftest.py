@@ -1,5 +1,5 @@
 """The tiny bundle that the commands trained."""
 
-from cli.conftest import home
+from cli.conftest import home, work
 
-__all__ = ["home"]
+__all__ = ["home", "work"]

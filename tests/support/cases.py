@@ -35,6 +35,13 @@ def cases(names, values, ids=None):
     return decorated
 
 
+def fresh(folder):
+    """A new folder in this one, for a case that writes files."""
+    made = folder / f"case-{len(list(folder.iterdir()))}"
+    made.mkdir()
+    return made
+
+
 def _read(number, value, ids):
     """What a case gives, and what it is called."""
     if isinstance(value, ParameterSet):

@@ -16,6 +16,7 @@ from polyhead.data.read import read, read_each
 from polyhead.project.tables import read_project
 from polyhead.store.jobs.lines import line_of
 from support import tiny_project
+from support.cases import cases, fresh
 from support.commands import run
 
 REAL = Path(os.environ.get("POLYHEAD_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -85,9 +86,10 @@ GUESSED = {
 }
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "csv"])
-@pytest.mark.parametrize("case", GUESSED)
+@cases("ending", ["jsonl", "csv"])
+@cases("case", GUESSED)
 def test_a_file_alone_makes_a_task(tmp_path, case, ending):
+    tmp_path = fresh(tmp_path)
     rows, wanted = GUESSED[case]
     if ending == "csv":
         rows = [{k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
@@ -102,7 +104,7 @@ def test_a_file_alone_makes_a_task(tmp_path, case, ending):
     assert "guessed: " in done.out and "the first rows, as the task reads them:" in done.out
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rows", "said"),
     [
         (rows_of(text=WORDS, mood=MARKS, kind=MARKS), ["mood, kind", "--label mood", "--label kind"]),
@@ -116,12 +118,13 @@ def test_a_file_alone_makes_a_task(tmp_path, case, ending):
     ],
 )
 def test_two_good_guesses_or_none_are_refused_with_the_options_that_choose(tmp_path, rows, said):
+    tmp_path = fresh(tmp_path)
     write(tmp_path / "x.csv", rows)
     run("init", "x.csv", cwd=tmp_path).refuses("x.csv", *said)
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rows", "wanted"),
     [
         # 2 is no mark: no one-hot columns
@@ -145,6 +148,7 @@ def test_two_good_guesses_or_none_are_refused_with_the_options_that_choose(tmp_p
     ],
 )
 def test_what_only_looks_so_is_not_guessed(tmp_path, rows, wanted):
+    tmp_path = fresh(tmp_path)
     write(tmp_path / "x.jsonl", rows)
     done = run("init", "x.jsonl", cwd=tmp_path)
     assert done.code == 0, done.err
@@ -152,7 +156,7 @@ def test_what_only_looks_so_is_not_guessed(tmp_path, rows, wanted):
     assert {key: table.get(key) for key in wanted} == wanted
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "wanted"),
     [
         (["--label", "kind"], {"label": "kind", "kind": "single_label"}),
@@ -166,6 +170,7 @@ def test_what_only_looks_so_is_not_guessed(tmp_path, rows, wanted):
     ],
 )
 def test_options_replace_guesses(tmp_path, words, wanted):
+    tmp_path = fresh(tmp_path)
     rows = rows_of(
         text=WORDS,
         other=WORDS[::-1],
