@@ -70,7 +70,7 @@ def _sampled(
 ) -> list[SampleAgreement]:
     import numpy as np
 
-    from polyhead.store.corpus.open import open_corpus
+    from polyhead.store.corpus import open_corpus
     from polyhead.store.jobs.resample import resampled
 
     printer.show(f"encoding {rows} texts of {source} anew")
@@ -86,7 +86,7 @@ def _draw(bundle: str, store: str, done: BackfillSummary, picture: str) -> None:
     from polyhead.bundle.read import Bundle
     from polyhead.evaluate.report.backfill import plot_counts
     from polyhead.evaluate.report.backfill import row_counts as counts_of
-    from polyhead.store.corpus.open import open_corpus
+    from polyhead.store.corpus import open_corpus
 
     tasks, read = Bundle.open(bundle).tasks, open_corpus(store)
     answers = [column for column in done.columns if column.is_answer]

@@ -111,7 +111,7 @@ def extract_command(
 @verb("info", group=command)
 def info_command(store: Store, *, printer: Printer) -> Any:
     """Show what STORE keeps, of which encoder, and which tasks were answered for how many documents."""
-    from polyhead.store.corpus.open import open_corpus
+    from polyhead.store.corpus import open_corpus
     from polyhead.store.jobs.stores import store_info
 
     info = store_info(store, open_corpus(store))
@@ -122,7 +122,7 @@ def info_command(store: Store, *, printer: Printer) -> Any:
 @verb("verify", group=command)
 def verify_command(store: Store, *, printer: Printer) -> Any:
     """Read every byte of STORE, and fail at a file that was changed since it was written."""
-    from polyhead.store.corpus.open import open_corpus
+    from polyhead.store.corpus import open_corpus
     from polyhead.store.jobs.stores import store_info
 
     opened = open_corpus(store)
@@ -149,7 +149,7 @@ def compact_command(
 
     Others may read, extract and backfill meanwhile.
     """
-    from polyhead.store.corpus.open import open_corpus
+    from polyhead.store.corpus import open_corpus
 
     opened = open_corpus(store)
     printer.show(f"joining fragments of {store}")
@@ -201,7 +201,7 @@ def _tell_answerable(encoder: str, store: str, paths: Sequence[TaskPath]) -> Non
     """Says, before a corpus is encoded, which tasks of a bundle its store will not answer."""
     from polyhead.bundle.read import Bundle
     from polyhead.plan import digest
-    from polyhead.store.corpus.open import open_corpus
+    from polyhead.store.corpus import open_corpus
     from polyhead.store.jobs.backfill import answerable
 
     bundle, kept = Bundle.open(encoder, verify=False), {digest(path) for path in paths}
